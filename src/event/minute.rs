@@ -1,0 +1,137 @@
+//! Minutes: the unit of counting.
+//!
+//! A minute is an epoch minute in UTC. It is named by its date and its `minutes_since_midnight`, so that the
+//! same minute of two days never shares a key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chrono::{DateTime, NaiveDate, Timelike, Utc};
+
+const NANOS_PER_MINUTE: i64 = 60_000_000_000;
+const MILLIS_PER_MINUTE: i64 = 60_000;
+const MINUTES_PER_DAY: i64 = 1440;
+
+/// A minute since 1970-01-01T00:00Z. Only minutes whose start fits an `i64` of nanoseconds exist
+/// (1677-09-21 to 2262-04-11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Minute(i64);
+
+impl Minute {
+    /// The minute that holds this instant, given in nanoseconds since the epoch.
+    #[must_use]
+    pub const fn of_nanos(nanos: i64) -> Self {
+        Self(nanos.div_euclid(NANOS_PER_MINUTE))
+    }
+
+    /// The minute with this number, counted from the epoch; `None` outside the range of [`Minute`].
+    #[must_use]
+    pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
+        let first = i64::MIN.div_euclid(NANOS_PER_MINUTE);
+        let last = i64::MAX.div_euclid(NANOS_PER_MINUTE);
+        if first <= minutes && minutes <= last { Some(Self(minutes)) } else { None }
+    }
+
+    /// Minutes since the epoch.
+    #[must_use]
+    pub const fn epoch_minutes(self) -> i64 {
+        self.0
+    }
+
+    /// The minute's first instant in nanoseconds since the epoch. In the one minute at the low end of the
+    /// range that begins before the first representable instant, that instant.
+    #[must_use]
+    pub const fn start_nanos(self) -> i64 {
+        self.0.saturating_mul(NANOS_PER_MINUTE)
+    }
+
+    /// The first instant after the minute, in milliseconds since the epoch.
+    #[must_use]
+    pub const fn end_millis(self) -> i64 {
+        (self.0 + 1) * MILLIS_PER_MINUTE
+    }
+
+    /// Minutes since midnight UTC, 0 to 1439.
+    #[must_use]
+    pub fn minutes_since_midnight(self) -> u16 {
+        // In range: the remainder is below 1440.
+        u16::try_from(self.0.rem_euclid(MINUTES_PER_DAY)).unwrap_or_default()
+    }
+
+    fn start(self) -> DateTime<Utc> {
+        DateTime::from_timestamp_nanos(self.start_nanos())
+    }
+}
+
+/// `20161204:1118`: the date and the minutes since midnight, both UTC.
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())
+    }
+}
+
+/// A name that is not a date and a minute of that day.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not name a minute; a minute is named like 20161204:1118")]
+pub struct ParseMinuteError(String);
+
+impl FromStr for Minute {
+    type Err = ParseMinuteError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let error = || ParseMinuteError(name.to_owned());
+        let (date, minute) = name.split_once(':').ok_or_else(error)?;
+        let date = NaiveDate::parse_from_str(date, "%Y%m%d").map_err(|_| error())?;
+        let minute: u32 = minute.parse().map_err(|_| error())?;
+        let start = date.and_hms_opt(minute / 60, minute % 60, 0).ok_or_else(error)?.and_utc();
+        debug_assert_eq!(start.second(), 0);
+        Self::from_epoch_minutes(start.timestamp().div_euclid(60)).ok_or_else(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SEED_NANOS: i64 = 1_480_876_707_352_348_928;
+
+    #[test]
+    fn the_seed_event_is_in_minute_1118() {
+        let minute = Minute::of_nanos(SEED_NANOS);
+        assert_eq!(minute.minutes_since_midnight(), 1118);
+        assert_eq!(minute.to_string(), "20161204:1118");
+        assert_eq!(minute.start_nanos(), 1_480_876_680_000_000_000);
+    }
+
+    #[test]
+    fn midnight_begins_a_new_date() {
+        let last = Minute::from_epoch_minutes(1440 * 17_139 - 1).unwrap();
+        let first = Minute::from_epoch_minutes(1440 * 17_139).unwrap();
+        assert_eq!(last.to_string(), "20161203:1439");
+        assert_eq!(first.to_string(), "20161204:0");
+    }
+
+    #[test]
+    fn instants_before_the_epoch_round_down() {
+        assert_eq!(Minute::of_nanos(-1).epoch_minutes(), -1);
+        assert_eq!(Minute::of_nanos(-1).to_string(), "19691231:1439");
+    }
+
+    #[test]
+    fn names_of_no_minute_are_refused() {
+        for name in ["", "20161204", "20161204:1440", "20161304:0", "x:1", "20161204:-1"] {
+            assert!(name.parse::<Minute>().is_err(), "{name:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_parses_back(nanos: i64) {
+            let minute = Minute::of_nanos(nanos);
+            prop_assert_eq!(minute.to_string().parse::<Minute>().unwrap(), minute);
+            prop_assert!(minute.minutes_since_midnight() < 1440);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The Event Data Service: exact counts of events and of distinct users, per minute and series, from UDP lines
+//! that reach any number of nodes.
+
+pub mod cli;
+pub mod event;
+pub mod output;
