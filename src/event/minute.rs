@@ -29,7 +29,11 @@ impl Minute {
     pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
         let first = i64::MIN.div_euclid(NANOS_PER_MINUTE);
         let last = i64::MAX.div_euclid(NANOS_PER_MINUTE);
-        if first <= minutes && minutes <= last { Some(Self(minutes)) } else { None }
+        if first <= minutes && minutes <= last {
+            Some(Self(minutes))
+        } else {
+            None
+        }
     }
 
     /// Minutes since the epoch.
@@ -66,7 +70,12 @@ impl Minute {
 /// `20161204:1118`: the date and the minutes since midnight, both UTC.
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())
+        write!(
+            f,
+            "{}:{}",
+            self.start().format("%Y%m%d"),
+            self.minutes_since_midnight()
+        )
     }
 }
 
@@ -83,7 +92,10 @@ impl FromStr for Minute {
         let (date, minute) = name.split_once(':').ok_or_else(error)?;
         let date = NaiveDate::parse_from_str(date, "%Y%m%d").map_err(|_| error())?;
         let minute: u32 = minute.parse().map_err(|_| error())?;
-        let start = date.and_hms_opt(minute / 60, minute % 60, 0).ok_or_else(error)?.and_utc();
+        let start = date
+            .and_hms_opt(minute / 60, minute % 60, 0)
+            .ok_or_else(error)?
+            .and_utc();
         debug_assert_eq!(start.second(), 0);
         Self::from_epoch_minutes(start.timestamp().div_euclid(60)).ok_or_else(error)
     }
@@ -121,7 +133,14 @@ mod tests {
 
     #[test]
     fn names_of_no_minute_are_refused() {
-        for name in ["", "20161204", "20161204:1440", "20161304:0", "x:1", "20161204:-1"] {
+        for name in [
+            "",
+            "20161204",
+            "20161204:1440",
+            "20161304:0",
+            "x:1",
+            "20161204:-1",
+        ] {
             assert!(name.parse::<Minute>().is_err(), "{name:?}");
         }
     }

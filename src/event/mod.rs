@@ -1,5 +1,19 @@
 //! What an event is. Pure: no I/O, no clock, no tokio.
+//!
+//! [`datagram`] splits what arrived into lines, [`Parser`] makes a [`Line`] of each, [`Window`] judges its age,
+//! and a [`Batch`] gathers what belongs to one [`Partition`].
 
+mod batch;
+pub mod datagram;
+mod line;
 mod minute;
+mod partition;
+mod rejection;
+mod window;
 
+pub use batch::{Batch, Group, Occurrence};
+pub use line::{Line, LineLimits, LineRules, Parser, Precision};
 pub use minute::{Minute, ParseMinuteError};
+pub use partition::{Partition, Partitions};
+pub use rejection::Rejection;
+pub use window::Window;

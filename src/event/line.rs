@@ -1,0 +1,439 @@
+//! The grammar of an input line.
+//!
+//! ```text
+//! [measurement,]key=value[,key=value…] field=value[,field=value…] [timestamp]
+//! ```
+//!
+//! A backslash before a comma, an equals sign or a space takes that character literally; before anything else
+//! it is itself. This is InfluxDB's rule, and it makes the escaped form of a tag unique: the tags as they
+//! were written, sorted by key, are the canonical series, and nothing has to be decoded.
+//!
+//! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
+//! the input, any other is written into a buffer that the parser keeps.
+
+use std::ops::Range;
+
+use super::Rejection;
+
+/// One event, borrowed from the input and the parser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The canonical tag set, escaped.
+    pub series: &'a str,
+    /// The user, decoded. Never parsed as a number.
+    pub user: &'a str,
+    /// Nanoseconds since the epoch; `None` where the line has none.
+    pub timestamp: Option<i64>,
+}
+
+/// The unit of the timestamps in the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// `ns`
+    Nanoseconds,
+    /// `us`
+    Microseconds,
+    /// `ms`
+    Milliseconds,
+    /// `s`
+    Seconds,
+}
+
+impl Precision {
+    const fn nanos(self) -> i64 {
+        match self {
+            Self::Nanoseconds => 1,
+            Self::Microseconds => 1_000,
+            Self::Milliseconds => 1_000_000,
+            Self::Seconds => 1_000_000_000,
+        }
+    }
+}
+
+/// The longest that the parts of a line may be, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LineLimits {
+    /// The whole line, without its end.
+    pub line: usize,
+    /// All tags together, in canonical form.
+    pub series: usize,
+    /// One tag key, and one tag value, escaped.
+    pub tag: usize,
+    /// The user, decoded.
+    pub user: usize,
+}
+
+/// What makes a line valid, beyond the grammar.
+#[derive(Debug, Clone)]
+pub struct LineRules {
+    /// The field that holds the user.
+    pub user_field: String,
+    /// The unit of timestamps.
+    pub precision: Precision,
+    /// The tag key under which a measurement joins the series; `None` keeps it out.
+    pub measurement_tag: Option<String>,
+    /// The bounds of the parts.
+    pub limits: LineLimits,
+}
+
+/// Parses lines, one at a time.
+#[derive(Debug)]
+pub struct Parser {
+    /// The user field's name as it stands in a line, escaped.
+    user_field: Box<[u8]>,
+    measurement_tag: Option<Box<[u8]>>,
+    precision: Precision,
+    limits: LineLimits,
+    /// Tags of the present line; kept for its capacity.
+    tags: Vec<Tag>,
+    /// The series of the present line, where the input does not have it in order.
+    series: Vec<u8>,
+    /// The user of the present line, where the input does not have it literally.
+    user: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+struct Tag {
+    key: TagKey,
+    value: Range<usize>,
+}
+
+#[derive(Debug, Clone)]
+enum TagKey {
+    Input(Range<usize>),
+    Measurement,
+}
+
+/// Escapes a tag key or value, or a field key, for line protocol.
+pub(crate) fn escape(text: &str) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(text.len());
+    for byte in text.bytes() {
+        if is_special(byte) {
+            escaped.push(b'\\');
+        }
+        escaped.push(byte);
+    }
+    escaped
+}
+
+const fn is_special(byte: u8) -> bool {
+    matches!(byte, b',' | b'=' | b' ')
+}
+
+impl Parser {
+    /// A parser with these rules.
+    #[must_use]
+    pub fn new(rules: &LineRules) -> Self {
+        Self {
+            user_field: escape(&rules.user_field).into(),
+            measurement_tag: rules
+                .measurement_tag
+                .as_deref()
+                .map(|tag| escape(tag).into()),
+            precision: rules.precision,
+            limits: rules.limits,
+            tags: Vec::new(),
+            series: Vec::new(),
+            user: Vec::new(),
+        }
+    }
+
+    /// Parses one line, without its end.
+    pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
+        if line.len() > self.limits.line {
+            return Err(Rejection::LineTooLong);
+        }
+        let text = std::str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
+        if has_control_character(text) {
+            return Err(Rejection::ControlCharacter);
+        }
+        let line = text.trim_matches(' ').as_bytes();
+        let tags_end = self.scan_tags(line)?;
+        let fields_start = skip_spaces(line, tags_end);
+        let (user, fields_end) = self.scan_fields(line, fields_start)?;
+        let timestamp = self.scan_timestamp(&line[skip_spaces(line, fields_end)..])?;
+        let in_order = self.order_tags(line)?;
+
+        let user = match user {
+            User::Literal(range) => &line[range],
+            User::Decoded => &self.user[..],
+        };
+        match user.len() {
+            0 => return Err(Rejection::UserEmpty),
+            bytes if bytes > self.limits.user => return Err(Rejection::UserTooLong),
+            _ => {}
+        }
+        let series = in_order.map_or(&self.series[..], |range| &line[range]);
+        if series.len() > self.limits.series {
+            return Err(Rejection::SeriesTooLong);
+        }
+        // Both are cut from UTF-8 at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
+        let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
+        Ok(Line {
+            series: utf8(series)?,
+            user: utf8(user)?,
+            timestamp,
+        })
+    }
+
+    /// Finds the tags; returns where they end.
+    fn scan_tags(&mut self, line: &[u8]) -> Result<usize, Rejection> {
+        self.tags.clear();
+        let mut at = 0;
+        loop {
+            let start = at;
+            let equals = scan_until(line, at, |byte| matches!(byte, b'=' | b',' | b' '))?;
+            if line.get(equals) != Some(&b'=') {
+                if start == 0 && equals > 0 {
+                    self.check_tag_length(equals)?;
+                    if self.measurement_tag.is_some() {
+                        self.tags.push(Tag {
+                            key: TagKey::Measurement,
+                            value: 0..equals,
+                        });
+                    }
+                } else {
+                    return Err(Rejection::TagMalformed);
+                }
+                at = equals;
+            } else {
+                if equals == start {
+                    return Err(Rejection::TagKeyEmpty);
+                }
+                let value = equals + 1;
+                let end = scan_until(line, value, |byte| matches!(byte, b'=' | b',' | b' '))?;
+                if end == value || line.get(end) == Some(&b'=') {
+                    return Err(Rejection::TagMalformed);
+                }
+                self.check_tag_length(equals - start)?;
+                self.check_tag_length(end - value)?;
+                self.tags.push(Tag {
+                    key: TagKey::Input(start..equals),
+                    value: value..end,
+                });
+                at = end;
+            }
+            match line.get(at) {
+                Some(b',') => at += 1,
+                _ => break,
+            }
+        }
+        if self.tags.is_empty() {
+            Err(Rejection::TagsMissing)
+        } else {
+            Ok(at)
+        }
+    }
+
+    const fn check_tag_length(&self, bytes: usize) -> Result<(), Rejection> {
+        if bytes > self.limits.tag {
+            Err(Rejection::TagTooLong)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts the tags in order. Returns the series as a range of the line where it stands there in order;
+    /// otherwise it is in `self.series`.
+    fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
+        let Self {
+            tags,
+            measurement_tag,
+            series,
+            ..
+        } = self;
+        let key = |tag: &Tag| match &tag.key {
+            TagKey::Input(range) => &line[range.clone()],
+            TagKey::Measurement => measurement_tag.as_deref().unwrap_or_default(),
+        };
+        if let (Some(TagKey::Input(first)), true) = (
+            tags.first().map(|tag| &tag.key),
+            tags.is_sorted_by(|a, b| key(a) < key(b)),
+        ) {
+            let end = tags.last().map_or(first.end, |tag| tag.value.end);
+            return Ok(Some(first.start..end));
+        }
+        tags.sort_unstable_by(|a, b| key(a).cmp(key(b)));
+        if tags.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
+            return Err(Rejection::TagKeyRepeated);
+        }
+        series.clear();
+        for tag in tags.iter() {
+            if !series.is_empty() {
+                series.push(b',');
+            }
+            series.extend_from_slice(key(tag));
+            series.push(b'=');
+            series.extend_from_slice(&line[tag.value.clone()]);
+        }
+        Ok(None)
+    }
+
+    /// Finds the user among the fields; returns it and where the fields end.
+    fn scan_fields(&mut self, line: &[u8], start: usize) -> Result<(User, usize), Rejection> {
+        let mut at = start;
+        let mut user = None;
+        if at == line.len() {
+            return Err(Rejection::UserMissing);
+        }
+        loop {
+            let key = at;
+            let equals = scan_until(line, at, |byte| matches!(byte, b'=' | b',' | b' '))
+                .map_err(|_| Rejection::FieldMalformed)?;
+            if equals == key || line.get(equals) != Some(&b'=') {
+                return Err(Rejection::FieldMalformed);
+            }
+            let is_user = line[key..equals] == *self.user_field;
+            if is_user && user.is_some() {
+                return Err(Rejection::UserRepeated);
+            }
+            let value = equals + 1;
+            let keep = is_user.then_some(&mut self.user);
+            let found;
+            (found, at) = if line.get(value) == Some(&b'"') {
+                scan_quoted(line, value, keep)?
+            } else {
+                scan_bare(line, value, keep)?
+            };
+            if is_user {
+                user = Some(found);
+            }
+            match line.get(at) {
+                Some(b',') => at += 1,
+                Some(b' ') | None => break,
+                Some(_) => return Err(Rejection::QuoteUnclosed),
+            }
+        }
+        user.map(|user| (user, at)).ok_or(Rejection::UserMissing)
+    }
+
+    fn scan_timestamp(&self, text: &[u8]) -> Result<Option<i64>, Rejection> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let digits = text.strip_prefix(b"-").unwrap_or(text);
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(Rejection::TimestampInvalid);
+        }
+        std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse::<i64>().ok())
+            .and_then(|number| number.checked_mul(self.precision.nanos()))
+            .map(Some)
+            .ok_or(Rejection::TimestampInvalid)
+    }
+}
+
+/// Where the user of a line is.
+enum User {
+    /// In the input as it is.
+    Literal(Range<usize>),
+    /// In the parser's buffer.
+    Decoded,
+}
+
+/// The first unescaped byte from `at` on that `ends` accepts, or the end of the line.
+fn scan_until(line: &[u8], at: usize, ends: impl Fn(u8) -> bool) -> Result<usize, Rejection> {
+    let mut at = at;
+    while let Some(&byte) = line.get(at) {
+        if byte == b'\\' {
+            match line.get(at + 1) {
+                Some(&next) if is_special(next) => at += 1,
+                Some(_) => {}
+                None => return Err(Rejection::TrailingBackslash),
+            }
+        } else if ends(byte) {
+            break;
+        }
+        at += 1;
+    }
+    Ok(at)
+}
+
+/// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.
+fn scan_bare(
+    line: &[u8],
+    start: usize,
+    keep: Option<&mut Vec<u8>>,
+) -> Result<(User, usize), Rejection> {
+    // A backslash at the very end stands for itself: nothing follows that it could escape.
+    let end = scan_until(line, start, |byte| matches!(byte, b',' | b' ')).unwrap_or(line.len());
+    let raw = &line[start..end];
+    if raw.is_empty() {
+        return Err(if keep.is_some() {
+            Rejection::UserEmpty
+        } else {
+            Rejection::FieldMalformed
+        });
+    }
+    match keep {
+        Some(user) if raw.contains(&b'\\') => {
+            decode(raw, user, is_special);
+            Ok((User::Decoded, end))
+        }
+        _ => Ok((User::Literal(start..end), end)),
+    }
+}
+
+/// A quoted field value whose quote is at `start`; returns where it ends, behind the closing quote.
+fn scan_quoted(
+    line: &[u8],
+    start: usize,
+    keep: Option<&mut Vec<u8>>,
+) -> Result<(User, usize), Rejection> {
+    let open = start + 1;
+    let mut at = open;
+    let mut escapes = false;
+    loop {
+        match line.get(at) {
+            Some(b'"') => break,
+            Some(b'\\') if matches!(line.get(at + 1), Some(b'"' | b'\\')) => {
+                escapes = true;
+                at += 2;
+            }
+            Some(_) => at += 1,
+            None => return Err(Rejection::QuoteUnclosed),
+        }
+    }
+    match keep {
+        Some(user) if escapes => {
+            decode(&line[open..at], user, |byte| matches!(byte, b'"' | b'\\'));
+            Ok((User::Decoded, at + 1))
+        }
+        _ => Ok((User::Literal(open..at), at + 1)),
+    }
+}
+
+/// Writes `raw` to `text` without the backslashes that escape.
+fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
+    text.clear();
+    let mut bytes = raw.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        match (byte, bytes.peek()) {
+            (b'\\', Some(&next)) if escapable(next) => {
+                text.push(next);
+                bytes.next();
+            }
+            _ => text.push(byte),
+        }
+    }
+}
+
+fn skip_spaces(line: &[u8], at: usize) -> usize {
+    line[at..]
+        .iter()
+        .position(|&byte| byte != b' ')
+        .map_or(line.len(), |spaces| at + spaces)
+}
+
+fn has_control_character(text: &str) -> bool {
+    // The common case first, in a form that the compiler turns into vector code.
+    let ascii = text
+        .bytes()
+        .fold(false, |found, byte| found | (byte < 0x20) | (byte == 0x7f));
+    ascii || (!text.is_ascii() && text.chars().any(char::is_control))
+}
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

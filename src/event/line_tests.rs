@@ -1,0 +1,308 @@
+//! Tests of the grammar.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn rules() -> LineRules {
+    LineRules {
+        user_field: "value".to_owned(),
+        precision: Precision::Nanoseconds,
+        measurement_tag: None,
+        limits: LineLimits {
+            line: 8192,
+            series: 1024,
+            tag: 256,
+            user: 256,
+        },
+    }
+}
+
+#[track_caller]
+fn accept(line: &str, series: &str, user: &str, timestamp: impl Into<Option<i64>>) {
+    let mut parser = Parser::new(&rules());
+    let timestamp = timestamp.into();
+    assert_eq!(
+        parser.parse(line.as_bytes()),
+        Ok(Line {
+            series,
+            user,
+            timestamp
+        }),
+        "{line}"
+    );
+}
+
+#[track_caller]
+fn refuse(line: impl AsRef<[u8]>, reason: Rejection) {
+    let mut parser = Parser::new(&rules());
+    assert_eq!(parser.parse(line.as_ref()), Err(reason));
+}
+
+#[test]
+fn the_seed_form_and_line_protocol_are_the_same_event() {
+    const SERIES: &str = "event_type=http-5xx,product=productA";
+    const AT: i64 = 1_480_876_707_352_348_928;
+    accept(
+        "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",
+        SERIES,
+        "testusername1",
+        AT,
+    );
+    accept(
+        "events,event_type=http-5xx,product=productA value=\"testusername1\" 1480876707352348928",
+        SERIES,
+        "testusername1",
+        AT,
+    );
+}
+
+#[test]
+fn tags_are_sorted_by_key() {
+    accept("b=1,a=2 value=u", "a=2,b=1", "u", None);
+    accept("a=2,b=1 value=u", "a=2,b=1", "u", None);
+    accept("m,c=3,b=1,a=2 value=u", "a=2,b=1,c=3", "u", None);
+}
+
+#[test]
+fn escapes_are_honoured_in_tags() {
+    accept(r"a=1\,2,b=x\=y\ z value=u 1", r"a=1\,2,b=x\=y\ z", "u", 1);
+    accept(r"a=back\slash value=u 1", r"a=back\slash", "u", 1);
+    // A literal backslash, then an escaped comma: one tag.
+    accept(r"a=two\\,b value=u 1", r"a=two\\,b", "u", 1);
+    refuse(r"m\=1,a= value=u", Rejection::TagMalformed);
+    accept(r"m\=1,a=2 value=u", "a=2", "u", None);
+}
+
+#[test]
+fn the_user_is_bytes_and_never_a_number() {
+    for user in [
+        "007",
+        "1e400",
+        "1i",
+        "true",
+        "-0.0",
+        "a=b",
+        "ü",
+        "a\"b",
+        r"DOMAIN\user",
+        "x\\",
+    ] {
+        accept(&format!("a=1 value={user}"), "a=1", user, None);
+    }
+}
+
+#[test]
+fn quotes_and_escapes_around_the_user_are_taken_off() {
+    accept(r#"a=1 value="a b, c=d" 5"#, "a=1", "a b, c=d", 5);
+    accept(
+        r#"a=1 value="say \"hi\" \\ \n" 5"#,
+        "a=1",
+        r#"say "hi" \ \n"#,
+        5,
+    );
+    accept(r"a=1 value=a\ b\,c 5", "a=1", "a b,c", 5);
+}
+
+#[test]
+fn other_fields_are_passed_over() {
+    accept(r#"a=1 note="x, value=z",value=u,n=1i 5"#, "a=1", "u", 5);
+    refuse("a=1 n=1,m=2 5", Rejection::UserMissing);
+    refuse("a=1 value=u,value=v 5", Rejection::UserRepeated);
+    refuse("a=1 value=u,=1", Rejection::FieldMalformed);
+    refuse("a=1 value=u,n=", Rejection::FieldMalformed);
+    refuse("a=1 value=u,", Rejection::FieldMalformed);
+}
+
+#[test]
+fn spaces_may_be_several() {
+    accept("  a=1   value=u   5  ", "a=1", "u", 5);
+}
+
+#[test]
+fn every_bad_tag_has_its_reason() {
+    refuse("", Rejection::TagMalformed);
+    refuse("m value=u", Rejection::TagsMissing);
+    refuse("m,b value=u", Rejection::TagMalformed);
+    refuse(",a=1 value=u", Rejection::TagMalformed);
+    refuse("a=1, value=u", Rejection::TagMalformed);
+    refuse("=1 value=u", Rejection::TagKeyEmpty);
+    refuse("a=1,=2 value=u", Rejection::TagKeyEmpty);
+    refuse("a=1=2 value=u", Rejection::TagMalformed);
+    refuse("a=1,b=2,a=3 value=u", Rejection::TagKeyRepeated);
+    refuse(r"a=1\", Rejection::TrailingBackslash);
+}
+
+#[test]
+fn every_bad_user_and_timestamp_has_its_reason() {
+    refuse("a=1", Rejection::UserMissing);
+    refuse("a=1 value=", Rejection::UserEmpty);
+    refuse(r#"a=1 value="""#, Rejection::UserEmpty);
+    refuse(r#"a=1 value="u"#, Rejection::QuoteUnclosed);
+    refuse(r#"a=1 value="u"x"#, Rejection::QuoteUnclosed);
+    for timestamp in ["x", "1.5", "+1", "-", "1 2", "9223372036854775808", "0x1"] {
+        refuse(
+            format!("a=1 value=u {timestamp}"),
+            Rejection::TimestampInvalid,
+        );
+    }
+}
+
+#[test]
+fn every_bound_has_its_reason() {
+    let long = |n: usize| "x".repeat(n);
+    refuse(
+        format!("a=1 value=u,n={}", long(8192)),
+        Rejection::LineTooLong,
+    );
+    refuse(format!("a={} value=u", long(257)), Rejection::TagTooLong);
+    refuse(format!("{}=1 value=u", long(257)), Rejection::TagTooLong);
+    refuse(format!("{},a=1 value=u", long(257)), Rejection::TagTooLong);
+    refuse(format!("a=1 value={}", long(257)), Rejection::UserTooLong);
+    let tags: Vec<_> = (0..5).map(|n| format!("{n}={}", long(250))).collect();
+    refuse(
+        format!("{} value=u", tags.join(",")),
+        Rejection::SeriesTooLong,
+    );
+}
+
+#[test]
+fn what_is_no_text_is_refused() {
+    refuse(b"a=\xff value=u", Rejection::NotUtf8);
+    refuse(b"a=1\t value=u", Rejection::ControlCharacter);
+    refuse(b"a=1 value=u\x00", Rejection::ControlCharacter);
+    refuse("a=1 value=u\u{85}", Rejection::ControlCharacter);
+}
+
+#[test]
+fn timestamps_take_the_configured_unit() {
+    for (precision, text, nanos) in [
+        (Precision::Seconds, "1480876707", 1_480_876_707_000_000_000),
+        (
+            Precision::Milliseconds,
+            "1480876707352",
+            1_480_876_707_352_000_000,
+        ),
+        (Precision::Microseconds, "-1", -1_000),
+    ] {
+        let mut parser = Parser::new(&LineRules {
+            precision,
+            ..rules()
+        });
+        let line = format!("a=1 value=u {text}");
+        assert_eq!(
+            parser.parse(line.as_bytes()).unwrap().timestamp,
+            Some(nanos)
+        );
+    }
+    let mut parser = Parser::new(&LineRules {
+        precision: Precision::Seconds,
+        ..rules()
+    });
+    assert_eq!(
+        parser.parse(b"a=1 value=u 9999999999999"),
+        Err(Rejection::TimestampInvalid)
+    );
+}
+
+#[test]
+fn a_measurement_can_be_made_a_tag() {
+    let rules = LineRules {
+        measurement_tag: Some("from app".to_owned()),
+        ..rules()
+    };
+    let mut parser = Parser::new(&rules);
+    let mut series = |line: &str| {
+        parser
+            .parse(line.as_bytes())
+            .map(|line| line.series.to_owned())
+    };
+    assert_eq!(series("m,a=1 value=u").unwrap(), r"a=1,from\ app=m");
+    assert_eq!(series("m value=u").unwrap(), r"from\ app=m");
+    assert_eq!(series("a=1 value=u").unwrap(), "a=1");
+    assert_eq!(
+        series(r"m,from\ app=1 value=u"),
+        Err(Rejection::TagKeyRepeated)
+    );
+}
+
+/// Text that a tag can hold: anything but control characters, not empty, no backslash at the end.
+fn tag_text() -> impl Strategy<Value = String> {
+    "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| !text.ends_with('\\'))
+}
+
+fn escaped(text: &str) -> String {
+    String::from_utf8(escape(text)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(line: Vec<u8>) {
+        let _ = Parser::new(&rules()).parse(&line);
+    }
+
+    #[test]
+    fn no_mutation_of_a_line_panics(at in 0usize..60, byte: u8) {
+        let mut line = br#"m,b=x\,y,a=1 value="u\"v",n=1i 1480876707352348928"#.to_vec();
+        let at = at % line.len();
+        line[at] = byte;
+        let _ = Parser::new(&rules()).parse(&line);
+    }
+
+    #[test]
+    fn what_is_encoded_parses_back(
+        tags in prop::collection::btree_map(tag_text(), tag_text(), 1..5),
+        user in "[^\\p{Cc}]{1,20}",
+        timestamp: i64,
+        shuffle in any::<prop::sample::Index>(),
+    ) {
+        let mut pairs: Vec<_> =
+            tags.iter().map(|(key, value)| (escaped(key), escaped(value))).collect();
+        let turn = shuffle.index(pairs.len());
+        pairs.rotate_left(turn);
+        let tags: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        pairs.sort();
+        let series: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let quoted = user.replace('\\', "\\\\").replace('"', "\\\"");
+        // A measurement in front, since a first tag that begins with `#` or a space is read otherwise.
+        let line = format!("m,{} value=\"{quoted}\" {timestamp}", tags.join(","));
+        let mut parser = Parser::new(&rules());
+        let parsed = parser.parse(line.as_bytes());
+        let expected =
+            Line { series: &series.join(","), user: &user, timestamp: Some(timestamp) };
+        prop_assert_eq!(parsed, Ok(expected), "{}", line);
+    }
+
+    /// On lines that are strict line protocol both parsers see the same tags, user and timestamp.
+    #[test]
+    fn agrees_with_the_reference_parser(
+        tags in prop::collection::btree_map("[a-zA-Z0-9 ,=._-]{1,8}", "[a-zA-Z0-9 ,=._-]{1,8}", 1..5),
+        user in "[a-zA-Z0-9 ,=\"._-]{1,12}",
+        timestamp: i64,
+    ) {
+        let tags: Vec<_> =
+            tags.iter().map(|(k, v)| format!("{}={}", escaped(k), escaped(v))).collect();
+        let quoted = user.replace('"', "\\\"");
+        let line = format!("events,{} value=\"{quoted}\" {timestamp}", tags.join(","));
+        let theirs = influxdb_line_protocol::parse_lines(&line).next().unwrap().unwrap();
+        let mut their_tags: Vec<_> = theirs
+            .series
+            .tag_set
+            .iter()
+            .flatten()
+            .map(|(k, v)| format!("{}={}", escaped(k.as_str()), escaped(v.as_str())))
+            .collect();
+        their_tags.sort();
+        let mut parser = Parser::new(&rules());
+        let ours = parser.parse(line.as_bytes()).unwrap();
+        let mut our_tags: Vec<_> = tags.clone();
+        our_tags.sort();
+        prop_assert_eq!(&our_tags, &their_tags);
+        prop_assert_eq!(ours.series.len(), our_tags.join(",").len());
+        prop_assert_eq!(ours.timestamp, theirs.timestamp);
+        let influxdb_line_protocol::FieldValue::String(their_user) = &theirs.field_set[0].1 else {
+            panic!("not a string: {line}");
+        };
+        prop_assert_eq!(ours.user, their_user.as_str());
+    }
+}

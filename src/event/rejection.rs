@@ -1,0 +1,85 @@
+//! Why a line is not counted. Every reason is a label of `eds_events_rejected_total`.
+
+macro_rules! rejections {
+    ($($(#[$doc:meta])* $variant:ident => $label:literal, $words:literal;)*) => {
+        /// Why a line is not counted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+        pub enum Rejection {
+            $($(#[$doc])* #[error($words)] $variant,)*
+        }
+
+        impl Rejection {
+            /// Every reason there is, in the order of the metrics.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The reason's name in the metrics.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label),* }
+            }
+
+            /// The reason's place in [`Rejection::ALL`].
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+rejections! {
+    /// Longer than `input.max_line`.
+    LineTooLong => "line_too_long", "the line is longer than input.max_line";
+    /// The datagram was cut by the receive buffer (`input.max_datagram`) inside this line.
+    Truncated => "truncated", "the datagram is longer than input.max_datagram and was cut in this line";
+    /// Not UTF-8.
+    NotUtf8 => "not_utf8", "the line is not UTF-8";
+    /// Holds a control character.
+    ControlCharacter => "control_character", "the line holds a control character";
+    /// No tag: nothing to count by.
+    TagsMissing => "tags_missing", "the line has no tag";
+    /// A tag without `=`, with a second unescaped `=`, or without a value.
+    TagMalformed => "tag_malformed", "a tag is not of the form key=value";
+    /// A tag key of no characters.
+    TagKeyEmpty => "tag_key_empty", "a tag key is empty";
+    /// The same tag key twice.
+    TagKeyRepeated => "tag_key_repeated", "a tag key is there twice";
+    /// A tag key or value longer than `input.max_tag`.
+    TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
+    /// A tag that ends in a backslash, which line protocol cannot represent.
+    TrailingBackslash => "trailing_backslash", "a tag ends in a backslash, which line protocol cannot represent";
+    /// All tags together longer than `input.max_series`.
+    SeriesTooLong => "series_too_long", "the tags together are longer than input.max_series";
+    /// A field without a key, `=` or value.
+    FieldMalformed => "field_malformed", "a field is not of the form key=value";
+    /// A quote that is not closed, or followed by something else than a comma, a space or the end.
+    QuoteUnclosed => "quote_unclosed", "a quoted field is not closed";
+    /// No field of the name `input.user_field`.
+    UserMissing => "user_missing", "the line has no field of the name input.user_field";
+    /// The user field twice.
+    UserRepeated => "user_repeated", "the field input.user_field is there twice";
+    /// A user of no characters.
+    UserEmpty => "user_empty", "the user is empty";
+    /// A user longer than `input.max_user`.
+    UserTooLong => "user_too_long", "the user is longer than input.max_user";
+    /// A timestamp that is not an integer, or outside the years 1677 to 2262.
+    TimestampInvalid => "timestamp_invalid", "the timestamp is not an integer in the range of nanoseconds since 1970";
+    /// Older than `input.max_age`.
+    TooOld => "too_old", "the event is older than input.max_age";
+    /// Further ahead of the clock than `input.max_future`.
+    TooFarAhead => "too_far_ahead", "the event is further ahead of the clock than input.max_future";
+    /// A series beyond `input.max_series_per_minute` of its partition and minute.
+    TooManySeries => "too_many_series", "the partition has input.max_series_per_minute series in this minute";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_is_the_place_in_all() {
+        for (place, reason) in Rejection::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), place);
+        }
+    }
+}
