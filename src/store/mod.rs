@@ -1,0 +1,201 @@
+//! The shared memory of a minute: the [`Store`] trait and its errors.
+//!
+//! A minute of a partition goes through these steps, and every node may do any of them:
+//!
+//! 1. [`record`](Store::record) adds users and events to sets. Idempotent: doing it again changes nothing.
+//! 2. [`claim`](Store::claim) takes minutes that are over and quiet, each with a token and for the length of a
+//!    lease. A claim that lapses is taken over with a new token.
+//! 3. [`compact`](Store::compact) turns the sets into counts, once for good, and drops the sets.
+//! 4. [`unsent`](Store::unsent) reads the counts that no output has confirmed.
+//! 5. [`acknowledge`](Store::acknowledge) marks them confirmed and ends the claim with the last one;
+//!    [`extend`](Store::extend) keeps a claim, or lets it lapse sooner.
+//!
+//! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
+
+pub mod memory;
+pub mod redis;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::event::{Batch, Minute, Occurrence, Partition};
+
+/// Events of one series in one minute, to be recorded.
+#[derive(Debug)]
+pub struct Recording<'a> {
+    /// The minute.
+    pub minute: Minute,
+    /// The canonical series.
+    pub series: &'a str,
+    /// The users that the store may not know yet in this minute and series.
+    pub new_users: Vec<&'a str>,
+    /// The events.
+    pub occurrences: &'a [Occurrence],
+    /// The batch that holds the users of `occurrences`.
+    pub batch: &'a Batch,
+}
+
+/// What a claim is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimRequest {
+    /// How long a minute that is over must be quiet.
+    pub grace: Duration,
+    /// When a minute is closed although it is not quiet, counted from its end or its first event.
+    pub max_hold: Duration,
+    /// How long the claim holds.
+    pub lease: Duration,
+    /// The most lapsed claims to take over at once.
+    pub lapsed_max: usize,
+    /// The most finished minutes to claim at once.
+    pub finished_max: usize,
+}
+
+/// A minute of a partition that this node works on until the lease is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The partition.
+    pub partition: Partition,
+    /// The minute.
+    pub minute: Minute,
+    /// Proof of the claim; a later claim of the same minute has a greater one.
+    pub token: String,
+    /// Whether an earlier claim of this minute lapsed.
+    pub taken_over: bool,
+}
+
+/// What a compaction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// Series whose counts are fixed now.
+    pub counted: u64,
+    /// Events of series whose counts were fixed before: too late. Copies of counted events count here too,
+    /// since nobody can tell them apart any more.
+    pub late: u64,
+    /// Series that still have sets.
+    pub left: u64,
+}
+
+/// Counts of one series that no output has confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsentCounts {
+    /// The canonical series.
+    pub series: String,
+    /// Different users.
+    pub unique: u64,
+    /// Different events.
+    pub cumulative: u64,
+}
+
+/// A part of the unsent counts of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnsentPage {
+    /// The counts. A series may be there twice over the pages of a claim.
+    pub counts: Vec<UnsentCounts>,
+    /// Where to go on; `None` after the last page.
+    pub next: Option<u64>,
+}
+
+/// How much a partition has to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Minutes that are not claimed, those that still fill included.
+    pub waiting: u64,
+    /// Minutes that are claimed and not done.
+    pub claimed: u64,
+    /// Counts set aside.
+    pub set_aside: u64,
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Away, slow, or not ready. What was asked may have been done.
+    #[error("store is unavailable: {0}")]
+    Unavailable(String),
+    /// Out of memory. Minutes can be drained all the same, which makes room.
+    #[error("store is full: {0}")]
+    Full(String),
+    /// It will not serve this node until somebody mends something.
+    #[error("store cannot be used: {reason}; {mend}")]
+    Refused {
+        /// What is wrong.
+        reason: String,
+        /// How to mend it.
+        mend: String,
+    },
+    /// The claim is no longer this node's; nothing was changed.
+    #[error("the claim was taken over by another node")]
+    ClaimLost,
+}
+
+/// The shared memory of all nodes.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Looks whether the store is there and fit for this node. Every later call does so by itself where it
+    /// has to; this is for start-up and readiness.
+    async fn check(&self) -> Result<(), StoreError>;
+
+    /// A number that changes whenever the store may have forgotten what it confirmed: with the connection.
+    fn generation(&self) -> u64;
+
+    /// Adds events to the sets of their minutes. All recordings are of this partition.
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError>;
+
+    /// Claims minutes: lapsed claims first, then minutes that are over and quiet, lowest first.
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claim>, StoreError>;
+
+    /// Fixes the counts of at most `series_max` series and renews the lease.
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError>;
+
+    /// Reads a page of the unsent counts of a claim, from `cursor` on; 0 is the first.
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError>;
+
+    /// Marks the counts of these series confirmed and renews the lease. Answers true when nothing was left
+    /// to do, which ends the claim.
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError>;
+
+    /// Keeps counts that the output refuses apart, with its words. Answers false when there is no room for
+    /// them; then they are only in the caller's hands.
+    async fn set_aside(&self, claim: &Claim, series: &str, words: &str)
+    -> Result<bool, StoreError>;
+
+    /// Moves the deadline of these claims, all of one partition, to this long from now. Those that are no
+    /// longer held are passed over. Answers how many were held.
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError>;
+
+    /// Tries to become the one node that probes an output which is down, for at most this long.
+    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError>;
+
+    /// Lets another node probe.
+    async fn end_probe(&self) -> Result<(), StoreError>;
+
+    /// How much a partition has to do.
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
+
+    /// Where the events are kept, in words for the log, without secrets.
+    fn describe(&self) -> String;
+}

@@ -1,0 +1,76 @@
+#!lua flags=allow-oom
+-- Claims minutes of one partition, by Redis' clock alone.
+--
+-- KEYS  minutes, claims, tokens, arrivals, quiet
+-- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at
+-- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}
+--
+-- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
+local minutes, claims, tokens, arrivals, quiet = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local node = ARGV[1]
+local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+local granted = {}
+
+-- The token is Redis' clock in microseconds, or one more than the last where that is not enough. So it grows
+-- also across a failover that lost the last one, and nothing has to be kept when the minute is done.
+local function grant(name, taken_over)
+  local last = redis.call('HGET', tokens, name)
+  local number = now_us
+  if last then
+    number = math.max(number, tonumber(string.match(last, '|(%d+)$')) + 1)
+  end
+  local token = node .. '|' .. string.format('%.0f', number)
+  redis.call('HSET', tokens, name, token)
+  redis.call('ZADD', claims, now + lease, name)
+  granted[#granted + 1] = {name, token, taken_over}
+end
+
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', claims, '-inf', now, 'LIMIT', 0, lapsed_max)) do
+  grant(name, 1)
+end
+
+local function is_finished(name, minute)
+  local count = redis.call('HGET', arrivals, name) or '0'
+  local seen = redis.call('HGET', quiet, name)
+  local last_count, since, first
+  if seen then
+    last_count, since, first = string.match(seen, '^(%d+)|(%d+)|(%d+)$')
+  end
+  if last_count ~= count then
+    since = now
+    first = first or now
+    redis.call('HSET', quiet, name,
+      string.format('%s|%.0f|%.0f', count, since, tonumber(first)))
+  end
+  local hold_from = math.max((minute + 1) * 60000, tonumber(first))
+  return now - since >= grace or now - hold_from >= max_hold
+end
+
+local looked = redis.call('ZRANGE', minutes, 0, looked_max - 1, 'WITHSCORES')
+local finished, filling = 0, 0
+for i = 1, #looked, 2 do
+  local name, minute = looked[i], tonumber(looked[i + 1])
+  if redis.call('ZSCORE', claims, name) then
+    -- Claimed already: its holder finds what was added, by event_types.
+    redis.call('ZREM', minutes, name)
+  elseif (minute + 1) * 60000 > now or finished >= finished_max then
+    break
+  elseif is_finished(name, minute) then
+    grant(name, 0)
+    redis.call('HDEL', quiet, name)
+    if filling == 0 then
+      redis.call('ZPOPMIN', minutes)
+    else
+      redis.call('ZREM', minutes, name)
+    end
+    finished = finished + 1
+  else
+    filling = filling + 1
+  end
+end
+return granted

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Turns the sets of some series of a claimed minute into counts, once, and drops the sets.
+--
+-- KEYS  claims, tokens, event_types, counts, unsent
+-- ARGV  minute's name, token, most series, lease ms, what the names of the sets begin with
+-- Gives {series counted, events that came late, series left}, or nothing when the claim is not held
+--
+-- Per series the sets are read before anything is written, `unsent` is written before `counts`, and both
+-- before the sets go: an error between two commands (a slot that moves) leaves a state that the next call
+-- mends. The sets cannot be declared in KEYS, since event_types names them; they have the same hash tag.
+local claims, tokens, event_types, counts, unsent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local name, token, base = ARGV[1], ARGV[2], ARGV[5]
+if redis.call('HGET', tokens, name) ~= token then
+  return false
+end
+
+local counted, late = 0, 0
+for _, series in ipairs(redis.call('SRANDMEMBER', event_types, ARGV[3])) do
+  local unique_key = base .. 'unique_user:' .. series
+  local cumulative_key = base .. 'cumulative_user:' .. series
+  local unique = redis.call('SCARD', unique_key)
+  local cumulative = redis.call('SCARD', cumulative_key)
+  if redis.call('HEXISTS', counts, series) == 0 then
+    redis.call('SADD', unsent, series)
+    redis.call('HSETNX', counts, series, unique .. ':' .. cumulative)
+    counted = counted + 1
+  else
+    late = late + cumulative
+  end
+  redis.call('UNLINK', unique_key, cumulative_key)
+  redis.call('SREM', event_types, series)
+end
+if counted > 0 then
+  -- A minute that came back may have counts that were about to be forgotten.
+  redis.call('PERSIST', counts)
+end
+
+local time = redis.call('TIME')
+redis.call('ZADD', claims, 'XX', math.floor(time[1] * 1000 + time[2] / 1000) + ARGV[4], name)
+return {counted, late, redis.call('SCARD', event_types)}

@@ -1,0 +1,156 @@
+//! Whether a Redis is fit to keep the sets: looked at on every new connection, since it may lead to another server
+//! than the last.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use super::reply;
+use crate::store::StoreError;
+
+/// The oldest Redis with script flags, which let minutes be drained when memory is short.
+const VERSION_MIN: u32 = 7;
+
+/// What is asked of a Redis.
+#[derive(Debug)]
+pub(super) struct Fitness {
+    /// The key of what all nodes must agree on.
+    pub(super) settings_key: String,
+    pub(super) partitions: u16,
+    pub(super) layout: &'static str,
+    pub(super) retention: Duration,
+}
+
+impl Fitness {
+    pub(super) async fn check(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), StoreError> {
+        let info: String = redis::cmd("INFO")
+            .query_async(connection)
+            .await
+            .map_err(|error| reply::store_error(&error))?;
+        check_info(&info)?;
+        let settings: HashMap<String, String> = self
+            .agree()
+            .query_async::<(HashMap<String, String>,)>(connection)
+            .await
+            .map_err(|error| reply::store_error(&error))?
+            .0;
+        self.check_settings(&settings)
+    }
+
+    /// Writes this node's settings where there are none yet, and reads what holds.
+    fn agree(&self) -> redis::Pipeline {
+        let key = &self.settings_key;
+        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
+        let mut pipeline = redis::pipe();
+        pipeline.atomic();
+        pipeline
+            .hset_nx(key, "partitions", self.partitions)
+            .ignore();
+        pipeline.hset_nx(key, "layout", self.layout).ignore();
+        pipeline.hset_nx(key, "retention_ms", retention_ms).ignore();
+        pipeline.hgetall(key);
+        pipeline
+    }
+
+    fn check_settings(&self, settings: &HashMap<String, String>) -> Result<(), StoreError> {
+        let key = &self.settings_key;
+        let ours = [
+            ("partitions", self.partitions.to_string()),
+            ("layout", self.layout.to_owned()),
+        ];
+        for (name, ours) in ours {
+            let theirs = settings.get(name).map_or("", String::as_str);
+            if theirs != ours {
+                return Err(StoreError::Refused {
+                    reason: format!(
+                        "the nodes of this Redis use store.{name} = {theirs}, and this one {ours}"
+                    ),
+                    mend: format!(
+                        "use the same on every node; to change it, stop all nodes, let every minute be sent, \
+                         and delete the key {key}"
+                    ),
+                });
+            }
+        }
+        let theirs = settings.get("retention_ms").and_then(|ms| ms.parse().ok());
+        if theirs.is_some_and(|ms| self.retention != Duration::from_millis(ms)) {
+            tracing::warn!(
+                first_node_ms = theirs,
+                this_node_ms = self.retention.as_millis(),
+                "input.max_age differs between nodes: counts are kept for twice the max_age of the node that \
+                 sends them; use the same on every node"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the answer to INFO.
+fn check_info(info: &str) -> Result<(), StoreError> {
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    let version = field("redis_version").unwrap_or("unknown");
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < VERSION_MIN) {
+        return Err(StoreError::Refused {
+            reason: format!("the server is Redis {version}"),
+            mend: format!("run Redis {VERSION_MIN}.0 or later, or Valkey"),
+        });
+    }
+    if field("role").is_some_and(|role| role == "slave") {
+        return Err(StoreError::Unavailable(
+            "the server is a replica".to_owned(),
+        ));
+    }
+    if field("loading").is_some_and(|loading| loading != "0") {
+        return Err(StoreError::Unavailable(
+            "the server is loading its data".to_owned(),
+        ));
+    }
+    match field("maxmemory_policy") {
+        None | Some("noeviction") => Ok(()),
+        Some(policy) => Err(StoreError::Refused {
+            reason: format!(
+                "Redis may evict sets that are not counted yet (maxmemory-policy {policy})"
+            ),
+            mend: "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf"
+                .to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(info: &str, words: &str) {
+        let error = check_info(info).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn old_servers_and_evicting_ones_are_refused() {
+        let fit =
+            "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nloading:0\r\n";
+        check_info(fit).unwrap();
+        refused(&fit.replace("7.0.15", "6.2.1"), "Redis 6.2.1");
+        refused(
+            &fit.replace("noeviction", "allkeys-lru"),
+            "CONFIG SET maxmemory-policy noeviction",
+        );
+        refused(&fit.replace("master", "slave"), "replica");
+        refused(&fit.replace("loading:0", "loading:1"), "loading");
+        refused("", "Redis unknown");
+    }
+}

@@ -1,0 +1,363 @@
+//! The store of a cluster of nodes: sets in Redis.
+//!
+//! `keys` names them, `record` fills them, the scripts drain them; `link` keeps the connection and `fitness` looks
+//! whether the server at its other end can be trusted with them.
+
+mod fitness;
+mod keys;
+mod link;
+mod record;
+mod reply;
+pub mod scripts;
+mod settings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
+use async_trait::async_trait;
+
+use self::fitness::Fitness;
+use self::keys::{Keys, PartitionKeys};
+use self::link::Link;
+pub use self::link::Timeouts;
+pub use self::settings::{Credentials, Settings, SettingsError, Tls};
+use super::{
+    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentCounts,
+    UnsentPage,
+};
+use crate::event::{Minute, Partition};
+
+/// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
+const LOOKED_AT_MAX: usize = 1000;
+/// The counts read at once, roughly.
+const UNSENT_PAGE: usize = 500;
+/// The most counts set aside that a partition keeps.
+const QUARANTINE_MAX: usize = 10_000;
+
+/// Sets in one Redis server, shared by all nodes.
+#[derive(Debug)]
+pub struct RedisStore {
+    node: String,
+    keys: Keys,
+    retention: Duration,
+    /// Recording has a connection of its own, so that a large batch does not delay a claim.
+    recording: Link,
+    draining: Link,
+    description: String,
+}
+
+impl RedisStore {
+    /// A store by these settings. Connects with the first call.
+    pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
+        let keys = Keys::new(&settings.prefix, settings.partitions);
+        let fitness = Arc::new(Fitness {
+            settings_key: keys.settings(),
+            partitions: settings.partitions.count(),
+            layout: "sets",
+            retention: settings.retention,
+        });
+        let client = settings.client()?;
+        let link = || Link::new(client.clone(), settings.timeouts, Arc::clone(&fitness));
+        Ok(Self {
+            node: settings.node.clone(),
+            retention: settings.retention,
+            recording: link(),
+            draining: link(),
+            description: client.get_connection_info().addr().to_string(),
+            keys,
+        })
+    }
+
+    fn keys(&self, partition: Partition) -> &PartitionKeys {
+        self.keys.partition(partition)
+    }
+
+    /// Runs a command on the draining connection.
+    async fn drain<T, F>(&self, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        run(&self.draining, command).await
+    }
+
+    async fn invoke<T: FromRedisValue>(
+        &self,
+        script: ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
+        self.drain(async move |connection| script.invoke_async(connection).await)
+            .await
+    }
+}
+
+async fn run<T, F>(link: &Link, command: F) -> Result<T, StoreError>
+where
+    F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+{
+    let mut connection = link.connection().await?;
+    let generation = link.generation();
+    match command(&mut connection).await {
+        Ok(value) => Ok(value),
+        Err(error) => Err(link.failed(generation, &error).await),
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn check(&self) -> Result<(), StoreError> {
+        let ping = async |connection: &mut MultiplexedConnection| {
+            ::redis::cmd("PING").query_async::<()>(connection).await
+        };
+        run(&self.recording, ping).await?;
+        run(&self.draining, ping).await
+    }
+
+    fn generation(&self) -> u64 {
+        self.recording.generation()
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        let pipeline = record::pipeline(self.keys(partition), recordings);
+        run(&self.recording, async |connection| {
+            pipeline.exec_async(connection).await
+        })
+        .await
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let keys = self.keys(partition);
+        let mut script = scripts::CLAIM.prepare_invoke();
+        script
+            .key(&keys.minutes)
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(&keys.arrivals);
+        script.key(&keys.quiet).arg(&self.node);
+        script
+            .arg(millis(request.grace))
+            .arg(millis(request.max_hold))
+            .arg(millis(request.lease));
+        script
+            .arg(request.lapsed_max)
+            .arg(request.finished_max)
+            .arg(LOOKED_AT_MAX);
+        let granted: Vec<(String, String, bool)> = self.invoke(script).await?;
+        let claim = |(name, token, taken_over): (String, String, bool)| match name.parse::<Minute>()
+        {
+            Ok(minute) => Some(Claim {
+                partition,
+                minute,
+                token,
+                taken_over,
+            }),
+            Err(error) => {
+                tracing::error!(key = keys.claims, %error, "a foreign member in the claims");
+                None
+            }
+        };
+        Ok(granted.into_iter().filter_map(claim).collect())
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::COMPACT.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(format!("{base}event_types"));
+        script
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"));
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(series_max)
+            .arg(millis(lease));
+        script.arg(base);
+        let (counted, late, left) = held(self.invoke(script).await?)?;
+        Ok(Compaction {
+            counted,
+            late,
+            left,
+        })
+    }
+
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+        let base = self.keys(claim.partition).minute(claim.minute);
+        self.drain(async move |connection| {
+            let (next, series): (u64, Vec<String>) = ::redis::cmd("SSCAN")
+                .arg(format!("{base}unsent"))
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(UNSENT_PAGE)
+                .query_async(connection)
+                .await?;
+            let next = (next != 0).then_some(next);
+            if series.is_empty() {
+                return Ok(UnsentPage {
+                    counts: Vec::new(),
+                    next,
+                });
+            }
+            let counts: Vec<Option<String>> = ::redis::cmd("HMGET")
+                .arg(format!("{base}counts"))
+                .arg(&series)
+                .query_async(connection)
+                .await?;
+            let counts = series
+                .into_iter()
+                .zip(counts)
+                .filter_map(|(series, counts)| {
+                    // A series without counts is about to be compacted.
+                    let (unique, cumulative) = counts.as_deref()?.split_once(':')?;
+                    let (unique, cumulative) = (unique.parse().ok()?, cumulative.parse().ok()?);
+                    Some(UnsentCounts {
+                        series,
+                        unique,
+                        cumulative,
+                    })
+                });
+            Ok(UnsentPage {
+                counts: counts.collect(),
+                next,
+            })
+        })
+        .await
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(&keys.arrivals);
+        script
+            .key(format!("{base}event_types"))
+            .key(format!("{base}counts"));
+        script.key(format!("{base}unsent"));
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(millis(lease));
+        script.arg(millis(self.retention)).arg(series);
+        held(self.invoke(script).await?)
+    }
+
+    async fn set_aside(
+        &self,
+        claim: &Claim,
+        series: &str,
+        words: &str,
+    ) -> Result<bool, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::SET_ASIDE.prepare_invoke();
+        script
+            .key(&keys.tokens)
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"));
+        script.key(&keys.quarantine);
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(QUARANTINE_MAX);
+        script.arg(series).arg(words);
+        held(self.invoke(script).await?)
+    }
+
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        let keys = self.keys(partition);
+        let mut script = scripts::EXTEND.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .arg(millis(lease));
+        for claim in claims {
+            script.arg(claim.minute.to_string()).arg(&claim.token);
+        }
+        self.invoke(script).await
+    }
+
+    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
+        let key = self.keys.probe();
+        let answer: Option<String> = self
+            .drain(async |connection| {
+                ::redis::cmd("SET")
+                    .arg(&key)
+                    .arg(&self.node)
+                    .arg("NX")
+                    .arg("PX")
+                    .arg(millis(lease))
+                    .query_async(connection)
+                    .await
+            })
+            .await?;
+        Ok(answer.is_some())
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        let mut script = scripts::END_PROBE.prepare_invoke();
+        script.key(self.keys.probe()).arg(&self.node);
+        self.invoke(script).await
+    }
+
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
+        let keys = self.keys(partition);
+        let mut pipeline = ::redis::pipe();
+        pipeline
+            .zcard(&keys.minutes)
+            .zcard(&keys.claims)
+            .hlen(&keys.quarantine);
+        let (waiting, claimed, set_aside) = self
+            .drain(async move |connection| pipeline.query_async(connection).await)
+            .await?;
+        Ok(Backlog {
+            waiting,
+            claimed,
+            set_aside,
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("Redis at {}", self.description)
+    }
+}
+
+/// The scripts answer nothing when the token is not that of the claim.
+fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
+    answer.ok_or(StoreError::ClaimLost)
+}
+
+/// Whole milliseconds, as the scripts take them: at most what a Lua number holds exactly.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(1 << 42)
+}

@@ -1,0 +1,27 @@
+//! The Lua scripts. Each is atomic, works on one slot, and runs also when Redis is over its memory limit.
+
+use std::sync::LazyLock;
+
+use redis::Script;
+
+macro_rules! scripts {
+    ($($name:ident, $sha1:ident => $file:literal;)*) => {$(
+        pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!($file)));
+
+        #[doc = concat!("The SHA1 by which Redis knows `", $file, "`.")]
+        #[must_use]
+        pub fn $sha1() -> &'static str {
+            $name.get_hash()
+        }
+    )*};
+}
+
+scripts! {
+    CLAIM, claim_sha1 => "claim.lua";
+    COMPACT, compact_sha1 => "compact.lua";
+    ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
+    EXTEND, extend_sha1 => "extend.lua";
+    SET_ASIDE, set_aside_sha1 => "set_aside.lua";
+    END_PROBE, end_probe_sha1 => "end_probe.lua";
+}

@@ -1,0 +1,117 @@
+//! Where Redis is and how to reach it.
+
+use std::time::Duration;
+
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+
+use super::Timeouts;
+use crate::event::Partitions;
+
+/// After how long an idle connection is probed, and how far apart the probes are.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Where Redis is, how to reach it, and what is kept there.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `redis://`, `rediss://`, `redis+unix://` or `unix://`.
+    pub url: String,
+    /// Who this node is to Redis; overrides what the URL says.
+    pub credentials: Credentials,
+    /// For `rediss://`.
+    pub tls: Tls,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+    /// How the series are spread.
+    pub partitions: Partitions,
+    /// How long the counts of a minute are kept after it is done: twice the greatest age of an event, so that
+    /// no event meets a minute that is forgotten.
+    pub retention: Duration,
+    /// This node's name, unique among the nodes.
+    pub node: String,
+}
+
+/// A Redis ACL user.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// `None`: the default user.
+    pub username: Option<String>,
+    /// `None`: no password.
+    pub password: Option<String>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Certificates for TLS, in PEM. Servers are always verified.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// The authorities to trust instead of the system's.
+    pub ca: Option<Vec<u8>>,
+    /// This node's certificate and key.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls")
+            .field("ca", &self.ca.is_some())
+            .field("client", &self.client.is_some())
+            .finish()
+    }
+}
+
+/// Settings that lead to no Redis.
+#[derive(Debug, thiserror::Error)]
+#[error("store.url or its certificates cannot be used: {0}")]
+pub struct SettingsError(#[from] redis::RedisError);
+
+impl Settings {
+    /// A client for these settings. Does not connect.
+    pub(super) fn client(&self) -> Result<Client, SettingsError> {
+        let info = self.url.as_str().into_connection_info()?;
+        let mut server = info
+            .redis_settings()
+            .clone()
+            .set_lib_name("eds", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = &self.credentials.username {
+            server = server.set_username(username);
+        }
+        if let Some(password) = &self.credentials.password {
+            server = server.set_password(password);
+        }
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(
+                TcpKeepalive::new()
+                    .with_time(KEEPALIVE)
+                    .with_interval(KEEPALIVE),
+            )
+            .set_user_timeout(self.timeouts.response);
+        let info = info.set_redis_settings(server).set_tcp_settings(tcp);
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            let client_tls =
+                self.tls
+                    .client
+                    .clone()
+                    .map(|(client_cert, client_key)| ClientTlsConfig {
+                        client_cert,
+                        client_key,
+                    });
+            let certificates = TlsCertificates {
+                client_tls,
+                root_cert: self.tls.ca.clone(),
+            };
+            Ok(Client::build_with_tls(info, certificates)?)
+        } else {
+            Ok(Client::open(info)?)
+        }
+    }
+}
