@@ -4,3 +4,5 @@
 pub mod cli;
 pub mod event;
 pub mod output;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,114 @@
+//! Signs of life: each worker says in every round of its loop that it goes round, and a watchdog is fed only
+//! while all of them do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The sign of life of one worker. Ends being watched when it is dropped: the worker has finished.
+#[derive(Debug)]
+pub struct Heartbeat {
+    name: String,
+    began: Instant,
+    last_ms: Arc<AtomicU64>,
+    watched: Arc<Mutex<Vec<Watched>>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    last_ms: Arc<AtomicU64>,
+}
+
+/// The signs of life of all workers.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    began: Instant,
+    watched: Arc<Mutex<Vec<Watched>>>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            watched: Arc::default(),
+        }
+    }
+}
+
+fn millis_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Progress {
+    /// Begins to watch a worker of this name.
+    #[must_use]
+    pub fn watch(&self, name: impl Into<String>) -> Heartbeat {
+        let name = name.into();
+        let last_ms = Arc::new(AtomicU64::new(millis_since(self.began)));
+        self.watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Watched {
+                name: name.clone(),
+                last_ms: Arc::clone(&last_ms),
+            });
+        Heartbeat {
+            name,
+            began: self.began,
+            last_ms,
+            watched: Arc::clone(&self.watched),
+        }
+    }
+
+    /// The workers that gave no sign for this long.
+    #[must_use]
+    pub fn stalled(&self, limit: Duration) -> Vec<String> {
+        let now_ms = millis_since(self.began);
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter(|worker| {
+                now_ms.saturating_sub(worker.last_ms.load(Ordering::Relaxed)) > limit_ms
+            })
+            .map(|worker| worker.name.clone())
+            .collect()
+    }
+}
+
+impl Heartbeat {
+    /// Says that the worker goes round.
+    pub fn beat(&self) {
+        self.last_ms
+            .store(millis_since(self.began), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        tracing::trace!(worker = self.name, "finished");
+        self.watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|worker| !Arc::ptr_eq(&worker.last_ms, &self.last_ms));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_worker_is_stalled_and_a_finished_one_is_not() {
+        let progress = Progress::default();
+        let silent = progress.watch("silent");
+        let busy = progress.watch("busy");
+        std::thread::sleep(Duration::from_millis(30));
+        busy.beat();
+        assert_eq!(progress.stalled(Duration::from_millis(20)), ["silent"]);
+        drop(silent);
+        assert!(progress.stalled(Duration::from_millis(20)).is_empty());
+    }
+}
