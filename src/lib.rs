@@ -3,6 +3,8 @@
 
 pub mod cli;
 pub mod event;
+pub mod flush;
+pub mod ingest;
 pub mod output;
 pub mod store;
 pub mod telemetry;

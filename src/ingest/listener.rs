@@ -1,0 +1,201 @@
+//! [`Listener`]: the thread that reads one socket.
+//!
+//! It owns the socket and its open batches, waits for datagrams (never for the store), and hands a batch to the
+//! recorder of its partition when the batch is old enough. It stops when `stop` is cancelled: then it reads
+//! what the kernel still holds, hands over every batch, and ends, which closes its side of the channels.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio_util::sync::CancellationToken;
+
+use super::{Receiver, Sieve};
+use crate::event::{Batch, Partitions};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+
+/// A batch of so many events is handed over although it is young.
+const BATCH_EVENTS: usize = 16_384;
+/// How often the kernel is asked what it dropped.
+const DROPS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a rejected line is shown in the log, at most.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the socket is read after the stop. A full buffer takes a fraction of it.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long to wait after the socket failed.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a listener behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenerSettings {
+    /// The longest that an event waits here while the store keeps up.
+    pub linger: Duration,
+    /// How the series are spread.
+    pub partitions: Partitions,
+}
+
+impl ListenerSettings {
+    /// How long a read may wait, so that no batch gets older than `linger`.
+    #[must_use]
+    pub fn read_timeout(&self) -> Duration {
+        (self.linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
+    }
+}
+
+/// The thread that reads one socket.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub receiver: Receiver,
+    /// What sorts the datagrams.
+    pub sieve: Sieve,
+    /// How it behaves.
+    pub settings: ListenerSettings,
+    /// The recorders, one a partition.
+    pub recorders: Vec<mpsc::Sender<Batch>>,
+    /// Where it counts events.
+    pub ledger: Arc<Ledger>,
+    /// Where it counts datagrams.
+    pub metrics: Arc<Metrics>,
+    /// Its sign of life.
+    pub heartbeat: Heartbeat,
+    /// When cancelled, it stops.
+    pub stop: CancellationToken,
+}
+
+/// The partitions whose open batch has events, and since when.
+struct Ages(Vec<Option<Instant>>);
+
+impl Listener {
+    /// Reads until it is stopped. Blocks.
+    pub fn run(mut self) {
+        let mut ages = Ages(vec![None; self.recorders.len()]);
+        let mut swept = Instant::now();
+        let mut drops_asked = Instant::now();
+        let mut sampled: Option<Instant> = None;
+        let sweep_interval = self.settings.read_timeout();
+        let due = self.settings.linger.saturating_sub(2 * sweep_interval);
+        while !self.stop.is_cancelled() {
+            self.heartbeat.beat();
+            match self.receiver.wait() {
+                Ok(true) => self.take_in(),
+                Ok(false) => {}
+                Err(error) => self.failed(&error),
+            }
+            let now = Instant::now();
+            if now - swept >= sweep_interval {
+                swept = now;
+                self.sweep(&mut ages, now, due);
+            }
+            if now - drops_asked >= DROPS_INTERVAL {
+                drops_asked = now;
+                self.count_drops();
+                if sampled.is_none_or(|at| now - at >= SAMPLE_INTERVAL) && self.show_sample() {
+                    sampled = Some(now);
+                }
+            }
+        }
+        self.drain();
+    }
+
+    /// Sorts what was read, and tells the ledger before anything of it can reach a recorder.
+    fn take_in(&mut self) {
+        let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
+        let mut datagrams = 0;
+        for datagram in self.receiver.datagrams() {
+            self.sieve.datagram(datagram.bytes, datagram.truncated, now);
+            datagrams += 1;
+        }
+        self.metrics.datagrams_received.inc_by(datagrams);
+        let totals = self.ledger.take_in(&self.sieve.take_intake());
+        self.sieve.told(totals);
+    }
+
+    /// Hands over the batches that are old or large enough. One whose recorder is busy goes on growing.
+    fn sweep(&mut self, ages: &mut Ages, now: Instant, due: Duration) {
+        for partition in self.settings.partitions.iter() {
+            let batch = self.sieve.open(partition);
+            let age = &mut ages.0[partition.index()];
+            if batch.is_empty() {
+                *age = None;
+                continue;
+            }
+            let since = *age.get_or_insert(now);
+            if now - since < due && batch.events() < BATCH_EVENTS {
+                continue;
+            }
+            match self.recorders[partition.index()].try_reserve() {
+                Ok(permit) => {
+                    permit.send(std::mem::take(batch));
+                    *age = None;
+                    continue;
+                }
+                Err(TrySendError::Full(())) => continue,
+                Err(TrySendError::Closed(())) => {}
+            }
+            // A recorder ends before its listeners only when the node may not wait any longer.
+            let batch = std::mem::take(self.sieve.open(partition));
+            self.give_up(&batch);
+        }
+        // The ledger's totals also tell how much room the recorders have made.
+        self.sieve.told(self.ledger.totals());
+    }
+
+    fn give_up(&self, batch: &Batch) {
+        self.ledger.dropped(DropReason::Shutdown, batch.events());
+        self.ledger.released(batch.bytes());
+    }
+
+    fn count_drops(&mut self) {
+        let drops = self.receiver.take_kernel_drops();
+        if drops > 0 {
+            self.metrics.kernel_drops.inc_by(u64::from(drops));
+            tracing::error!(
+                datagrams = drops,
+                "the kernel dropped datagrams: the receive buffer was full; raise input.receive_buffer"
+            );
+        }
+    }
+
+    fn show_sample(&mut self) -> bool {
+        let Some((reason, line)) = self.sieve.take_sample() else {
+            return false;
+        };
+        tracing::warn!(reason = reason.label(), line, "rejected a line: {reason}");
+        true
+    }
+
+    fn failed(&self, error: &io::Error) {
+        tracing::error!(%error, "cannot read from the socket; trying again");
+        std::thread::sleep(FAILED_PAUSE);
+    }
+
+    /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
+    fn drain(mut self) {
+        let until = Instant::now() + DRAIN_MAX;
+        while Instant::now() < until {
+            self.heartbeat.beat();
+            match self.receiver.poll() {
+                Ok(true) => self.take_in(),
+                Ok(false) => break,
+                Err(error) => {
+                    self.failed(&error);
+                    break;
+                }
+            }
+        }
+        self.count_drops();
+        for partition in self.settings.partitions.iter() {
+            let batch = std::mem::take(self.sieve.open(partition));
+            if batch.is_empty() {
+                continue;
+            }
+            self.heartbeat.beat();
+            let recorder = &self.recorders[partition.index()];
+            if let Err(mpsc::error::SendError(batch)) = recorder.blocking_send(batch) {
+                self.give_up(&batch);
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Reading datagrams, many a system call.
+//!
+//! The one file with unsafe code: no crate offers a batched receive whose headers are right on every call.
+
+#![expect(
+    unsafe_code,
+    reason = "recvmmsg, SO_RCVBUFFORCE and SO_MEMINFO have no safe wrapper that fits"
+)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+
+use socket2::{MaybeUninitSlice, Socket};
+
+/// Datagrams read by one system call at most.
+const BATCH: usize = 64;
+/// Linux' number of the socket option that tells a socket's memory, and the place of the drop counter in it.
+const SO_MEMINFO: libc::c_int = 55;
+const SK_MEMINFO_DROPS: usize = 8;
+const SK_MEMINFO_VARS: usize = 9;
+
+/// A socket and the room for what it reads.
+#[derive(Debug)]
+pub struct Receiver {
+    socket: Socket,
+    room: Vec<u8>,
+    datagram_max: usize,
+    /// Length and truncation of each datagram read last.
+    lengths: Vec<(usize, bool)>,
+    /// The kernel's drop counter when it was last looked at.
+    drops_seen: u32,
+    batched: bool,
+}
+
+/// A datagram that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// Its bytes, as many as fit.
+    pub bytes: &'a [u8],
+    /// Whether there were more.
+    pub truncated: bool,
+}
+
+impl Receiver {
+    /// Reads from this socket, which should have a read time-out; a datagram beyond `datagram_max` bytes is
+    /// cut there.
+    #[must_use]
+    pub fn new(socket: Socket, datagram_max: usize) -> Self {
+        let room = vec![0; BATCH * datagram_max];
+        // What was dropped before this process looked is not its to count.
+        let drops_seen = kernel_drops(&socket).unwrap_or(0);
+        Self {
+            socket,
+            room,
+            datagram_max,
+            lengths: Vec::new(),
+            drops_seen,
+            batched: true,
+        }
+    }
+
+    /// Waits for datagrams until the socket's read time-out, and reads what is there. Answers false when
+    /// nothing came.
+    pub fn wait(&mut self) -> io::Result<bool> {
+        self.receive(libc::MSG_WAITFORONE)
+    }
+
+    /// Reads what is there already. Answers false when there is nothing.
+    pub fn poll(&mut self) -> io::Result<bool> {
+        self.receive(libc::MSG_DONTWAIT)
+    }
+
+    fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
+        self.lengths.clear();
+        let result = if self.batched {
+            self.receive_batch(flags)
+        } else {
+            self.receive_one(flags)
+        };
+        match result {
+            Err(error) if self.batched && error.raw_os_error() == Some(libc::ENOSYS) => {
+                self.batched = false;
+                self.receive(flags)
+            }
+            // EAGAIN: the time-out, or nothing there. ECONNREFUSED: an ICMP error of something sent before.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock
+                        | io::ErrorKind::TimedOut
+                        | io::ErrorKind::Interrupted
+                        | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(!self.lengths.is_empty()),
+        }
+    }
+
+    fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
+        let mut parts = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH];
+        // SAFETY: mmsghdr is a C struct of integers and pointers, for which all zeroes is a valid value: no
+        // name, no parts, no control data.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let rooms = self.room.chunks_exact_mut(self.datagram_max);
+        for ((room, part), header) in rooms.zip(&mut parts).zip(&mut headers) {
+            part.iov_base = room.as_mut_ptr().cast();
+            part.iov_len = room.len();
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: each of the BATCH headers points to one part, and each part to `datagram_max` bytes of
+        // `self.room` that no other part has; all of them outlive the call. A null time-out is allowed.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                flags,
+                std::ptr::null_mut(),
+            )
+        };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        self.lengths
+            .extend(headers.iter().take(count).map(|header| {
+                let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+                (header.msg_len as usize, truncated)
+            }));
+        Ok(())
+    }
+
+    /// The path of a kernel without recvmmsg.
+    fn receive_one(&mut self, flags: libc::c_int) -> io::Result<()> {
+        let flags = flags & libc::MSG_DONTWAIT;
+        let mut room = vec![MaybeUninit::uninit(); self.datagram_max];
+        let mut parts = [MaybeUninitSlice::new(&mut room)];
+        let (len, received) = self.socket.recv_vectored_with_flags(&mut parts, flags)?;
+        for (to, from) in self.room.iter_mut().zip(&room[..len]) {
+            // SAFETY: the kernel has written the first `len` bytes.
+            *to = unsafe { from.assume_init() };
+        }
+        self.lengths.push((len, received.is_truncated()));
+        Ok(())
+    }
+
+    /// What the last call read.
+    pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
+        self.room
+            .chunks_exact(self.datagram_max)
+            .zip(&self.lengths)
+            .map(|(room, &(len, truncated))| Received {
+                bytes: &room[..len.min(room.len())],
+                truncated,
+            })
+    }
+
+    /// How many datagrams the kernel dropped since this was last asked, because the receive buffer was full.
+    /// The kernel's counter has 32 bits and goes round; asked once a second the difference is right. 0 where
+    /// the kernel does not tell.
+    pub fn take_kernel_drops(&mut self) -> u32 {
+        let Some(drops) = kernel_drops(&self.socket) else {
+            return 0;
+        };
+        let new = drops.wrapping_sub(self.drops_seen);
+        self.drops_seen = drops;
+        new
+    }
+
+    /// Reads one datagram a system call, as on a kernel without recvmmsg.
+    #[cfg(test)]
+    fn without_batches(mut self) -> Self {
+        self.batched = false;
+        self
+    }
+}
+
+fn kernel_drops(socket: &Socket) -> Option<u32> {
+    let mut info = [0_u32; SK_MEMINFO_VARS];
+    let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0).then(|| info[SK_MEMINFO_DROPS])
+}
+
+/// Sets the receive buffer beyond the system's limit, which needs `CAP_NET_ADMIN`.
+pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: the kernel reads a c_int from the pointer, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pair(datagram_max: usize) -> (Receiver, UdpSocket) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        (Receiver::new(socket.into(), datagram_max), sender)
+    }
+
+    fn read(receiver: &Receiver) -> Vec<(Vec<u8>, bool)> {
+        receiver
+            .datagrams()
+            .map(|d| (d.bytes.to_vec(), d.truncated))
+            .collect()
+    }
+
+    fn check(mut receiver: Receiver, sender: &UdpSocket) {
+        sender.send(b"first").unwrap();
+        sender.send(b"").unwrap();
+        sender.send(b"longer than eight").unwrap();
+        let mut all = Vec::new();
+        while all.len() < 3 {
+            assert!(receiver.wait().unwrap());
+            all.extend(read(&receiver));
+        }
+        assert_eq!(
+            all,
+            [
+                (b"first".to_vec(), false),
+                (Vec::new(), false),
+                (b"longer t".to_vec(), true)
+            ]
+        );
+        assert!(!receiver.poll().unwrap());
+        // A truncated datagram leaves no trace on the next.
+        sender.send(b"next").unwrap();
+        assert!(receiver.wait().unwrap());
+        assert_eq!(read(&receiver), [(b"next".to_vec(), false)]);
+    }
+
+    #[test]
+    fn reads_in_batches_and_tells_what_was_cut() {
+        let (receiver, sender) = pair(8);
+        check(receiver, &sender);
+    }
+
+    #[test]
+    fn reads_one_by_one_where_there_are_no_batches() {
+        let (receiver, sender) = pair(8);
+        check(receiver.without_batches(), &sender);
+    }
+
+    #[test]
+    fn counts_what_the_kernel_dropped() {
+        let (mut receiver, sender) = pair(2048);
+        receiver.socket.set_recv_buffer_size(4096).unwrap();
+        for _ in 0..200 {
+            sender.send(&[b'x'; 1000]).unwrap();
+        }
+        let mut read = 0;
+        while receiver.poll().unwrap() {
+            read += receiver.datagrams().count();
+        }
+        assert!(read < 200);
+        assert_eq!(receiver.take_kernel_drops() as usize, 200 - read);
+        assert_eq!(receiver.take_kernel_drops(), 0);
+    }
+}

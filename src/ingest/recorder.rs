@@ -1,0 +1,288 @@
+//! [`Recorder`]: the task that brings the batches of one partition to the store.
+//!
+//! It owns the order of its partition: the next batch is not begun before the store has confirmed the last. It
+//! waits for batches and for the store, and tries again until the store has a batch; recording is idempotent,
+//! so it does not matter whether an attempt that failed was carried out. It stops when all listeners have let
+//! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::{HashMap, HashSet};
+use rand::RngExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::remembered::{Budget, Remembered};
+use super::{RETRY_MAX, RETRY_MIN};
+use crate::event::{Batch, Group, Minute, Partition, Rejection, Window};
+use crate::store::{Recording, Store, StoreError};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+
+/// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
+const TRANSACTION_EVENTS: usize = 8192;
+/// The minutes whose series are counted against the limit.
+const COUNTED_MINUTES: usize = 4;
+/// How often it gives a sign of life while it has nothing to do.
+const IDLE_BEAT: Duration = Duration::from_secs(1);
+/// For how long after its end a minute's users are remembered.
+const REMEMBERED_FOR: i64 = 120_000_000_000;
+
+/// How a recorder behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct RecorderSettings {
+    /// The ages that are accepted, looked at again when a batch had to wait.
+    pub window: Window,
+    /// The most series of a minute that this node brings to the partition.
+    pub series_max: usize,
+}
+
+/// The task that brings the batches of one partition to the store.
+#[derive(Debug)]
+pub struct Recorder {
+    partition: Partition,
+    settings: RecorderSettings,
+    batches: mpsc::Receiver<Batch>,
+    store: Arc<dyn Store>,
+    remembered: Remembered,
+    series: SeriesCount,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
+    heartbeat: Heartbeat,
+    abandon: CancellationToken,
+}
+
+/// The distinct series of the last few minutes, by hash: a collision lets one more in, no more.
+#[derive(Debug, Default)]
+struct SeriesCount {
+    minutes: HashMap<Minute, HashSet<u64>>,
+}
+
+/// A part of a group that fits into one transaction.
+struct Part<'a> {
+    group: &'a Group,
+    from: usize,
+    to: usize,
+}
+
+impl Recorder {
+    /// A recorder of this partition.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part that it alone uses"
+    )]
+    #[must_use]
+    pub fn new(
+        partition: Partition,
+        settings: RecorderSettings,
+        batches: mpsc::Receiver<Batch>,
+        store: Arc<dyn Store>,
+        budget: Arc<Budget>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+        heartbeat: Heartbeat,
+        abandon: CancellationToken,
+    ) -> Self {
+        let remembered = Remembered::new(budget);
+        let series = SeriesCount::default();
+        Self {
+            partition,
+            settings,
+            batches,
+            store,
+            remembered,
+            series,
+            ledger,
+            metrics,
+            heartbeat,
+            abandon,
+        }
+    }
+
+    /// Records until the channel is closed and empty.
+    pub async fn run(mut self) {
+        loop {
+            self.heartbeat.beat();
+            match tokio::time::timeout(IDLE_BEAT, self.batches.recv()).await {
+                Ok(Some(batch)) => {
+                    self.record(&batch).await;
+                    self.ledger.released(batch.bytes());
+                }
+                Ok(None) => return,
+                Err(_idle) => self.remembered.forget_before(now_nanos() - REMEMBERED_FOR),
+            }
+        }
+    }
+
+    async fn record(&mut self, batch: &Batch) {
+        let began = Instant::now();
+        let mut parts: Vec<Part<'_>> = Vec::new();
+        let mut events = 0;
+        for group in batch.groups() {
+            let count = group.occurrences.len();
+            if !self.series.admits(group, self.settings.series_max) {
+                self.ledger.rejected(Rejection::TooManySeries, count);
+                continue;
+            }
+            let mut from = 0;
+            while from < count {
+                let to = count.min(from + TRANSACTION_EVENTS - events);
+                parts.push(Part { group, from, to });
+                events += to - from;
+                from = to;
+                if events == TRANSACTION_EVENTS {
+                    self.record_parts(batch, std::mem::take(&mut parts)).await;
+                    events = 0;
+                }
+            }
+        }
+        if !parts.is_empty() {
+            self.record_parts(batch, parts).await;
+        }
+        self.metrics
+            .record_seconds
+            .observe(began.elapsed().as_secs_f64());
+    }
+
+    /// Records the parts in one transaction, and does not come back before it is done or given up.
+    async fn record_parts(&mut self, batch: &Batch, mut parts: Vec<Part<'_>>) {
+        let mut failures = 0_u32;
+        while !parts.is_empty() {
+            self.heartbeat.beat();
+            let generation = self.store.generation();
+            self.remembered.belongs_to(generation);
+            let recordings: Vec<_> = parts
+                .iter()
+                .map(|part| self.recording(batch, part))
+                .collect();
+            let result = tokio::select! {
+                result = self.store.record(self.partition, &recordings) => result,
+                () = self.abandon.cancelled() => return self.give_up(&parts),
+            };
+            match result {
+                Ok(()) => {
+                    self.confirmed(&recordings, generation);
+                    if failures > 0 {
+                        tracing::info!(
+                            partition = self.partition.index(),
+                            "the store records again"
+                        );
+                    }
+                    return;
+                }
+                Err(error) => {
+                    self.failed(&error, failures);
+                    failures = failures.saturating_add(1);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause(failures)) => {}
+                        () = self.abandon.cancelled() => return self.give_up(&parts),
+                    }
+                    self.reject_what_is_too_old(&mut parts);
+                }
+            }
+        }
+    }
+
+    fn recording<'a>(&self, batch: &'a Batch, part: &Part<'a>) -> Recording<'a> {
+        let Group {
+            minute,
+            series,
+            occurrences,
+        } = part.group;
+        let occurrences = &occurrences[part.from..part.to];
+        let known = self.remembered.users(*minute, series);
+        let mut fresh = HashSet::new();
+        let new_users: Vec<&str> = occurrences
+            .iter()
+            .map(|occurrence| batch.user(occurrence))
+            .filter(|user| !known.is_some_and(|known| known.contains(*user)))
+            .filter(|user| fresh.insert(*user))
+            .collect();
+        Recording {
+            minute: *minute,
+            series,
+            new_users,
+            occurrences,
+            batch,
+        }
+    }
+
+    fn confirmed(&mut self, recordings: &[Recording<'_>], generation: u64) {
+        let events: usize = recordings
+            .iter()
+            .map(|recording| recording.occurrences.len())
+            .sum();
+        let users: usize = recordings
+            .iter()
+            .map(|recording| recording.new_users.len())
+            .sum();
+        self.ledger.recorded(events);
+        self.metrics.users_spared.inc_by((events - users) as u64);
+        // A store that changed in between may have confirmed on the one side and forgotten on the other.
+        if self.store.generation() == generation {
+            for recording in recordings {
+                self.remembered
+                    .learn(recording.minute, recording.series, &recording.new_users);
+            }
+        }
+    }
+
+    fn failed(&self, error: &StoreError, failures: u32) {
+        self.metrics.record_failures.inc();
+        self.metrics.store_up.set(0);
+        // Once at the beginning, and then about every ten seconds.
+        if failures.is_multiple_of(8) {
+            tracing::warn!(
+                partition = self.partition.index(),
+                %error,
+                "cannot record; the events wait in this node"
+            );
+        }
+    }
+
+    fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>) {
+        let now = now_nanos();
+        parts.retain(|part| {
+            let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
+            let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
+            if !keep {
+                self.ledger.rejected(Rejection::TooOld, part.to - part.from);
+            }
+            keep
+        });
+    }
+
+    fn give_up(&self, parts: &[Part<'_>]) {
+        let events = parts.iter().map(|part| part.to - part.from).sum();
+        self.ledger.dropped(DropReason::Shutdown, events);
+    }
+}
+
+impl SeriesCount {
+    fn admits(&mut self, group: &Group, series_max: usize) -> bool {
+        let hash = xxhash_rust::xxh3::xxh3_64(group.series.as_bytes());
+        if !self.minutes.contains_key(&group.minute) && self.minutes.len() >= COUNTED_MINUTES {
+            // The lowest is the least likely to go on.
+            if let Some(&oldest) = self.minutes.keys().min() {
+                self.minutes.remove(&oldest);
+            }
+        }
+        let seen = self.minutes.entry(group.minute).or_default();
+        if seen.len() >= series_max && !seen.contains(&hash) {
+            return false;
+        }
+        seen.insert(hash);
+        true
+    }
+}
+
+fn now_nanos() -> i64 {
+    chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX)
+}
+
+fn pause(failures: u32) -> Duration {
+    let longest = RETRY_MIN
+        .saturating_mul(1 << failures.min(8))
+        .min(RETRY_MAX);
+    longest.mul_f64(rand::rng().random_range(0.5..1.0))
+}

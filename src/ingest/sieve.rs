@@ -1,0 +1,217 @@
+//! From datagrams to batches: splits, parses, judges, and gathers by partition. No I/O.
+
+use std::sync::Arc;
+
+use super::ArrivalStamps;
+use crate::event::datagram::{Piece, pieces};
+use crate::event::{Batch, LineRules, Minute, Parser, Partition, Partitions, Rejection, Window};
+use crate::telemetry::{Intake, LedgerTotals};
+
+/// What a sieve is made of.
+#[derive(Debug, Clone)]
+pub struct SieveSettings {
+    /// The grammar.
+    pub rules: LineRules,
+    /// The ages that are accepted.
+    pub window: Window,
+    /// How the series are spread.
+    pub partitions: Partitions,
+    /// What may be on the way to the store.
+    pub limits: QueueLimits,
+}
+
+/// What may be on the way to the store, in this node.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueLimits {
+    /// Events.
+    pub events: u64,
+    /// Their memory in bytes, roughly.
+    pub bytes: u64,
+}
+
+/// Sorts events into one open batch a partition.
+#[derive(Debug)]
+pub struct Sieve {
+    parser: Parser,
+    window: Window,
+    partitions: Partitions,
+    limits: QueueLimits,
+    stamps: Arc<ArrivalStamps>,
+    open: Vec<Batch>,
+    /// What was read since the ledger was told.
+    intake: Intake,
+    /// What the ledger said then.
+    totals: LedgerTotals,
+    sample: Option<(Rejection, String)>,
+}
+
+/// The bytes of a rejected line that are shown in the log.
+const SAMPLE_BYTES: usize = 120;
+
+impl Sieve {
+    /// An empty sieve.
+    #[must_use]
+    pub fn new(settings: &SieveSettings, stamps: Arc<ArrivalStamps>) -> Self {
+        Self {
+            parser: Parser::new(&settings.rules),
+            window: settings.window,
+            partitions: settings.partitions,
+            limits: settings.limits,
+            stamps,
+            open: settings
+                .partitions
+                .iter()
+                .map(|_| Batch::default())
+                .collect(),
+            intake: Intake::default(),
+            totals: LedgerTotals::default(),
+            sample: None,
+        }
+    }
+
+    /// Takes in a datagram that arrived now (nanoseconds since the epoch).
+    pub fn datagram(&mut self, bytes: &[u8], truncated: bool, now: i64) {
+        for piece in pieces(bytes, truncated) {
+            if self.is_full() {
+                self.intake.dropped += 1;
+                continue;
+            }
+            let taken = match piece {
+                Piece::Line(line) => self.line(line, now),
+                Piece::Truncated => Err(Rejection::Truncated),
+            };
+            if let Err(reason) = taken {
+                self.intake.rejected[reason.index()] += 1;
+                if self.sample.is_none() {
+                    let line = if let Piece::Line(line) = piece {
+                        line
+                    } else {
+                        bytes
+                    };
+                    let shown = line.get(..SAMPLE_BYTES).unwrap_or(line);
+                    self.sample = Some((reason, shown.escape_ascii().to_string()));
+                }
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.totals.queued + self.intake.queued >= self.limits.events
+            || self.totals.queued_bytes + self.intake.queued_bytes >= self.limits.bytes
+    }
+
+    fn line(&mut self, line: &[u8], now: i64) -> Result<(), Rejection> {
+        let line = self.parser.parse(line)?;
+        let timestamp = match line.timestamp {
+            Some(timestamp) => timestamp,
+            None => self.stamps.stamp(now),
+        };
+        self.window.judge(timestamp, now)?;
+        let minute = Minute::of_nanos(timestamp);
+        let batch = &mut self.open[self.partitions.of(line.series).index()];
+        let before = batch.bytes();
+        if batch.push(minute, line.series, line.user, timestamp) {
+            self.intake.queued += 1;
+            self.intake.queued_bytes += (batch.bytes() - before) as u64;
+        } else {
+            self.intake.dropped += 1;
+        }
+        Ok(())
+    }
+
+    /// What was read since this was last asked, for the ledger, whose answer goes to [`Sieve::told`].
+    pub fn take_intake(&mut self) -> Intake {
+        std::mem::take(&mut self.intake)
+    }
+
+    /// What the ledger says now.
+    pub const fn told(&mut self, totals: LedgerTotals) {
+        self.totals = totals;
+    }
+
+    /// One of the lines rejected since this was last asked: the reason and its beginning, escaped.
+    pub const fn take_sample(&mut self) -> Option<(Rejection, String)> {
+        self.sample.take()
+    }
+
+    /// The open batch of a partition.
+    pub fn open(&mut self, partition: Partition) -> &mut Batch {
+        &mut self.open[partition.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::event::{LineLimits, Precision};
+    use crate::telemetry::Ledger;
+
+    const NOW: i64 = 1_480_876_710_000_000_000;
+
+    fn sieve(events: u64) -> Sieve {
+        let settings = SieveSettings {
+            rules: LineRules {
+                user_field: "value".to_owned(),
+                precision: Precision::Nanoseconds,
+                measurement_tag: None,
+                limits: LineLimits {
+                    line: 8192,
+                    series: 1024,
+                    tag: 256,
+                    user: 256,
+                },
+            },
+            window: Window::new(Duration::from_secs(3600), Duration::from_secs(60)),
+            partitions: Partitions::new(NonZeroU16::new(4).unwrap()),
+            limits: QueueLimits {
+                events,
+                bytes: 1 << 20,
+            },
+        };
+        Sieve::new(&settings, Arc::default())
+    }
+
+    fn queued(sieve: &mut Sieve) -> usize {
+        let partitions = sieve.partitions;
+        partitions
+            .iter()
+            .map(|partition| sieve.open(partition).events())
+            .sum()
+    }
+
+    #[test]
+    fn one_bad_line_costs_one_line() {
+        let mut sieve = sieve(100);
+        let text = b"a=1 value=u 1480876707352348928\nbroken\na=1 value=v 1\n# note\na=2 value=w\n";
+        sieve.datagram(text, false, NOW);
+        let intake = sieve.take_intake();
+        assert_eq!(intake.queued, 2);
+        assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);
+        assert_eq!(intake.rejected[Rejection::TooOld.index()], 1);
+        assert_eq!(queued(&mut sieve), 2);
+        assert_eq!(
+            sieve.take_sample(),
+            Some((Rejection::TagsMissing, "broken".to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_is_beyond_the_queue_is_dropped_and_counted() {
+        let mut sieve = sieve(3);
+        let ledger = Ledger::default();
+        for _ in 0..2 {
+            sieve.datagram(b"a=1 value=u\na=1 value=u\n", false, NOW);
+        }
+        let totals = ledger.take_in(&sieve.take_intake());
+        sieve.told(totals);
+        sieve.datagram(b"a=1 value=u", false, NOW);
+        assert_eq!(sieve.take_intake().dropped, 1);
+        assert_eq!(
+            (totals.received, totals.queued, queued(&mut sieve)),
+            (4, 3, 3)
+        );
+    }
+}
