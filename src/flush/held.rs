@@ -1,0 +1,80 @@
+//! The claims that this node works on, and the renewal of their leases.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::event::{Minute, Partition};
+use crate::store::{Claim, Store};
+
+/// The claims in hand.
+#[derive(Debug, Default)]
+pub(super) struct Held(Mutex<HashMap<(Partition, Minute), Claim>>);
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Partition, Minute), Claim>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take(&self, claim: &Claim) {
+        self.lock()
+            .insert((claim.partition, claim.minute), claim.clone());
+    }
+
+    /// Whether the claim is in hand still.
+    pub(super) fn has(&self, claim: &Claim) -> bool {
+        self.lock().contains_key(&(claim.partition, claim.minute))
+    }
+
+    /// The claim is done, lost, or left to lapse. From now on it is not renewed.
+    pub(super) fn let_go(&self, claim: &Claim) {
+        self.lock().remove(&(claim.partition, claim.minute));
+    }
+
+    /// Does the work while the leases of what is in hand are renewed, three times a lease.
+    pub(super) async fn renewing<T>(
+        &self,
+        store: &dyn Store,
+        lease: Duration,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut ticks = tokio::time::interval(lease / 3);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await;
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut work => return result,
+                _ = ticks.tick() => self.set_deadlines(store, lease).await,
+            }
+        }
+    }
+
+    /// Lets go of everything. The claims lapse after `delay`, and any node takes them up then.
+    pub(super) async fn let_all_go(&self, store: &dyn Store, delay: Duration) {
+        let claims = std::mem::take(&mut *self.lock());
+        set_deadlines(store, claims.into_values().collect(), delay).await;
+    }
+
+    async fn set_deadlines(&self, store: &dyn Store, lease: Duration) {
+        let claims = self.lock().values().cloned().collect();
+        set_deadlines(store, claims, lease).await;
+    }
+}
+
+async fn set_deadlines(store: &dyn Store, claims: Vec<Claim>, lease: Duration) {
+    let mut by_partition: HashMap<Partition, Vec<&Claim>> = HashMap::new();
+    for claim in &claims {
+        by_partition.entry(claim.partition).or_default().push(claim);
+    }
+    let calls = by_partition
+        .iter()
+        .map(|(&partition, claims)| store.extend(partition, claims, lease));
+    for result in futures_util::future::join_all(calls).await {
+        // Nothing to mend: the lease runs out, and the minute is taken over.
+        if let Err(error) = result {
+            tracing::debug!(%error, "cannot move the deadline of claims");
+        }
+    }
+}

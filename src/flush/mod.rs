@@ -1,0 +1,30 @@
+//! From the store to the output.
+//!
+//! A [`Worker`] on every node goes round once an interval: it claims the minutes that are finished, whichever
+//! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
+//! `breaker` decides when an output that fails is tried again. A worker remembers nothing of a failed send:
+//! the claim lapses, and any node tries again.
+
+mod breaker;
+mod held;
+mod sender;
+mod worker;
+
+use std::time::Duration;
+
+pub use worker::Worker;
+
+/// How a worker behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct FlushSettings {
+    /// How long a round takes at least.
+    pub interval: Duration,
+    /// How long a minute that is over must be quiet before it is closed.
+    pub grace: Duration,
+    /// When it is closed in any case, counted from its end or its first event.
+    pub max_hold: Duration,
+    /// How long a claim holds unless it is renewed.
+    pub lease: Duration,
+    /// The most counts of a write; each is two points.
+    pub write_counts_max: usize,
+}

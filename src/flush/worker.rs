@@ -1,0 +1,214 @@
+//! [`Worker`]: the task that claims, compacts and sends, for all partitions.
+//!
+//! It owns the claims that it holds and nothing else; it waits for the store and the output, each with its own
+//! time limits. It stops after `stop` is cancelled, at the end of the step it is in, and lets go of its claims
+//! so that any other node takes them up at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+
+use super::FlushSettings;
+use super::breaker::Breaker;
+use super::held::Held;
+use super::sender::{Sender, log_claim_error};
+use crate::event::{Partition, Partitions};
+use crate::output::Output;
+use crate::store::{Backlog, Claim, ClaimRequest, Store, StoreError};
+use crate::telemetry::{Heartbeat, Metrics};
+
+/// The most claims of a kind that a round takes of a partition.
+const CLAIMS_MAX: usize = 16;
+/// The series of a step of compaction. Redis serves nobody else meanwhile: one to two ms.
+const COMPACT_SERIES: usize = 200;
+/// The partitions that are asked at the same time.
+const CONCURRENT: usize = 8;
+/// How often the backlog is looked at.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it is said that the store is away.
+const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The task that claims, compacts and sends.
+#[derive(Debug)]
+pub struct Worker {
+    /// The shared memory.
+    pub store: Arc<dyn Store>,
+    /// Where the points go.
+    pub output: Arc<dyn Output>,
+    /// The partitions to look after: all there are.
+    pub partitions: Partitions,
+    /// How it behaves.
+    pub settings: FlushSettings,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+    /// Its sign of life.
+    pub heartbeat: Heartbeat,
+    /// When cancelled, it stops.
+    pub stop: CancellationToken,
+}
+
+impl Worker {
+    /// Goes round until it is stopped.
+    pub async fn run(self) {
+        let held = Held::default();
+        let mut breaker = Breaker::default();
+        let mut backlog_seen: Option<Instant> = None;
+        let mut away_told: Option<Instant> = None;
+        while !self.stop.is_cancelled() {
+            self.heartbeat.beat();
+            let began = Instant::now();
+            match self.round(&held, &mut breaker).await {
+                Ok(()) => {
+                    self.metrics.store_up.set(1);
+                    away_told = None;
+                }
+                Err(error) => {
+                    self.metrics.store_up.set(0);
+                    if away_told.is_none_or(|at| at.elapsed() >= AWAY_LOG_INTERVAL) {
+                        away_told = Some(Instant::now());
+                        tracing::warn!(%error, "cannot claim minutes; trying again");
+                    }
+                }
+            }
+            if backlog_seen.is_none_or(|at| at.elapsed() >= BACKLOG_INTERVAL) {
+                backlog_seen = Some(Instant::now());
+                self.look_at_backlog().await;
+            }
+            let rest = self.settings.interval.saturating_sub(began.elapsed());
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        held.let_all_go(&*self.store, Duration::ZERO).await;
+    }
+
+    async fn round(&self, held: &Held, breaker: &mut Breaker) -> Result<(), StoreError> {
+        let (mut claims, error) = self.claim_all().await;
+        for claim in &claims {
+            held.take(claim);
+        }
+        if !claims.is_empty() {
+            claims.sort_unstable_by_key(|claim| (claim.minute, claim.partition));
+            let work = async {
+                stream::iter(&claims)
+                    .for_each_concurrent(CONCURRENT, |claim| self.compact(held, claim))
+                    .await;
+                self.heartbeat.beat();
+                if self.stop.is_cancelled() {
+                    return;
+                }
+                let mut sender = Sender {
+                    store: &*self.store,
+                    output: &*self.output,
+                    held,
+                    metrics: &self.metrics,
+                    settings: &self.settings,
+                    breaker,
+                };
+                sender.send(&claims).await;
+            };
+            let beating = self.while_beating(work);
+            held.renewing(&*self.store, self.settings.lease, beating)
+                .await;
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Claims what is finished or lapsed. One partition's failure does not keep the others from it.
+    async fn claim_all(&self) -> (Vec<Claim>, Option<StoreError>) {
+        let request = ClaimRequest {
+            grace: self.settings.grace,
+            max_hold: self.settings.max_hold,
+            lease: self.settings.lease,
+            lapsed_max: CLAIMS_MAX,
+            finished_max: CLAIMS_MAX,
+        };
+        let request = &request;
+        let answers: Vec<_> = stream::iter(self.partitions.iter())
+            .map(|partition| async move { self.store.claim(partition, request).await })
+            .buffer_unordered(CONCURRENT)
+            .collect()
+            .await;
+        let mut claims = Vec::new();
+        let mut failure = None;
+        for answer in answers {
+            match answer {
+                Ok(claimed) => claims.extend(claimed),
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.metrics.claims.inc_by(claims.len() as u64);
+        let taken_over = claims.iter().filter(|claim| claim.taken_over).count();
+        self.metrics.claims_taken_over.inc_by(taken_over as u64);
+        (claims, failure)
+    }
+
+    /// Turns all sets of a claim into counts.
+    async fn compact(&self, held: &Held, claim: &Claim) {
+        while !self.stop.is_cancelled() {
+            match self
+                .store
+                .compact(claim, COMPACT_SERIES, self.settings.lease)
+                .await
+            {
+                Ok(done) => {
+                    self.metrics.series_counted.inc_by(done.counted);
+                    if done.late > 0 {
+                        self.metrics.events_late.inc_by(done.late);
+                        tracing::debug!(
+                            minute = %claim.minute,
+                            partition = claim.partition.index(),
+                            events = done.late,
+                            "events came after their counts were fixed"
+                        );
+                    }
+                    if done.left == 0 {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    log_claim_error(&self.metrics, claim, &error);
+                    held.let_go(claim);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A long round is no standstill: whatever it waits for has a time limit of its own.
+    async fn while_beating<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut beat = tokio::time::interval(Duration::from_secs(1));
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut work => return result,
+                _ = beat.tick() => self.heartbeat.beat(),
+            }
+        }
+    }
+
+    async fn look_at_backlog(&self) {
+        let ask = |partition: Partition| self.store.backlog(partition);
+        let answers = futures_util::future::join_all(self.partitions.iter().map(ask)).await;
+        let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
+            return;
+        };
+        let sum = |part: fn(&Backlog) -> u64| {
+            i64::try_from(backlogs.iter().map(part).sum::<u64>()).unwrap_or(i64::MAX)
+        };
+        self.metrics
+            .minutes_waiting
+            .set(sum(|backlog| backlog.waiting));
+        self.metrics
+            .minutes_claimed
+            .set(sum(|backlog| backlog.claimed));
+        self.metrics
+            .counts_set_aside
+            .set(sum(|backlog| backlog.set_aside));
+    }
+}
