@@ -3,6 +3,10 @@
 //! An output is given counts that are fixed for good. It may be given the same ones again, after a crash or
 //! a doubtful answer, and writes the same bytes each time; so none needs a memory of what it has written.
 
+pub mod influxdb;
+pub mod line_protocol;
+pub mod stdout;
+
 use std::time::Duration;
 
 use async_trait::async_trait;

@@ -1,0 +1,100 @@
+//! The v2 API in the clear, through the `influxdb2` crate.
+//!
+//! Owns the crate's client. The crate keeps an answer's status and words but drops its headers, so there is no
+//! `Retry-After` here. It reads the whole of an error's body; the total time-out alone bounds that.
+
+use std::fmt;
+use std::time::Duration;
+
+use influxdb2::api::write::TimestampPrecision;
+use influxdb2::{Client, ClientBuilder, RequestError};
+use reqwest::Url;
+
+use super::answer::{Answer, Dialect, Reply, judge};
+use super::delivery::Post;
+use super::settings::{Secret, SettingsError};
+use super::words::chain;
+use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
+use crate::output::WriteError;
+
+/// A client of one bucket.
+pub(super) struct V2 {
+    client: Client,
+    org: String,
+    bucket: String,
+}
+
+impl V2 {
+    /// `base` is a checked `http://` URL without a path: the crate would replace one.
+    pub(super) fn new(
+        base: &Url,
+        org: &str,
+        bucket: &str,
+        token: Option<&Secret>,
+        timeout: Duration,
+    ) -> Result<Self, SettingsError> {
+        let builder = reqwest_0_11::Client::builder()
+            .http1_only()
+            .user_agent(USER_AGENT)
+            .connect_timeout(timeout.min(CONNECT_TIMEOUT_MAX))
+            .timeout(timeout)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .redirect(reqwest_0_11::redirect::Policy::none())
+            .no_proxy();
+        // No token is an empty one, for which the crate sends no header.
+        let token = token.map_or("", Secret::expose);
+        let client = ClientBuilder::with_builder(builder, base.as_str(), org, token)
+            .build()
+            .map_err(|error| SettingsError::Client {
+                reason: chain(&error),
+            })?;
+        Ok(Self {
+            client,
+            org: org.to_owned(),
+            bucket: bucket.to_owned(),
+        })
+    }
+}
+
+impl fmt::Debug for V2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("V2")
+            .field("org", &self.org)
+            .field("bucket", &self.bucket)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Post for V2 {
+    async fn post(&self, body: String) -> Answer {
+        let (org, bucket) = (&self.org, &self.bucket);
+        let precision = TimestampPrecision::Nanoseconds;
+        match self
+            .client
+            .write_line_protocol_with_precision(org, bucket, body, precision)
+            .await
+        {
+            Ok(()) => Answer::Done,
+            Err(RequestError::Http { status, text }) => judge(
+                Dialect::V2,
+                &Reply {
+                    status: status.as_u16(),
+                    retry_after: None,
+                    text,
+                },
+            ),
+            Err(RequestError::ReqwestProcessing { source }) => {
+                // The URL holds nothing that the log does not have already.
+                Answer::Failed(WriteError::Unavailable {
+                    reason: chain(&source.without_url()),
+                    retry_after: None,
+                })
+            }
+            // The crate's other errors are of reading data back; none comes of a write.
+            Err(error) => Answer::Failed(WriteError::Unavailable {
+                reason: chain(&error),
+                retry_after: None,
+            }),
+        }
+    }
+}

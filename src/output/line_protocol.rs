@@ -1,0 +1,185 @@
+//! Counts as line protocol: two lines for each, in the form that the service has always written.
+//!
+//! A series comes here canonical and escaped. Nothing is escaped a second time; but nothing is believed either:
+//! a series that could end its line early, or turn into fields of its own, is [`Unwritable`], so that no tag,
+//! whatever its history, can forge a point.
+
+use std::fmt;
+
+use super::SealedCounts;
+
+/// The measurement of the number of different users.
+pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
+/// The measurement of the number of different events.
+pub const CUMULATIVE_MEASUREMENT: &str = "cumulative_user_event";
+/// How many lines one [`SealedCounts`] makes.
+pub const LINES_PER_COUNT: usize = 2;
+
+/// A series that line protocol cannot carry as it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unwritable {
+    /// A newline would begin a line of the series' own making; other control characters upset some servers.
+    #[error("not sent: the series holds a control character")]
+    ControlCharacter,
+    /// What follows a bare space is read as fields.
+    #[error("not sent: the series holds a space that is not escaped")]
+    BareSpace,
+    /// It would escape the space after the series.
+    #[error("not sent: the series ends in a backslash")]
+    TrailingBackslash,
+}
+
+/// The two points of one count, known to be writable. Displayed as two lines, each with its newline.
+#[derive(Debug, Clone, Copy)]
+pub struct Points<'a>(&'a SealedCounts);
+
+impl<'a> Points<'a> {
+    /// Checks that the series stays within its line.
+    pub fn of(counts: &'a SealedCounts) -> Result<Self, Unwritable> {
+        let mut previous = None;
+        for byte in counts.series.bytes() {
+            match byte {
+                byte if byte.is_ascii_control() => return Err(Unwritable::ControlCharacter),
+                // InfluxDB's own rule: a space is escaped when the byte before it is a backslash,
+                // whatever stands before that.
+                b' ' if previous != Some(b'\\') => return Err(Unwritable::BareSpace),
+                byte => previous = Some(byte),
+            }
+        }
+        if previous == Some(b'\\') {
+            Err(Unwritable::TrailingBackslash)
+        } else {
+            Ok(Self(counts))
+        }
+    }
+}
+
+impl fmt::Display for Points<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SealedCounts {
+            minute,
+            series,
+            unique,
+            cumulative,
+        } = self.0;
+        let nanos = minute.start_nanos();
+        // A point may have no tags at all, but then no comma either.
+        let comma = if series.is_empty() { "" } else { "," };
+        writeln!(
+            f,
+            "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}"
+        )?;
+        writeln!(
+            f,
+            "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use influxdb_line_protocol::parse_lines;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::event::Minute;
+
+    fn counts(series: &str) -> SealedCounts {
+        SealedCounts {
+            minute: Minute::of_nanos(1_480_876_707_352_348_928),
+            series: series.to_owned(),
+            unique: 1,
+            cumulative: 2,
+        }
+    }
+
+    #[test]
+    fn the_lines_are_those_of_the_seeds() {
+        assert_eq!(
+            Points::of(&counts("event_type=http-5xx,product=productA"))
+                .unwrap()
+                .to_string(),
+            "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000\n\
+             cumulative_user_event,event_type=http-5xx,product=productA value=2 1480876680000000000\n",
+        );
+    }
+
+    #[test]
+    fn a_point_without_tags_has_no_comma() {
+        let counts = counts("");
+        let lines = Points::of(&counts).unwrap().to_string();
+        assert!(lines.starts_with("unique_user_event value=1 "), "{lines}");
+    }
+
+    #[test]
+    fn what_could_forge_a_point_is_refused() {
+        for (series, error) in [
+            ("a=b\nforged value=9 1", Unwritable::ControlCharacter),
+            ("a=b\\\nforged value=9 1", Unwritable::ControlCharacter),
+            ("a=b\r", Unwritable::ControlCharacter),
+            ("a=b\0", Unwritable::ControlCharacter),
+            ("a=b value=9", Unwritable::BareSpace),
+            (" a=b", Unwritable::BareSpace),
+            ("a=b\\  c", Unwritable::BareSpace),
+            ("a=b\\", Unwritable::TrailingBackslash),
+        ] {
+            assert_eq!(
+                Points::of(&counts(series)).unwrap_err(),
+                error,
+                "{series:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_and_both_ends_of_time_are_written_whole() {
+        for nanos in [i64::MIN, -1, i64::MAX] {
+            let counts = SealedCounts {
+                minute: Minute::of_nanos(nanos),
+                unique: u64::MAX,
+                ..counts("a=b")
+            };
+            let lines = Points::of(&counts).unwrap().to_string();
+            let start = counts.minute.start_nanos();
+            let first = format!("unique_user_event,a=b value=18446744073709551615 {start}\n");
+            assert!(lines.starts_with(&first), "{lines}");
+        }
+    }
+
+    proptest! {
+        /// An independent parser sees two points, and the tags that were meant, for any tags that the
+        /// input lets pass.
+        #[test]
+        fn any_escaped_tags_read_back(
+            tags in proptest::collection::btree_map("[a-z ,=ü\"]{1,8}", "[a-z ,=ü\"'#]{1,8}", 1..4)
+        ) {
+            let escape = |text: &str| {
+                text.replace(',', "\\,").replace('=', "\\=").replace(' ', "\\ ")
+            };
+            let series: Vec<_> =
+                tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value))).collect();
+            let counts = counts(&series.join(","));
+            let lines = Points::of(&counts).unwrap().to_string();
+            let parsed: Vec<_> = parse_lines(&lines).collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(parsed.len(), LINES_PER_COUNT);
+            for line in parsed {
+                prop_assert_eq!(line.timestamp, Some(1_480_876_680_000_000_000));
+                let read: Vec<_> = line.series.tag_set.iter().flatten()
+                    .map(|(key, value)| (key.to_string(), value.to_string())).collect();
+                let meant: Vec<_> = tags.clone().into_iter().collect();
+                prop_assert_eq!(read, meant);
+            }
+        }
+
+        /// However hostile the series: two lines or none.
+        #[test]
+        fn a_count_is_two_lines_or_none(series in "(\\PC|[\\\\ ,=\n\r\t\0])*") {
+            let counts = counts(&series);
+            if let Ok(points) = Points::of(&counts) {
+                let lines = points.to_string();
+                prop_assert_eq!(lines.matches('\n').count(), LINES_PER_COUNT);
+                prop_assert!(lines.ends_with('\n'));
+            }
+        }
+    }
+}
