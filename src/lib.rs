@@ -6,5 +6,6 @@ pub mod event;
 pub mod flush;
 pub mod ingest;
 pub mod output;
+pub mod send;
 pub mod store;
 pub mod telemetry;

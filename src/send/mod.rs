@@ -1,0 +1,219 @@
+//! `eds send`: lines from standard input or a seeded synthetic load, over UDP to any number of addresses, with
+//! the truth about what must come out.
+//!
+//! The way of a line: a [`source`] gives it, the [`pacer`] says when, the [`datagram`] takes it in, and a full
+//! datagram is copied to each of the [`targets`], but for the copies that are withheld. The [`truth`] counts a
+//! line when at least one copy of its datagram was sent.
+//!
+//! It blocks: one thread that sleeps, reads and sends needs no runtime.
+
+mod datagram;
+mod draw;
+mod lines;
+mod options;
+mod pacer;
+mod progress;
+mod realtime;
+mod sender;
+mod shuffle;
+mod source;
+mod summary;
+mod synthetic;
+mod targets;
+mod truth;
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, SecondsFormat};
+
+pub use draw::{ParseShareError, Share};
+pub use options::{Options, ParseStartError, Start};
+pub use summary::Summary;
+pub use truth::NotSimple;
+
+use sender::Sender;
+use source::Source;
+use synthetic::{Plan, Synthetic};
+
+const MINUTE_NANOS: i64 = 60_000_000_000;
+
+/// Why sending did not begin, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// An address that is none, or a name that nobody knows.
+    #[error("cannot resolve `{to}`, expected HOST:PORT: {source}")]
+    Resolve {
+        /// As it was given.
+        to: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// No address at all.
+    #[error("there is no address to send to")]
+    NoAddress,
+    /// No socket, for example because this host has no IPv6.
+    #[error("cannot open a socket to send to {address}: {source}")]
+    Socket {
+        /// Where to.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The synthetic load begins before 1970 or ends after 2262, beyond what a timestamp can say.
+    #[error("the minutes of the load must lie between the years 1970 and 2262")]
+    Span,
+    /// The input broke off.
+    #[error("cannot read line {line}: {source}")]
+    Input {
+        /// Counted from 1.
+        line: u64,
+        /// What reading it said.
+        source: io::Error,
+    },
+    /// A line longer than any datagram. Those before it are sent.
+    #[error("line {line} is longer than 65507 bytes, the most that a datagram holds")]
+    LineTooLong {
+        /// Counted from 1.
+        line: u64,
+    },
+    /// A line whose count is not certain, while a truth file is wanted. The file is left empty.
+    #[error("no truth can be told about line {line}: {source}")]
+    NotSimple {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        source: NotSimple,
+    },
+    /// The truth file cannot be written.
+    #[error("cannot write the truth file {}: {source}", path.display())]
+    Truth {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Sends what the options say and waits until it is sent. Tells standard error how it goes. Without `events`,
+/// lines come from standard input.
+///
+/// A datagram that cannot be sent is counted in the summary and is no error.
+pub fn run(options: &Options) -> Result<Summary, SendError> {
+    run_from(options, io::stdin())
+}
+
+/// The same as [`run`], with lines from this input instead of standard input.
+pub fn run_from(options: &Options, input: impl Read) -> Result<Summary, SendError> {
+    let seed = options.seed.unwrap_or_else(rand::random);
+    let (source, what) = match options.events {
+        None => (Source::lines(input), "lines".to_owned()),
+        Some(events) => {
+            let plan = plan(options, events, seed, now_nanos())?;
+            (
+                Source::synthetic(Synthetic::new(plan), options.realtime),
+                describe(options, &plan),
+            )
+        }
+    };
+    let sender = Sender::open(options, seed)?;
+    if !options.quiet {
+        eprintln!("sending {what} to {}, seed {seed}", sender.addresses());
+    }
+    let summary = sender.send_all(source)?;
+    eprintln!("{summary}");
+    Ok(summary)
+}
+
+fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Plan, SendError> {
+    let span_nanos = i64::from(options.minutes.get()).checked_mul(MINUTE_NANOS);
+    let span_nanos = span_nanos.ok_or(SendError::Span)?;
+    let start_nanos = options
+        .start
+        .map_or(now_nanos.saturating_sub(span_nanos), |start| {
+            start.nanos(now_nanos)
+        });
+    let start_nanos = start_nanos - start_nanos.rem_euclid(MINUTE_NANOS);
+    if start_nanos < 0 || start_nanos.checked_add(span_nanos).is_none() {
+        return Err(SendError::Span);
+    }
+    Ok(Plan {
+        seed,
+        events,
+        series: options.series,
+        users: options.users,
+        start_nanos,
+        span_nanos,
+        repeat: options.repeat,
+        shuffle: options.shuffle && !options.realtime,
+    })
+}
+
+/// What of the load is not on the command line when it is left to its default.
+fn describe(options: &Options, plan: &Plan) -> String {
+    let events = plan.events;
+    if options.realtime {
+        return format!("{events} events as of now");
+    }
+    let start = DateTime::from_timestamp_nanos(plan.start_nanos);
+    format!(
+        "{events} events from {}",
+        start.to_rfc3339_opts(SecondsFormat::Secs, true)
+    )
+}
+
+/// Nanoseconds since the epoch.
+fn now_nanos() -> i64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_480_876_707_352_348_928;
+
+    #[test]
+    fn a_load_begins_with_a_minute_and_by_default_ends_before_now() {
+        let plan = plan(&Options::default(), 1, 0, NOW).unwrap();
+        assert_eq!(plan.start_nanos, 1_480_876_620_000_000_000);
+        assert_eq!(plan.span_nanos, MINUTE_NANOS);
+        assert_eq!(
+            describe(&Options::default(), &plan),
+            "1 events from 2016-12-04T18:37:00Z"
+        );
+    }
+
+    #[test]
+    fn a_load_outside_of_time_is_refused() {
+        for start in [-1, i64::MAX - 1] {
+            let options = Options {
+                start: Some(Start::At(start)),
+                ..Options::default()
+            };
+            assert!(
+                matches!(plan(&options, 1, 0, NOW), Err(SendError::Span)),
+                "{start}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_without_a_certain_count_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let truth = directory.path().join("truth");
+        let options = Options {
+            to: vec!["127.0.0.1:9".into()],
+            truth: Some(truth),
+            ..Options::default()
+        };
+        let error = run_from(&options, "a=1 value=x 5\n\na=1 value=x\n".as_bytes()).unwrap_err();
+        let words = "no truth can be told about line 3: expected `<tags> value=<user> <timestamp>`";
+        assert_eq!(error.to_string(), words);
+    }
+}

@@ -1,0 +1,269 @@
+//! What `eds send` is told to do.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::DateTime;
+
+use super::draw::Share;
+
+const TO: &str = "127.0.0.1:8094";
+const SERIES: NonZeroU32 = nonzero(50);
+const USERS: NonZeroU32 = nonzero(10_000);
+const MINUTES: NonZeroU32 = nonzero(1);
+const REPEAT: &str = "0.01";
+/// Well below what one node takes in, so that nobody loses events who has not asked for speed.
+const RATE: u64 = 20_000;
+/// About a thousand bytes in the seeds' form: one piece on any network.
+const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
+    Some(lines) => lines,
+    None => NonZeroUsize::MIN,
+};
+
+const fn nonzero(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(number) => number,
+        None => NonZeroU32::MIN,
+    }
+}
+
+/// Sends events over UDP: lines from standard input, or with --events a synthetic load.
+///
+/// Each datagram is copied to every address. UDP tells no sender what arrived: a datagram that the receiver had
+/// no room for counts as sent. A lower --rate helps.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Where to send; may be given several times, and each address gets a copy of every datagram.
+    /// Of a name with several addresses the first is used, IPv4 before IPv6
+    #[arg(long, value_name = "HOST:PORT", default_value = TO)]
+    pub to: Vec<String>,
+
+    /// Events a second, not counting copies; 0 for as fast as it goes
+    #[arg(long, value_name = "EVENTS/S", default_value_t = RATE)]
+    pub rate: u64,
+
+    /// The most lines in one datagram. It stays within 1400 bytes unless one line alone is longer
+    #[arg(long, value_name = "N", default_value_t = LINES_PER_DATAGRAM)]
+    pub lines_per_datagram: NonZeroUsize,
+
+    /// The share of copies that are not sent, chosen for each datagram and address on its own, so that nodes
+    /// differ in what they receive
+    #[arg(long, value_name = "SHARE", default_value_t = Share::NONE)]
+    pub withhold: Share,
+
+    /// Write the exact counts that must come out to this file: one line of output a count, sorted bytewise.
+    /// An event counts when at least one address was sent a copy. Lines from standard input must then have
+    /// a timestamp in nanoseconds, the user field `value`, and no escapes. Takes 16 to 32 bytes of memory an
+    /// event
+    #[arg(long, value_name = "FILE")]
+    pub truth: Option<PathBuf>,
+
+    /// No progress bar and no opening line; the closing summary alone
+    #[arg(long)]
+    pub quiet: bool,
+
+    /// Decides every choice made by chance. The same seed and options, with --start at a date, send the same
+    /// bytes [default: drawn, and printed]
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+
+    /// Send this many synthetic events and leave standard input alone
+    #[arg(long, value_name = "N", help_heading = "Synthetic load")]
+    pub events: Option<u64>,
+
+    /// How many different series there are, at most
+    #[arg(long, value_name = "N", default_value_t = SERIES, requires = "events", help_heading = "Synthetic load")]
+    pub series: NonZeroU32,
+
+    /// How many different users each series has, at most
+    #[arg(long, value_name = "N", default_value_t = USERS, requires = "events", help_heading = "Synthetic load")]
+    pub users: NonZeroU32,
+
+    /// Spread the events over this many minutes
+    #[arg(long, value_name = "M", default_value_t = MINUTES, requires = "events", help_heading = "Synthetic load")]
+    pub minutes: NonZeroU32,
+
+    /// When the first of the minutes begins: a date like 2016-12-04T18:38:00Z, `now`, or before now like `-10m`;
+    /// rounded down to a whole minute [default: as long ago as --minutes lasts]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        requires = "events",
+        help_heading = "Synthetic load"
+    )]
+    pub start: Option<Start>,
+
+    /// The share of events that are an exact repeat of one shortly before: the same series, user and timestamp,
+    /// which must count once. At most 0.9
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value = REPEAT,
+        value_parser = parse_repeat,
+        requires = "events",
+        help_heading = "Synthetic load"
+    )]
+    pub repeat: Share,
+
+    /// Send the events in a random order instead of by time
+    #[arg(long, requires = "events", help_heading = "Synthetic load")]
+    pub shuffle: bool,
+
+    /// Events happen at the moment they are sent, instead of spread over --minutes
+    #[arg(
+        long,
+        requires = "events",
+        conflicts_with_all = ["minutes", "start", "shuffle"],
+        help_heading = "Synthetic load"
+    )]
+    pub realtime: bool,
+}
+
+/// The same as no flags on the command line.
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            to: vec![TO.to_owned()],
+            rate: RATE,
+            lines_per_datagram: LINES_PER_DATAGRAM,
+            withhold: Share::NONE,
+            truth: None,
+            quiet: false,
+            seed: None,
+            events: None,
+            series: SERIES,
+            users: USERS,
+            minutes: MINUTES,
+            start: None,
+            repeat: REPEAT.parse().unwrap_or_default(),
+            shuffle: false,
+            realtime: false,
+        }
+    }
+}
+
+fn parse_repeat(text: &str) -> Result<Share, String> {
+    let share: Share = text.parse().map_err(|error| format!("{error}"))?;
+    if share > share.at_most(super::synthetic::REPEAT_SHARE_MAX) {
+        return Err("at most 0.9: the others need something to repeat".to_owned());
+    }
+    Ok(share)
+}
+
+/// When a synthetic load begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// So long before now.
+    Ago(Duration),
+    /// At this instant, in nanoseconds since the epoch.
+    At(i64),
+}
+
+impl Start {
+    /// Nanoseconds since the epoch; at the end of what an `i64` holds, that end.
+    pub(super) fn nanos(self, now_nanos: i64) -> i64 {
+        match self {
+            Self::Ago(ago) => {
+                now_nanos.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX))
+            }
+            Self::At(nanos) => nanos,
+        }
+    }
+}
+
+/// Text that names no start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected `now`, a time before now like `-10m`, or a date like 2016-12-04T18:38:00Z")]
+pub struct ParseStartError;
+
+impl FromStr for Start {
+    type Err = ParseStartError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "now" {
+            return Ok(Self::Ago(Duration::ZERO));
+        }
+        if let Some(ago) = text.strip_prefix('-') {
+            return humantime::parse_duration(ago)
+                .map(Self::Ago)
+                .map_err(|_| ParseStartError);
+        }
+        DateTime::parse_from_rfc3339(text)
+            .ok()
+            .and_then(|date| date.timestamp_nanos_opt())
+            .map(Self::At)
+            .ok_or(ParseStartError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(flags: &str) -> Result<Options, clap::Error> {
+        let words = std::iter::once("send").chain(flags.split_whitespace());
+        Command::try_parse_from(words).map(|command| command.options)
+    }
+
+    #[test]
+    fn no_flags_are_the_default() {
+        assert_eq!(
+            format!("{:?}", parse("").unwrap()),
+            format!("{:?}", Options::default())
+        );
+    }
+
+    #[test]
+    fn flags_arrive() {
+        let options =
+            parse("--to a:1 --to [::1]:2 --events 5 --start -10m --repeat 0.5 --shuffle").unwrap();
+        assert_eq!(options.to, ["a:1", "[::1]:2"]);
+        assert_eq!(options.events, Some(5));
+        assert_eq!(options.start, Some(Start::Ago(Duration::from_secs(600))));
+        assert!(options.shuffle);
+    }
+
+    #[test]
+    fn flags_that_make_no_sense_are_refused() {
+        for flags in [
+            "--series 3",
+            "--events 1 --series 0",
+            "--events 1 --repeat 0.91",
+            "--events 1 --realtime --shuffle",
+            "--events 1 --realtime --minutes 2",
+            "--withhold 2",
+            "--lines-per-datagram 0",
+        ] {
+            assert!(parse(flags).is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn starts_are_dates_or_before_now() {
+        let nanos = |text: &str| {
+            text.parse::<Start>()
+                .map(|start| start.nanos(7_000_000_000))
+        };
+        assert_eq!(nanos("now"), Ok(7_000_000_000));
+        assert_eq!(nanos("-2s"), Ok(5_000_000_000));
+        assert_eq!(nanos("2016-12-04T18:38:00Z"), Ok(1_480_876_680_000_000_000));
+        assert_eq!(
+            nanos("2016-12-04T19:38:00+01:00"),
+            Ok(1_480_876_680_000_000_000)
+        );
+        for text in ["", "10m", "-", "then", "3000-01-01T00:00:00Z"] {
+            assert_eq!(nanos(text), Err(ParseStartError), "{text:?}");
+        }
+    }
+}

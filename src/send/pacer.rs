@@ -1,0 +1,102 @@
+//! Keeps to a rate: a token bucket, kept as the moment at which it will be out of debt.
+//!
+//! What was sent is paid for afterwards. A sleep lasts at least [`SLOT`], because a shorter one costs more than
+//! it waits; what it overslept is made good in the next burst, up to [`BURST`], so the average holds.
+
+use std::time::{Duration, Instant};
+
+/// The shortest sleep.
+const SLOT: Duration = Duration::from_millis(1);
+
+/// The most that is made good at once after an interruption. More would flood the receiver's buffer.
+const BURST: Duration = Duration::from_millis(10);
+
+/// The bucket.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    /// Events a second; 0 is no limit.
+    rate: u64,
+    /// When everything that was sent is paid for.
+    due: Instant,
+}
+
+impl Pacer {
+    pub(super) const fn new(rate: u64, now: Instant) -> Self {
+        Self { rate, due: now }
+    }
+
+    /// How long to sleep before sending; `None` to send now.
+    pub(super) fn sleep_before_sending(&self, now: Instant) -> Option<Duration> {
+        let debt = self.due.saturating_duration_since(now);
+        (!debt.is_zero()).then(|| debt.max(SLOT))
+    }
+
+    /// Notes that this many events were sent.
+    pub(super) fn sent(&mut self, events: usize, now: Instant) {
+        if self.rate == 0 {
+            return;
+        }
+        let price_nanos = events as u128 * 1_000_000_000 / u128::from(self.rate);
+        let price = Duration::from_nanos(u64::try_from(price_nanos).unwrap_or(u64::MAX));
+        let oldest = now.checked_sub(BURST).unwrap_or(now);
+        self.due = self.due.max(oldest) + price;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends for a second of a clock that oversleeps, and says how many events went.
+    fn sent_in_a_second(rate: u64, oversleep: Duration) -> usize {
+        let start = Instant::now();
+        let (mut now, mut events) = (start, 0);
+        let mut pacer = Pacer::new(rate, now);
+        while now < start + Duration::from_secs(1) {
+            if let Some(sleep) = pacer.sleep_before_sending(now) {
+                now += sleep + oversleep;
+            } else {
+                pacer.sent(15, now);
+                events += 15;
+                now += Duration::from_micros(2);
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn the_rate_holds_on_average() {
+        for rate in [100, 1_000, 30_000, 500_000, 2_000_000] {
+            for oversleep_micros in [0, 60, 3_000] {
+                let events = sent_in_a_second(rate, Duration::from_micros(oversleep_micros));
+                let wanted = usize::try_from(rate).unwrap();
+                let slack = 30 + wanted / 100;
+                assert!(
+                    events.abs_diff(wanted) <= slack,
+                    "{events} of {wanted}, {oversleep_micros} µs"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_interruption_is_not_made_good_at_once() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(1_000, start);
+        let later = start + Duration::from_secs(60);
+        let mut burst = 0;
+        while pacer.sleep_before_sending(later).is_none() {
+            pacer.sent(1, later);
+            burst += 1;
+        }
+        assert_eq!(burst, 11);
+    }
+
+    #[test]
+    fn no_rate_is_no_limit() {
+        let now = Instant::now();
+        let mut pacer = Pacer::new(0, now);
+        pacer.sent(usize::MAX, now);
+        assert_eq!(pacer.sleep_before_sending(now), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! The sender: owns the sockets, the datagram that is being filled and the truth. It waits for its source and
+//! for the pace, and stops when the source ends.
+
+use std::io::Read;
+use std::time::Instant;
+
+use super::datagram::Datagram;
+use super::draw::{Draw, Purpose, Share};
+use super::lines::Next;
+use super::pacer::Pacer;
+use super::progress::Progress;
+use super::source::Source;
+use super::targets::{Failed, Target};
+use super::truth::Truth;
+use super::{Options, SendError, Summary};
+
+/// Sends the lines of a source.
+#[derive(Debug)]
+pub(super) struct Sender {
+    targets: Vec<Target>,
+    datagram: Datagram,
+    truth: Option<Truth>,
+    withhold: Share,
+    withhold_draw: Draw,
+    pacer: Pacer,
+    quiet: bool,
+    summary: Summary,
+}
+
+impl Sender {
+    pub(super) fn open(options: &Options, seed: u64) -> Result<Self, SendError> {
+        let targets: Vec<Target> = options
+            .to
+            .iter()
+            .map(|to| Target::open(to))
+            .collect::<Result<_, _>>()?;
+        if targets.is_empty() {
+            return Err(SendError::NoAddress);
+        }
+        let create = |path| {
+            Truth::create(path).map_err(|source| SendError::Truth {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        Ok(Self {
+            targets,
+            datagram: Datagram::new(options.lines_per_datagram),
+            truth: options.truth.as_deref().map(create).transpose()?,
+            withhold: options.withhold,
+            withhold_draw: Draw::new(seed, Purpose::Withhold),
+            pacer: Pacer::new(options.rate, Instant::now()),
+            quiet: options.quiet,
+            summary: Summary {
+                seed,
+                ..Summary::default()
+            },
+        })
+    }
+
+    /// The addresses, for people.
+    pub(super) fn addresses(&self) -> String {
+        let addresses: Vec<String> = self
+            .targets
+            .iter()
+            .map(|target| target.address().to_string())
+            .collect();
+        addresses.join(", ")
+    }
+
+    /// Sends every line of the source, and then writes the truth.
+    pub(super) fn send_all<R: Read>(mut self, mut source: Source<R>) -> Result<Summary, SendError> {
+        let progress = Progress::new(source.count(), self.quiet);
+        let start = Instant::now();
+        let mut line = Vec::new();
+        loop {
+            if self.datagram.is_empty() {
+                self.wait_for_the_pace();
+            }
+            let next = source
+                .next(&mut line)
+                .inspect_err(|_| self.dispatch(&progress))?;
+            match next {
+                Next::Line => self.take(&line, source.line_number(), &progress)?,
+                Next::Pause => self.dispatch(&progress),
+                Next::End => break,
+            }
+        }
+        self.dispatch(&progress);
+        self.summary.elapsed = start.elapsed();
+        drop(progress);
+        if let Some(truth) = self.truth {
+            let path = truth.path().to_owned();
+            truth
+                .write()
+                .map_err(|source| SendError::Truth { path, source })?;
+        }
+        Ok(self.summary)
+    }
+
+    fn take(
+        &mut self,
+        line: &[u8],
+        number: Option<u64>,
+        progress: &Progress,
+    ) -> Result<(), SendError> {
+        if !self.datagram.has_room_for(line.len()) {
+            self.dispatch(progress);
+            self.wait_for_the_pace();
+        }
+        if let Some(truth) = &mut self.truth {
+            let line_number = number.unwrap_or(self.summary.events + 1);
+            truth.add(line).map_err(|source| SendError::NotSimple {
+                line: line_number,
+                source,
+            })?;
+        }
+        self.datagram.push(line);
+        if self.datagram.is_full() {
+            self.dispatch(progress);
+        }
+        Ok(())
+    }
+
+    fn wait_for_the_pace(&self) {
+        while let Some(sleep) = self.pacer.sleep_before_sending(Instant::now()) {
+            std::thread::sleep(sleep);
+        }
+    }
+
+    /// Sends the datagram to every address, and begins a new one.
+    fn dispatch(&mut self, progress: &Progress) {
+        if self.datagram.is_empty() {
+            return;
+        }
+        let mut reached = false;
+        let first_copy = self.summary.datagrams * self.targets.len() as u64;
+        for (copy, target) in (first_copy..).zip(&self.targets) {
+            if self.withhold_draw.falls_into(copy, self.withhold) {
+                self.summary.copies_withheld += 1;
+                continue;
+            }
+            match target.send(self.datagram.bytes()) {
+                Ok(retries) => {
+                    reached = true;
+                    self.summary.copies_sent += 1;
+                    self.summary.bytes += self.datagram.bytes().len() as u64;
+                    self.summary.retries += u64::from(retries);
+                }
+                Err(Failed { retries, source }) => {
+                    self.summary.copies_failed += 1;
+                    self.summary.retries += u64::from(retries);
+                    self.summary.last_failure = Some(format!("{}: {source}", target.address()));
+                }
+            }
+        }
+        self.account_for(reached);
+        progress.sent(self.datagram.lines());
+        self.pacer.sent(self.datagram.lines(), Instant::now());
+        self.datagram.clear();
+    }
+
+    fn account_for(&mut self, reached: bool) {
+        let lines = self.datagram.lines() as u64;
+        self.summary.datagrams += 1;
+        self.summary.events += lines;
+        if !reached {
+            self.summary.events_unsent += lines;
+        }
+        match &mut self.truth {
+            Some(truth) if reached => truth.confirm(),
+            Some(truth) => truth.discard(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What came of it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What was sent. Its `Display` is the closing line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Lines, synthetic or read. A line counts once, to however many addresses it went.
+    pub events: u64,
+    /// Events among them of which every copy was withheld or failed; they are not in the truth.
+    pub events_unsent: u64,
+    /// Different datagrams.
+    pub datagrams: u64,
+    /// Copies of datagrams that the kernel took.
+    pub copies_sent: u64,
+    /// Copies that were withheld as told.
+    pub copies_withheld: u64,
+    /// Copies that the kernel refused, however often they were tried.
+    pub copies_failed: u64,
+    /// Tries beyond the first, over all copies.
+    pub retries: u64,
+    /// Payload of the copies sent.
+    pub bytes: u64,
+    /// From the first datagram to the last.
+    pub elapsed: Duration,
+    /// The seed that was given or drawn.
+    pub seed: u64,
+    /// The last refusal of the kernel, in its words.
+    pub last_failure: Option<String>,
+}
+
+impl Summary {
+    /// Events a second, over the whole time.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a rate needs no more than 52 bits"
+    )]
+    pub fn events_per_second(&self) -> f64 {
+        self.events as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} events, {} datagrams, {} copies sent, {} copies withheld, {} bytes, {:.3} s, {:.0} events/s, seed {}",
+            self.events,
+            self.datagrams,
+            self.copies_sent,
+            self.copies_withheld,
+            self.bytes,
+            self.elapsed.as_secs_f64(),
+            self.events_per_second(),
+            self.seed,
+        )?;
+        if self.events_unsent > 0 {
+            write!(f, ", {} events sent to nobody", self.events_unsent)?;
+        }
+        if self.retries > 0 {
+            write!(f, ", {} retries", self.retries)?;
+        }
+        if let Some(words) = &self.last_failure {
+            write!(
+                f,
+                ", {} copies failed, the last one because: {words}",
+                self.copies_failed
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_only_when_there_is_some() {
+        let mut summary = Summary {
+            events: 1_000,
+            datagrams: 67,
+            copies_sent: 130,
+            copies_withheld: 4,
+            bytes: 9_000,
+            elapsed: Duration::from_millis(500),
+            seed: 7,
+            ..Summary::default()
+        };
+        let well = "1000 events, 67 datagrams, 130 copies sent, 4 copies withheld, 9000 bytes, 0.500 s, \
+                    2000 events/s, seed 7";
+        assert_eq!(summary.to_string(), well);
+        summary.events_unsent = 15;
+        summary.copies_failed = 1;
+        summary.last_failure = Some("no buffer".to_owned());
+        let ill = format!(
+            "{well}, 15 events sent to nobody, 1 copies failed, the last one because: no buffer"
+        );
+        assert_eq!(summary.to_string(), ill);
+    }
+}

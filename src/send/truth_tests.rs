@@ -1,0 +1,120 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn truth_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("truth");
+    let mut truth = Truth::create(&path).unwrap();
+    for (lines, reached) in datagrams {
+        for line in *lines {
+            truth.add(line.as_bytes())?;
+        }
+        if *reached {
+            truth.confirm();
+        } else {
+            truth.discard();
+        }
+    }
+    truth.write().unwrap();
+    Ok(std::fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn the_seeds_events_have_the_seeds_counts() {
+    let truth = truth_of(&[(
+        &[
+            "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",
+            "event_type=os_error,product=productA value=testusername2 1480876707352348928",
+            "event_type=browser_error,product=productB value=testusername3 1480876707352348928",
+            "event_type=browser_error,product=productB value=testusername4 1480876707352348928",
+            "event_type=http-5xx,product=productA value=testusername1 1480876707352348930",
+        ],
+        true,
+    )]);
+    let expected = "\
+cumulative_user_event,event_type=browser_error,product=productB value=2 1480876680000000000
+cumulative_user_event,event_type=http-5xx,product=productA value=2 1480876680000000000
+cumulative_user_event,event_type=os_error,product=productA value=1 1480876680000000000
+unique_user_event,event_type=browser_error,product=productB value=2 1480876680000000000
+unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000
+unique_user_event,event_type=os_error,product=productA value=1 1480876680000000000
+";
+    assert_eq!(truth.unwrap(), expected);
+}
+
+#[test]
+fn the_order_of_tags_and_repeats_make_no_difference() {
+    let truth = truth_of(&[(
+        &["b=1,a=2 value=x 5", "a=2,b=1 value=x 5\r", "# a comment"],
+        true,
+    )]);
+    let expected = "cumulative_user_event,a=2,b=1 value=1 0\nunique_user_event,a=2,b=1 value=1 0\n";
+    assert_eq!(truth.unwrap(), expected);
+}
+
+#[test]
+fn what_nobody_was_sent_does_not_count() {
+    let truth = truth_of(&[
+        (&["a=1 value=x 5"], true),
+        (&["a=1 value=y 5", "a=1 value=x 5"], false),
+        (&["a=1 value=x 6"], true),
+    ]);
+    let expected = "cumulative_user_event,a=1 value=2 0\nunique_user_event,a=1 value=1 0\n";
+    assert_eq!(truth.unwrap(), expected);
+}
+
+#[test]
+fn lines_without_a_certain_count_are_refused() {
+    for (line, reason) in [
+        ("a=1 value=x", NotSimple::Words),
+        ("a=1  value=x 5", NotSimple::Words),
+        ("a=1 value=x 5 6", NotSimple::Words),
+        ("a=\\ 1 value=x 5", NotSimple::Character),
+        ("a=1 value=\"x\" 5", NotSimple::Character),
+        ("a=1\t value=x 5", NotSimple::Character),
+        ("events,a=1 value=x 5", NotSimple::Tag),
+        ("a= value=x 5", NotSimple::Tag),
+        ("=1 value=x 5", NotSimple::Tag),
+        ("a=1, value=x 5", NotSimple::Tag),
+        ("a=1=2 value=x 5", NotSimple::Tag),
+        ("a=1,a=2 value=x 5", NotSimple::RepeatedTag),
+        ("a=1 user=x 5", NotSimple::User),
+        ("a=1 value= 5", NotSimple::User),
+        ("a=1 value=x,other=y 5", NotSimple::User),
+        ("a=1 value=x -5", NotSimple::Timestamp),
+        ("a=1 value=x 9223372036854775808", NotSimple::Timestamp),
+        ("a=1 value=x ", NotSimple::Timestamp),
+    ] {
+        assert_eq!(truth_of(&[(&[line], true)]), Err(reason), "{line:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn sets_count_the_same(
+        events in prop::collection::vec((0..3_u8, 0..4_u8, 0..180_i64, any::<bool>()), 0..200),
+    ) {
+        let mut sets: BTreeMap<_, (BTreeSet<_>, BTreeSet<_>)> = BTreeMap::new();
+        let mut lines = Vec::new();
+        for (series, user, second, turned) in events {
+            let nanos = second * 1_000_000_000;
+            let tags = if turned { format!("t={series},p=1") } else { format!("p=1,t={series}") };
+            lines.push(format!("{tags} value=u{user} {nanos}"));
+            let (users, pairs) = sets.entry((series, second / 60)).or_default();
+            users.insert(user);
+            pairs.insert((user, nanos));
+        }
+        let mut expected = BTreeSet::new();
+        for ((series, minute), (users, pairs)) in sets {
+            let start = minute * 60_000_000_000;
+            let (unique, cumulative) = (users.len(), pairs.len());
+            expected.insert(format!("cumulative_user_event,p=1,t={series} value={cumulative} {start}\n"));
+            expected.insert(format!("unique_user_event,p=1,t={series} value={unique} {start}\n"));
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        prop_assert_eq!(truth_of(&[(&lines, true)]).unwrap(), expected.into_iter().collect::<String>());
+    }
+}

@@ -1,0 +1,164 @@
+//! `eds send` over real sockets: what two receivers got, counted another way, is what the truth file says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::num::NonZeroU32;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use event_data_service::send::{self, Options, Share, Start, Summary};
+
+/// How long a receiver waits for a next datagram before it takes the sender to be done.
+const SILENCE: Duration = Duration::from_secs(1);
+
+fn receiver(bind: &str) -> (String, JoinHandle<Vec<Vec<u8>>>) {
+    let socket = UdpSocket::bind(bind).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    let received = std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        let mut datagrams = Vec::new();
+        while let Ok(length) = socket.recv(&mut buffer) {
+            datagrams.push(buffer[..length].to_vec());
+        }
+        datagrams
+    });
+    (address, received)
+}
+
+/// Sends to two receivers, one of them over IPv6, and gives what each got.
+fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
+    let (first, first_received) = receiver("127.0.0.1:0");
+    let (second, second_received) = receiver("[::1]:0");
+    let options = Options {
+        to: vec![first, second],
+        quiet: true,
+        ..options
+    };
+    let summary = send::run_from(&options, input.as_bytes()).unwrap();
+    (
+        summary,
+        [
+            first_received.join().unwrap(),
+            second_received.join().unwrap(),
+        ],
+    )
+}
+
+fn lines(datagrams: &[Vec<u8>]) -> Vec<String> {
+    let text = |datagram: &Vec<u8>| String::from_utf8(datagram.clone()).unwrap();
+    let lines = |text: String| text.split('\n').map(str::to_owned).collect::<Vec<_>>();
+    datagrams.iter().map(text).flat_map(lines).collect()
+}
+
+/// Sets of users and of (user, timestamp), as text, a minute and series each.
+fn counted_with_sets<'a>(lines: impl Iterator<Item = &'a String>) -> String {
+    let mut sets: BTreeMap<_, (BTreeSet<_>, BTreeSet<_>)> = BTreeMap::new();
+    for line in lines {
+        let (series, rest) = line.split_once(" value=").unwrap();
+        let (user, nanos) = rest.split_once(' ').unwrap();
+        let second: i64 = nanos[..nanos.len() - 9].parse().unwrap();
+        let (users, pairs) = sets.entry((series, second - second % 60)).or_default();
+        users.insert(user);
+        pairs.insert((user, nanos));
+    }
+    let mut points = BTreeSet::new();
+    for ((series, second), (users, pairs)) in sets {
+        let cumulative = pairs.len();
+        points.insert(format!(
+            "cumulative_user_event,{series} value={cumulative} {second}000000000\n"
+        ));
+        points.insert(format!(
+            "unique_user_event,{series} value={} {second}000000000\n",
+            users.len()
+        ));
+    }
+    points.into_iter().collect()
+}
+
+fn load() -> Options {
+    Options {
+        events: Some(20_000),
+        seed: Some(7),
+        rate: 40_000,
+        series: NonZeroU32::new(12).unwrap(),
+        users: NonZeroU32::new(300).unwrap(),
+        minutes: NonZeroU32::new(3).unwrap(),
+        start: Some(Start::At(1_480_876_707_352_348_928)),
+        repeat: Share::new(0.05).unwrap(),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn the_truth_is_what_the_receivers_got_between_them() {
+    for (shuffle, realtime) in [(false, false), (true, false), (false, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let truth = directory.path().join("truth");
+        let options = Options {
+            withhold: Share::new(0.3).unwrap(),
+            truth: Some(truth.clone()),
+            shuffle,
+            realtime,
+            ..load()
+        };
+        let (summary, received) = send_to_two(options, "");
+
+        let copies = received.iter().map(Vec::len).sum::<usize>() as u64;
+        assert_eq!(copies, summary.copies_sent, "the receivers lost datagrams");
+        let [first, second] = received.map(|datagrams| lines(&datagrams));
+        let counted = counted_with_sets(first.iter().chain(&second));
+        assert_eq!(std::fs::read_to_string(truth).unwrap(), counted);
+
+        assert_eq!(summary.events, 20_000);
+        assert_eq!(
+            summary.copies_sent + summary.copies_withheld,
+            2 * summary.datagrams
+        );
+        let withheld = summary.copies_withheld * 100 / (2 * summary.datagrams);
+        assert!((25..35).contains(&withheld), "{summary}");
+        let unsent = summary.events_unsent * 100 / summary.events;
+        assert!((6..12).contains(&unsent), "{summary}");
+        assert_ne!(
+            counted_with_sets(first.iter()),
+            counted,
+            "withholding made no difference"
+        );
+    }
+}
+
+#[test]
+fn a_seed_sends_the_same_bytes_again() {
+    let options = Options {
+        withhold: Share::new(0.1).unwrap(),
+        events: Some(3_000),
+        ..load()
+    };
+    let (_, once) = send_to_two(options.clone(), "");
+    let (_, again) = send_to_two(options, "");
+    assert_eq!(once, again);
+}
+
+#[test]
+fn lines_that_are_read_arrive_unchanged() {
+    let input = "b=1,a=2 value=x 60000000000\r\n\n# odd \\ line\nb=1,a=2 value=y 60000000000";
+    let directory = tempfile::tempdir().unwrap();
+    let truth = directory.path().join("truth");
+    let options = Options {
+        truth: Some(truth.clone()),
+        ..Options::default()
+    };
+    let (summary, received) = send_to_two(options, input);
+    let expected = [
+        "b=1,a=2 value=x 60000000000\r",
+        "# odd \\ line",
+        "b=1,a=2 value=y 60000000000",
+    ];
+    for datagrams in &received {
+        assert_eq!(lines(datagrams), expected);
+    }
+    assert_eq!((summary.events, summary.events_unsent), (3, 0));
+    let expected = "cumulative_user_event,a=2,b=1 value=2 60000000000\n\
+                    unique_user_event,a=2,b=1 value=2 60000000000\n";
+    assert_eq!(std::fs::read_to_string(truth).unwrap(), expected);
+}
