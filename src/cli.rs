@@ -1,9 +1,84 @@
-//! The command line.
+//! The command line: what may be typed, and which exit code comes of it.
+//!
+//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration. Nothing below exits by itself.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Runs the command that the arguments name.
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, ConfigErrors, Flags};
+
+const FAILED: u8 = 1;
+const MISUSED: u8 = 2;
+
+/// Exact counts of events and of distinct users, per minute and series, from UDP lines that reach any number
+/// of nodes
+#[derive(Debug, Parser)]
+#[command(name = "eds", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Receive events, count them, send the counts: the service
+    Run(Flags),
+    /// Show the whole path in one process, at once, with nothing to install
+    Demo,
+    /// Check the configuration and print the effective values with their origins, secrets hidden
+    Check(CheckArguments),
+    /// Send lines from standard input, or a synthetic load
+    Send,
+}
+
+#[derive(Debug, Args)]
+struct CheckArguments {
+    #[command(flatten)]
+    flags: Flags,
+    /// Print what each key is for, too
+    #[arg(long)]
+    explain: bool,
+}
+
+/// Runs the command that the arguments name. Mistakes in the arguments, `--help` and `--version` are answered
+/// by clap, with exit code 2, 0 and 0.
 #[must_use]
 pub fn main() -> ExitCode {
-    ExitCode::from(2)
+    let result = match Arguments::parse().command {
+        Command::Run(flags) => run(&flags),
+        Command::Demo => absent("eds demo"),
+        Command::Check(arguments) => check(&arguments),
+        Command::Send => absent("eds send"),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let code = if error.is::<ConfigErrors>() {
+                MISUSED
+            } else {
+                FAILED
+            };
+            // Without a standard error there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "{error:#}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(flags: &Flags) -> anyhow::Result<()> {
+    let _config = Config::load(flags, std::env::vars_os())?;
+    absent("eds run")
+}
+
+fn check(arguments: &CheckArguments) -> anyhow::Result<()> {
+    let (_, effective) = config::load(&arguments.flags, std::env::vars_os())?;
+    io::stdout().write_all(effective.to_toml(arguments.explain).as_bytes())?;
+    Ok(())
+}
+
+/// Stands in for a command whose module is not there.
+fn absent(command: &str) -> anyhow::Result<()> {
+    anyhow::bail!("{command} is not there yet in this version")
 }

@@ -2,6 +2,7 @@
 //! that reach any number of nodes.
 
 pub mod cli;
+pub mod config;
 pub mod event;
 pub mod flush;
 pub mod ingest;

@@ -1,0 +1,123 @@
+//! Builds the sections that need no other, and holds the keys of each against each other.
+
+use super::kind;
+use super::reader::Reader;
+use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision};
+
+pub(super) fn input(reader: &mut Reader<'_>) -> Input {
+    let precisions = [
+        ("ns", Precision::Nanoseconds),
+        ("us", Precision::Microseconds),
+        ("ms", Precision::Milliseconds),
+        ("s", Precision::Seconds),
+    ];
+    let input = Input {
+        listen: reader.read("input.listen", kind::addresses),
+        user_field: reader.text("input.user_field"),
+        timestamp_precision: reader.choice(
+            "input.timestamp_precision",
+            &precisions,
+            Precision::Nanoseconds,
+        ),
+        measurement_tag: reader.optional("input.measurement_tag"),
+        receive_buffer: reader.read("input.receive_buffer", kind::size),
+        threads: reader.count("input.threads"),
+        linger: reader.read("input.linger", kind::duration),
+        queue_events: reader.count("input.queue_events"),
+        queue_bytes: reader.read("input.queue_bytes", kind::size),
+        max_age: reader.read("input.max_age", kind::duration),
+        max_future: reader.read("input.max_future", kind::duration),
+        max_datagram: length(reader, "input.max_datagram"),
+        max_line: length(reader, "input.max_line"),
+        max_series: length(reader, "input.max_series"),
+        max_tag: length(reader, "input.max_tag"),
+        max_user: length(reader, "input.max_user"),
+        max_series_per_minute: reader.count("input.max_series_per_minute"),
+        remember_users: reader.count("input.remember_users"),
+        drain_timeout: reader.read("input.drain_timeout", kind::duration),
+    };
+    let lengths = [
+        (
+            "input.max_line",
+            input.max_line,
+            "input.max_datagram",
+            input.max_datagram,
+        ),
+        (
+            "input.max_series",
+            input.max_series,
+            "input.max_line",
+            input.max_line,
+        ),
+        (
+            "input.max_tag",
+            input.max_tag,
+            "input.max_series",
+            input.max_series,
+        ),
+        (
+            "input.max_user",
+            input.max_user,
+            "input.max_line",
+            input.max_line,
+        ),
+    ];
+    for (inner, inner_bytes, outer, outer_bytes) in lengths {
+        let text = format!(
+            "{inner_bytes} bytes never fit into {outer}, {outer_bytes} bytes; lower this or raise that"
+        );
+        reader.together(&[inner, outer], inner_bytes <= outer_bytes, &text);
+    }
+    input
+}
+
+fn length(reader: &mut Reader<'_>, path: &str) -> usize {
+    usize::try_from(reader.read(path, kind::size)).unwrap_or(usize::MAX)
+}
+
+pub(super) fn flush(reader: &mut Reader<'_>) -> Flush {
+    let flush = Flush {
+        interval: reader.read("flush.interval", kind::duration),
+        grace: reader.read("flush.grace", kind::duration),
+        max_hold: reader.read("flush.max_hold", kind::duration),
+        lease: reader.read("flush.lease", kind::duration),
+    };
+    let text = "is shorter than flush.grace, so no minute would ever be quiet long enough; raise this or lower that";
+    reader.together(
+        &["flush.max_hold", "flush.grace"],
+        flush.max_hold >= flush.grace,
+        text,
+    );
+    // A lease is renewed once an interval while its work lasts; so two renewals may fail before it lapses.
+    let enough = flush.lease >= flush.interval.saturating_mul(LEASE_INTERVALS_MIN);
+    let text = "is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that";
+    reader.together(&["flush.lease", "flush.interval"], enough, text);
+    flush
+}
+
+const LEASE_INTERVALS_MIN: u32 = 3;
+
+pub(super) fn http(reader: &mut Reader<'_>) -> Http {
+    Http {
+        listen: reader.read("http.listen", kind::address),
+    }
+}
+
+pub(super) fn log(reader: &mut Reader<'_>) -> Log {
+    let levels = [
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ];
+    let formats = [
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+        ("journald", LogFormat::Journald),
+    ];
+    Log {
+        level: reader.choice("log.level", &levels, LogLevel::Info),
+        format: reader.choice("log.format", &formats, LogFormat::Text),
+    }
+}

@@ -1,0 +1,76 @@
+//! What is wrong with a configuration, in words for whoever must mend it.
+
+use std::fmt;
+
+use super::keys::{KEYS, Key};
+use super::source::Origin;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where the value came from; `None` when nothing gave one.
+    pub origin: Option<Origin>,
+    /// The key, such as `flush.grace`; empty when no key is to blame.
+    pub key: String,
+    /// What is wrong, and how to mend it.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(origin) = &self.origin {
+            write!(f, "{origin}: ")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// Everything that is wrong with a configuration, found in one go. Displays as one problem a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors(pub Vec<Problem>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The key that was most likely meant by this name in this section. A right name in the wrong section is
+/// taken for a slip of the section.
+pub(super) fn nearest_key(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().min_by_key(|key| {
+        let sections = strsim::damerau_levenshtein(section, key.section).min(SECTION_DISTANCE_MAX);
+        strsim::damerau_levenshtein(name, key.name) + sections
+    })
+}
+
+/// Even a section that is wholly another weighs no more than this many wrong letters in the name.
+const SECTION_DISTANCE_MAX: usize = 2;
+
+/// The section that was most likely meant.
+pub(super) fn nearest_section(name: &str) -> &'static str {
+    let sections = KEYS
+        .iter()
+        .map(|key| key.section)
+        .filter(|section| !section.is_empty());
+    sections
+        .min_by_key(|section| strsim::damerau_levenshtein(name, section))
+        .unwrap_or_default()
+}
+
+/// The variable that was most likely meant.
+pub(super) fn nearest_variable(name: &str) -> String {
+    let variables = KEYS.iter().map(Key::variable);
+    variables
+        .min_by_key(|variable| strsim::damerau_levenshtein(name, variable))
+        .unwrap_or_default()
+}
