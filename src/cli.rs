@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Flags};
+use crate::{daemon, demo, send};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -30,7 +31,7 @@ enum Command {
     /// Check the configuration and print the effective values with their origins, secrets hidden
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
-    Send,
+    Send(send::Options),
 }
 
 #[derive(Debug, Args)]
@@ -48,9 +49,9 @@ struct CheckArguments {
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(flags) => run(&flags),
-        Command::Demo => absent("eds demo"),
+        Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
-        Command::Send => absent("eds send"),
+        Command::Send(options) => send::run(&options).map(drop).map_err(Into::into),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,17 +69,13 @@ pub fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<()> {
-    let _config = Config::load(flags, std::env::vars_os())?;
-    absent("eds run")
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let config = Config::load(flags, environment.iter().cloned())?;
+    daemon::run(&config, flags, &environment)
 }
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {
     let (_, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     io::stdout().write_all(effective.to_toml(arguments.explain).as_bytes())?;
     Ok(())
-}
-
-/// Stands in for a command whose module is not there.
-fn absent(command: &str) -> anyhow::Result<()> {
-    anyhow::bail!("{command} is not there yet in this version")
 }

@@ -3,8 +3,11 @@
 
 pub mod cli;
 pub mod config;
+pub mod daemon;
+pub mod demo;
 pub mod event;
 pub mod flush;
+pub mod http;
 pub mod ingest;
 pub mod output;
 pub mod send;

@@ -28,8 +28,8 @@ pub struct Receiver {
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
-    /// The kernel's drop counter when it was last looked at.
-    drops_seen: u32,
+    /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
+    drops_seen: Option<u32>,
     batched: bool,
 }
 
@@ -47,15 +47,24 @@ impl Receiver {
     /// cut there.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
-        let room = vec![0; BATCH * datagram_max];
         // What was dropped before this process looked is not its to count.
-        let drops_seen = kernel_drops(&socket).unwrap_or(0);
+        let drops_seen = kernel_drops(&socket);
+        Self {
+            drops_seen,
+            ..Self::sharing(socket, datagram_max)
+        }
+    }
+
+    /// The same, for a socket that another receiver reads, too, and whose drops that one counts.
+    #[must_use]
+    pub fn sharing(socket: Socket, datagram_max: usize) -> Self {
+        let room = vec![0; BATCH * datagram_max];
         Self {
             socket,
             room,
             datagram_max,
             lengths: Vec::new(),
-            drops_seen,
+            drops_seen: None,
             batched: true,
         }
     }
@@ -164,12 +173,11 @@ impl Receiver {
     /// The kernel's counter has 32 bits and goes round; asked once a second the difference is right. 0 where
     /// the kernel does not tell.
     pub fn take_kernel_drops(&mut self) -> u32 {
-        let Some(drops) = kernel_drops(&self.socket) else {
+        let (Some(seen), Some(drops)) = (self.drops_seen, kernel_drops(&self.socket)) else {
             return 0;
         };
-        let new = drops.wrapping_sub(self.drops_seen);
-        self.drops_seen = drops;
-        new
+        self.drops_seen = Some(drops);
+        drops.wrapping_sub(seen)
     }
 
     /// Reads one datagram a system call, as on a kernel without recvmmsg.

@@ -92,6 +92,17 @@ struct Sets {
     bytes: u64,
 }
 
+/// The sets of one series in one minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSets {
+    /// The canonical series.
+    pub series: String,
+    /// The users.
+    pub users: Vec<String>,
+    /// The events: user and timestamp, joined by an underscore.
+    pub events: Vec<String>,
+}
+
 impl MemoryStore {
     /// An empty store for this node. `retention` is how long the counts of a minute are remembered after it is
     /// done; `bytes_max` is when recording is refused, roughly.
@@ -118,6 +129,31 @@ impl MemoryStore {
             bytes_max,
             state,
         }
+    }
+
+    /// The sets of a minute that are not compacted yet, members in order.
+    #[must_use]
+    pub fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+        let state = self.lock();
+        let minutes = state
+            .partitions
+            .iter()
+            .filter_map(|partition| partition.minutes.get(&minute));
+        let open = |(series, sets): (&String, &Sets)| {
+            let mut users: Vec<_> = sets.users.iter().map(ToString::to_string).collect();
+            let event = |(user, timestamp): &(Box<str>, i64)| format!("{user}_{timestamp}");
+            let mut events: Vec<_> = sets.events.iter().map(event).collect();
+            users.sort_unstable();
+            events.sort_unstable();
+            OpenSets {
+                series: series.clone(),
+                users,
+                events,
+            }
+        };
+        minutes
+            .flat_map(|minute| minute.sets.iter().map(open))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

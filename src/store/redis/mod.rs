@@ -22,7 +22,7 @@ use self::fitness::Fitness;
 use self::keys::{Keys, PartitionKeys};
 use self::link::Link;
 pub use self::link::Timeouts;
-pub use self::settings::{Credentials, Settings, SettingsError, Tls};
+pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
     Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentCounts,
     UnsentPage,

@@ -1,9 +1,13 @@
 //! Where Redis is and how to reach it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
+    TlsCertificates,
+};
 
 use super::Timeouts;
 use crate::event::Partitions;
@@ -14,12 +18,12 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Where Redis is, how to reach it, and what is kept there.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// `redis://`, `rediss://`, `redis+unix://` or `unix://`.
-    pub url: String,
-    /// Who this node is to Redis; overrides what the URL says.
+    /// Where Redis listens.
+    pub address: Address,
+    /// The number of the database.
+    pub database: u32,
+    /// Who this node is to Redis.
     pub credentials: Credentials,
-    /// For `rediss://`.
-    pub tls: Tls,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// What the names of all keys begin with.
@@ -31,6 +35,29 @@ pub struct Settings {
     pub retention: Duration,
     /// This node's name, unique among the nodes.
     pub node: String,
+}
+
+/// Where Redis listens.
+#[derive(Debug, Clone)]
+pub enum Address {
+    /// TCP in the clear.
+    Tcp {
+        /// Name or IP address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// TLS.
+    Tls {
+        /// Name or IP address, as the server's certificate has it.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Whom to trust, and who this node is.
+        certificates: Tls,
+    },
+    /// A Unix socket.
+    Unix(PathBuf),
 }
 
 /// A Redis ACL user.
@@ -76,11 +103,9 @@ pub struct SettingsError(#[from] redis::RedisError);
 impl Settings {
     /// A client for these settings. Does not connect.
     pub(super) fn client(&self) -> Result<Client, SettingsError> {
-        let info = self.url.as_str().into_connection_info()?;
-        let mut server = info
-            .redis_settings()
-            .clone()
-            .set_lib_name("eds", env!("CARGO_PKG_VERSION"));
+        let mut server = RedisConnectionInfo::default()
+            .set_lib_name("eds", env!("CARGO_PKG_VERSION"))
+            .set_db(i64::from(self.database));
         if let Some(username) = &self.credentials.username {
             server = server.set_username(username);
         }
@@ -95,23 +120,40 @@ impl Settings {
                     .with_interval(KEEPALIVE),
             )
             .set_user_timeout(self.timeouts.response);
-        let info = info.set_redis_settings(server).set_tcp_settings(tcp);
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            let client_tls =
-                self.tls
-                    .client
-                    .clone()
-                    .map(|(client_cert, client_key)| ClientTlsConfig {
-                        client_cert,
-                        client_key,
-                    });
-            let certificates = TlsCertificates {
+        let (address, certificates) = match self.address.clone() {
+            Address::Tcp { host, port } => (ConnectionAddr::Tcp(host, port), None),
+            Address::Unix(path) => (ConnectionAddr::Unix(path), None),
+            Address::Tls {
+                host,
+                port,
+                certificates,
+            } => {
+                let address = ConnectionAddr::TcpTls {
+                    host,
+                    port,
+                    insecure: false,
+                    tls_params: None,
+                };
+                (address, Some(certificates))
+            }
+        };
+        let info = address
+            .into_connection_info()?
+            .set_redis_settings(server)
+            .set_tcp_settings(tcp);
+        let Some(Tls { ca, client }) = certificates else {
+            return Ok(Client::open(info)?);
+        };
+        let client_tls = client.map(|(client_cert, client_key)| ClientTlsConfig {
+            client_cert,
+            client_key,
+        });
+        Ok(Client::build_with_tls(
+            info,
+            TlsCertificates {
                 client_tls,
-                root_cert: self.tls.ca.clone(),
-            };
-            Ok(Client::build_with_tls(info, certificates)?)
-        } else {
-            Ok(Client::open(info)?)
-        }
+                root_cert: ca,
+            },
+        )?)
     }
 }

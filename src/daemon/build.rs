@@ -1,0 +1,181 @@
+//! From the configuration to the settings of each part.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use super::ServiceSettings;
+use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
+use crate::event::{LineLimits, LineRules, Partitions, Precision, Window};
+use crate::flush::FlushSettings;
+use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::output::Output;
+use crate::output::influxdb::{self, InfluxDb};
+use crate::output::stdout::Lines;
+use crate::store::Store;
+use crate::store::memory::{MemoryStore, system_clock};
+use crate::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+
+/// The counts of a minute are kept so many times as long as the oldest event that is accepted.
+const RETENTION_AGES: u32 = 2;
+
+fn partitions(config: &Config) -> anyhow::Result<Partitions> {
+    let count = NonZeroU16::new(config.store.partitions).context("store.partitions is 0")?;
+    Ok(Partitions::new(count))
+}
+
+/// The store that the configuration names. Does not connect.
+pub(super) fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let partitions = partitions(config)?;
+    let retention = config.input.max_age.saturating_mul(RETENTION_AGES);
+    let node = config.node.clone();
+    match &config.store.url {
+        StoreUrl::Memory { memory_max } => Ok(Arc::new(MemoryStore::new(
+            &node,
+            partitions,
+            retention,
+            *memory_max,
+            system_clock(),
+        ))),
+        StoreUrl::Redis(redis) => {
+            let password = redis
+                .password
+                .as_ref()
+                .map(|secret| secret.expose().to_owned());
+            let settings = Settings {
+                address: address(&redis.address),
+                database: redis.database,
+                credentials: Credentials {
+                    username: redis.username.clone(),
+                    password,
+                },
+                timeouts: Timeouts {
+                    connect: redis.connect_timeout,
+                    response: redis.response_timeout,
+                },
+                prefix: config.store.prefix.clone(),
+                partitions,
+                retention,
+                node,
+            };
+            Ok(Arc::new(RedisStore::new(&settings)?))
+        }
+    }
+}
+
+fn address(address: &RedisAddress) -> Address {
+    match address.clone() {
+        RedisAddress::Tcp { host, port } => Address::Tcp { host, port },
+        RedisAddress::Unix(path) => Address::Unix(path),
+        RedisAddress::Tls {
+            host,
+            port,
+            ca,
+            identity,
+        } => Address::Tls {
+            host,
+            port,
+            certificates: Tls {
+                ca: ca.map(|pem| pem.bytes),
+                client: identity.map(|identity| (identity.certificate.bytes, identity.key.bytes)),
+            },
+        },
+    }
+}
+
+/// The output that the configuration names. Does not connect.
+pub(super) fn output(config: &Config) -> anyhow::Result<Arc<dyn Output>> {
+    match &config.output.url {
+        OutputUrl::Stdout => Ok(Arc::new(Lines::stdout())),
+        OutputUrl::InfluxDb(server) => {
+            let exposed = |secret: &Option<config::Secret>| {
+                secret
+                    .as_ref()
+                    .map(|secret| secret.expose().to_owned().into())
+            };
+            let api = match &server.api {
+                config::Api::V2 { org, bucket, token } => influxdb::Api::V2 {
+                    org: org.clone(),
+                    bucket: bucket.clone(),
+                    token: exposed(token),
+                },
+                config::Api::V1 {
+                    database,
+                    username,
+                    password,
+                } => influxdb::Api::V1 {
+                    database: database.clone(),
+                    username: username.clone(),
+                    password: exposed(password),
+                },
+            };
+            let settings = influxdb::Settings {
+                url: server.base_url.clone(),
+                api,
+                timeout: config.output.timeout,
+                ca_file: server.ca.as_ref().map(|pem| pem.path.clone()),
+                batch_lines: config.output.batch_lines,
+            };
+            Ok(Arc::new(InfluxDb::new(&settings)?))
+        }
+    }
+}
+
+/// How all other parts behave.
+pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
+    let partitions = partitions(config)?;
+    let input = &config.input;
+    let window = Window::new(input.max_age, input.max_future);
+    let precision = match input.timestamp_precision {
+        config::Precision::Nanoseconds => Precision::Nanoseconds,
+        config::Precision::Microseconds => Precision::Microseconds,
+        config::Precision::Milliseconds => Precision::Milliseconds,
+        config::Precision::Seconds => Precision::Seconds,
+    };
+    let rules = LineRules {
+        user_field: input.user_field.clone(),
+        precision,
+        measurement_tag: input.measurement_tag.clone(),
+        limits: LineLimits {
+            line: input.max_line,
+            series: input.max_series,
+            tag: input.max_tag,
+            user: input.max_user,
+        },
+    };
+    let limits = QueueLimits {
+        events: input.queue_events as u64,
+        bytes: input.queue_bytes,
+    };
+    let flush = &config.flush;
+    Ok(ServiceSettings {
+        listen: input.listen.clone(),
+        receive_buffer: input.receive_buffer,
+        threads: input.threads,
+        datagram_max: input.max_datagram,
+        sieve: SieveSettings {
+            rules,
+            window,
+            partitions,
+            limits,
+        },
+        listener: ListenerSettings {
+            linger: input.linger,
+            partitions,
+        },
+        recorder: RecorderSettings {
+            window,
+            series_max: input.max_series_per_minute,
+        },
+        users_remembered_max: input.remember_users,
+        flush: FlushSettings {
+            interval: flush.interval,
+            grace: flush.grace,
+            max_hold: flush.max_hold,
+            lease: flush.lease,
+            write_counts_max: (config.output.batch_lines / 2).max(1),
+        },
+        http: config.http.listen,
+    })
+}

@@ -1,0 +1,59 @@
+//! The log: text or JSON on standard error, or the journal, with a level that can be changed while it runs.
+
+use anyhow::Context;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// Changes the level of the log.
+#[derive(Debug, Clone)]
+pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
+
+/// Our own events from `level` on, and those of libraries from `warn` on: their details are theirs.
+fn targets(level: LogLevel) -> Targets {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    Targets::new()
+        .with_default(level.min(LevelFilter::WARN))
+        .with_target(env!("CARGO_CRATE_NAME"), level)
+}
+
+/// Begins to log.
+pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
+    let (filter, handle) = reload::Layer::new(targets(log.level));
+    let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
+        LogFormat::Text => {
+            let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(ansi)
+                .with_target(false)
+                .boxed()
+        }
+        LogFormat::Json => fmt::layer().with_writer(std::io::stderr).json().boxed(),
+        LogFormat::Journald => tracing_journald::layer()
+            .context("cannot reach the journal (log.format = \"journald\"); use text or json")?
+            .boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .context("the log is set up already")?;
+    Ok(LogHandle(handle))
+}
+
+impl LogHandle {
+    pub(super) fn set_level(&self, level: LogLevel) {
+        if let Err(error) = self.0.reload(targets(level)) {
+            tracing::warn!(%error, "cannot change the level of the log");
+        }
+    }
+}

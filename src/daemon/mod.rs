@@ -1,0 +1,118 @@
+//! The daemon: builds the parts from the configuration, runs them, and drains them.
+//!
+//! The only place where every concrete type meets.
+
+mod build;
+mod log;
+mod service;
+mod signals;
+mod systemd;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::Context;
+use sd_notify::NotifyState;
+
+pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
+use self::signals::Request;
+use crate::config::{self, Config, Flags};
+use crate::store::StoreError;
+use crate::telemetry::LedgerTotals;
+
+/// Runs a node until it is told to stop. `flags` and `environment` are read again for the log level on SIGHUP.
+pub fn run(
+    config: &Config,
+    flags: &Flags,
+    environment: &[(OsString, OsString)],
+) -> anyhow::Result<()> {
+    let log = log::start(&config.log)?;
+    let mut requests = signals::listen().context("cannot listen for signals")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let result = runtime.block_on(async {
+        let reload = || match config::reload_log_level(flags, environment.iter().cloned()) {
+            Ok(level) => {
+                log.set_level(level);
+                tracing::info!(
+                    ?level,
+                    "reloaded the log level; all else waits for a restart"
+                );
+            }
+            Err(errors) => {
+                tracing::error!(%errors, "the configuration has mistakes; nothing reloaded")
+            }
+        };
+        let service = start(config).await?;
+        serve(service, &mut requests, reload, config.input.drain_timeout).await
+    });
+    // Whatever is left in there waits for somebody who is gone.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+async fn start(config: &Config) -> anyhow::Result<Service> {
+    let store = build::store(config)?;
+    let output = build::output(config)?;
+    // Bound first: while the store is looked at the kernel holds what arrives.
+    let service = Service::start(&build::settings(config)?, store.clone(), output.clone()).await?;
+    tracing::info!(
+        node = config.node,
+        version = env!("CARGO_PKG_VERSION"),
+        listen = ?service.addresses,
+        http = ?service.http,
+        store = store.describe(),
+        output = output.describe(),
+        "started"
+    );
+    match store.check().await {
+        Ok(()) => {}
+        Err(error @ StoreError::Refused { .. }) => {
+            service.drain(Duration::ZERO).await;
+            return Err(error.into());
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the store is not there yet; events wait in this node");
+        }
+    }
+    Ok(service)
+}
+
+async fn serve(
+    mut service: Service,
+    requests: &mut tokio::sync::mpsc::UnboundedReceiver<Request>,
+    reload: impl Fn(),
+    drain_timeout: Duration,
+) -> anyhow::Result<()> {
+    let watchdog = tokio::spawn(systemd::feed_watchdog(service.progress.clone()));
+    systemd::notify(&[NotifyState::Ready]);
+    let failure = loop {
+        tokio::select! {
+            request = requests.recv() => match request {
+                Some(Request::Reload) => reload(),
+                Some(Request::Drain) | None => break None,
+            },
+            failure = service.failed() => break Some(failure),
+        }
+    };
+    systemd::notify(&[NotifyState::Stopping]);
+    tracing::info!("draining");
+    let totals = service.drain(drain_timeout).await;
+    watchdog.abort();
+    tell(&totals);
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+fn tell(totals: &LedgerTotals) {
+    let LedgerTotals {
+        received,
+        recorded,
+        queued,
+        ..
+    } = *totals;
+    let rejected: u64 = totals.rejected.iter().sum();
+    let dropped: u64 = totals.dropped.iter().sum();
+    tracing::info!(received, recorded, rejected, dropped, queued, "stopped");
+}

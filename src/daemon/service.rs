@@ -1,0 +1,283 @@
+//! [`Service`]: the parts of a node, running.
+//!
+//! It owns the threads and tasks. They stop in the order of the data: first the listeners, which read what the
+//! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker lets go
+//! of its claims meanwhile.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::Partitions;
+use crate::flush::{FlushSettings, Worker};
+use crate::http::{self, Health};
+use crate::ingest::{
+    ArrivalStamps, BindError, Budget, Listener, ListenerSettings, QUEUED_BATCHES, Receiver,
+    Recorder, RecorderSettings, Sieve, SieveSettings,
+};
+use crate::output::Output;
+use crate::store::Store;
+use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
+
+/// How a node behaves.
+#[derive(Debug, Clone)]
+pub struct ServiceSettings {
+    /// Where events come in.
+    pub listen: Vec<SocketAddr>,
+    /// The receive buffer of each socket, in bytes.
+    pub receive_buffer: u64,
+    /// The threads that read each socket.
+    pub threads: usize,
+    /// The longest datagram that is read whole, in bytes.
+    pub datagram_max: usize,
+    /// What the listeners accept.
+    pub sieve: SieveSettings,
+    /// How the listeners behave.
+    pub listener: ListenerSettings,
+    /// How the recorders behave.
+    pub recorder: RecorderSettings,
+    /// The users that the recorders remember together.
+    pub users_remembered_max: usize,
+    /// How the worker behaves.
+    pub flush: FlushSettings,
+    /// Where health and metrics are told.
+    pub http: Option<SocketAddr>,
+}
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A UDP socket cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The HTTP address cannot be had.
+    #[error("cannot listen on {address} (http.listen): {source}")]
+    BindHttp {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The system gives no address or no thread.
+    #[error("cannot start: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A part of the node ended that should not have.
+#[derive(Debug, thiserror::Error)]
+#[error("a part of the node failed: {0}")]
+pub struct PartFailed(#[from] tokio::task::JoinError);
+
+/// The parts of a node, running.
+#[derive(Debug)]
+pub struct Service {
+    /// Where the node listens for events, with the ports that the system chose.
+    pub addresses: Vec<SocketAddr>,
+    /// Where it tells its health.
+    pub http: Option<SocketAddr>,
+    /// What became of the events.
+    pub ledger: Arc<Ledger>,
+    /// All other figures.
+    pub metrics: Arc<Metrics>,
+    /// The signs of life.
+    pub progress: Progress,
+    /// Listeners and recorders. They end when everything is recorded.
+    ingest: JoinSet<()>,
+    /// The worker.
+    flush: JoinSet<()>,
+    /// The HTTP server.
+    side: JoinSet<()>,
+    stop: CancellationToken,
+    stop_side: CancellationToken,
+    abandon: CancellationToken,
+}
+
+impl Service {
+    /// Binds the sockets and starts all parts. Must be called inside a tokio runtime.
+    pub async fn start(
+        settings: &ServiceSettings,
+        store: Arc<dyn Store>,
+        output: Arc<dyn Output>,
+    ) -> Result<Self, StartError> {
+        let ledger = Arc::new(Ledger::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        // Nothing is known against either yet.
+        metrics.store_up.set(1);
+        metrics.output_up.set(1);
+        let mut service = Self {
+            addresses: Vec::new(),
+            http: None,
+            ledger,
+            metrics,
+            progress: Progress::default(),
+            ingest: JoinSet::new(),
+            flush: JoinSet::new(),
+            side: JoinSet::new(),
+            stop: CancellationToken::new(),
+            stop_side: CancellationToken::new(),
+            abandon: CancellationToken::new(),
+        };
+        service.start_http(settings.http, &store).await?;
+        let receivers = service.bind(settings)?;
+        let recorders = service.start_recorders(settings, &store);
+        service.start_listeners(settings, receivers, &recorders);
+        let worker = Worker {
+            store,
+            output,
+            partitions: settings.sieve.partitions,
+            settings: settings.flush,
+            metrics: Arc::clone(&service.metrics),
+            heartbeat: service.progress.watch("the flush worker"),
+            stop: service.stop.clone(),
+        };
+        service.flush.spawn(worker.run());
+        Ok(service)
+    }
+
+    async fn start_http(
+        &mut self,
+        address: Option<SocketAddr>,
+        store: &Arc<dyn Store>,
+    ) -> Result<(), StartError> {
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| StartError::BindHttp { address, source })?;
+        self.http = Some(listener.local_addr()?);
+        let health = Health {
+            store: Arc::clone(store),
+            metrics: Arc::clone(&self.metrics),
+            progress: self.progress.clone(),
+            draining: self.stop.clone(),
+        };
+        let stop = self.stop_side.clone();
+        self.side.spawn(async move {
+            if let Err(error) = http::serve(listener, health, stop).await {
+                tracing::error!(%error, "the HTTP server ended");
+            }
+        });
+        Ok(())
+    }
+
+    fn bind(&mut self, settings: &ServiceSettings) -> Result<Vec<Receiver>, StartError> {
+        let mut receivers = Vec::new();
+        for &address in &settings.listen {
+            let socket = crate::ingest::bind(
+                address,
+                settings.receive_buffer,
+                settings.listener.read_timeout(),
+            )?;
+            self.addresses.extend(socket.local_addr()?.as_socket());
+            // Threads share one socket: a single sender is one flow, which several sockets would not spread.
+            for _ in 1..settings.threads {
+                receivers.push(Receiver::sharing(
+                    socket.try_clone()?,
+                    settings.datagram_max,
+                ));
+            }
+            receivers.push(Receiver::new(socket, settings.datagram_max));
+        }
+        Ok(receivers)
+    }
+
+    fn start_recorders(
+        &mut self,
+        settings: &ServiceSettings,
+        store: &Arc<dyn Store>,
+    ) -> Vec<mpsc::Sender<crate::event::Batch>> {
+        let budget = Arc::new(Budget::new(settings.users_remembered_max));
+        let partitions: Partitions = settings.sieve.partitions;
+        let start = |partition: crate::event::Partition| {
+            let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
+            let recorder = Recorder::new(
+                partition,
+                settings.recorder,
+                receiver,
+                Arc::clone(store),
+                Arc::clone(&budget),
+                Arc::clone(&self.ledger),
+                Arc::clone(&self.metrics),
+                self.progress
+                    .watch(format!("the recorder of partition {}", partition.index())),
+                self.abandon.clone(),
+            );
+            self.ingest.spawn(recorder.run());
+            sender
+        };
+        partitions.iter().map(start).collect()
+    }
+
+    fn start_listeners(
+        &mut self,
+        settings: &ServiceSettings,
+        receivers: Vec<Receiver>,
+        recorders: &[mpsc::Sender<crate::event::Batch>],
+    ) {
+        let stamps = Arc::new(ArrivalStamps::default());
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let listener = Listener {
+                receiver,
+                sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)),
+                settings: settings.listener,
+                recorders: recorders.to_vec(),
+                ledger: Arc::clone(&self.ledger),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.progress.watch(format!("listener {index}")),
+                stop: self.stop.clone(),
+            };
+            self.ingest.spawn_blocking(move || listener.run());
+        }
+    }
+
+    /// Waits until a part ends by itself, which only happens when it fails.
+    pub async fn failed(&mut self) -> PartFailed {
+        loop {
+            let ended = tokio::select! {
+                Some(ended) = self.ingest.join_next() => ended,
+                Some(ended) = self.flush.join_next() => ended,
+                else => std::future::pending().await,
+            };
+            if let Err(error) = ended {
+                return error.into();
+            }
+        }
+    }
+
+    /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and lets go of all
+    /// claims. Answers what became of all events.
+    pub async fn drain(mut self, within: Duration) -> LedgerTotals {
+        self.stop.cancel();
+        let deadline = tokio::time::sleep(within);
+        tokio::pin!(deadline);
+        let mut in_time = true;
+        loop {
+            tokio::select! {
+                ended = self.ingest.join_next() => match ended {
+                    None => break,
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => tracing::error!(%error, "a part of the node failed"),
+                },
+                () = &mut deadline, if in_time => {
+                    in_time = false;
+                    tracing::error!(
+                        events = self.ledger.totals().queued,
+                        "cannot record what is queued within input.drain_timeout; giving it up"
+                    );
+                    self.abandon.cancel();
+                }
+            }
+        }
+        while self.flush.join_next().await.is_some() {}
+        self.stop_side.cancel();
+        // A client that keeps its connection open does not keep the node.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.side.join_next()).await;
+        self.ledger.totals()
+    }
+}

@@ -1,0 +1,206 @@
+//! `eds demo`: the whole way of an event in one process, at once, with nothing to install.
+//!
+//! Five lines go over real UDP to a real node with the memory store; the node is set to close a minute
+//! sooner than a service would. What it writes is printed, with the sets that it came from.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use crate::daemon::{Service, ServiceSettings};
+use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
+use crate::flush::FlushSettings;
+use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::output::line_protocol::Points;
+use crate::output::{Output, SealedCounts, WriteError, Written};
+use crate::store::memory::{MemoryStore, OpenSets, system_clock};
+
+/// Series, user, and nanoseconds from the start of the minute: the events of the example that the service
+/// began with.
+const EVENTS: [(&str, &str, i64); 5] = [
+    (
+        "event_type=http-5xx,product=productA",
+        "testusername1",
+        27_352_348_928,
+    ),
+    (
+        "event_type=os_error,product=productA",
+        "testusername2",
+        27_352_348_928,
+    ),
+    (
+        "event_type=browser_error,product=productB",
+        "testusername3",
+        27_352_348_928,
+    ),
+    (
+        "event_type=browser_error,product=productB",
+        "testusername4",
+        27_352_348_928,
+    ),
+    (
+        "event_type=http-5xx,product=productA",
+        "testusername1",
+        27_352_348_930,
+    ),
+];
+/// Three series.
+const SERIES: usize = 3;
+/// If it takes longer than this, something is wrong.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MINUTE_NANOS: i64 = 60_000_000_000;
+
+/// An output that hands the counts to the demo.
+#[derive(Debug)]
+struct Handover(mpsc::UnboundedSender<Vec<SealedCounts>>);
+
+#[async_trait]
+impl Output for Handover {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
+        // When the demo has gone, nobody wants them.
+        let _ = self.0.send(counts.to_vec());
+        Ok(Written::default())
+    }
+
+    fn describe(&self) -> String {
+        "the demo".to_owned()
+    }
+}
+
+/// Runs the demo and prints it to standard output.
+pub fn run() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let shown = runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, show())
+            .await
+            .context("the demo took too long")?
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    shown
+}
+
+async fn show() -> anyhow::Result<()> {
+    let partitions = Partitions::new(NonZeroU16::MIN);
+    let store = Arc::new(MemoryStore::new(
+        "demo",
+        partitions,
+        Duration::from_secs(7200),
+        1 << 30,
+        system_clock(),
+    ));
+    let (sender, mut points) = mpsc::unbounded_channel();
+    let settings = settings(partitions);
+    let service = Service::start(&settings, store.clone(), Arc::new(Handover(sender))).await?;
+    let address = *service.addresses.first().context("no socket")?;
+    println!("A node listens on UDP {address}, with the memory store.\n");
+
+    let now = chrono::Utc::now()
+        .timestamp_nanos_opt()
+        .context("a clock beyond 2262")?;
+    let minute = Minute::of_nanos(now - MINUTE_NANOS);
+    let mut datagram = String::new();
+    for (series, user, offset) in EVENTS {
+        writeln!(
+            datagram,
+            "{series} value={user} {}",
+            minute.start_nanos() + offset
+        )?;
+    }
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
+    println!("It is sent five events of the minute just past:\n\n{datagram}");
+
+    while service.ledger.totals().recorded < EVENTS.len() as u64 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    println!("It records them in sets, which make copies and repetitions harmless:\n");
+    for OpenSets {
+        series,
+        users,
+        events,
+    } in store.open_sets(minute)
+    {
+        println!("{minute}:unique_user:{series} = {{{}}}", users.join(", "));
+        println!(
+            "{minute}:cumulative_user:{series} = {{{}}}",
+            events.join(", ")
+        );
+    }
+
+    println!(
+        "\nThe minute is over; when nothing comes any more it is closed, and this is written:\n"
+    );
+    let mut counts = Vec::new();
+    while counts.len() < SERIES {
+        counts.extend(points.recv().await.context("the node ended")?);
+    }
+    let place = |count: &SealedCounts| {
+        EVENTS
+            .iter()
+            .position(|(series, ..)| *series == count.series)
+    };
+    counts.sort_by_key(place);
+    for count in &counts {
+        print!("{}", Points::of(count)?);
+    }
+    println!(
+        "\nThe first number of a series is how many different users had the event, the second how many events \
+         there were."
+    );
+    service.drain(Duration::from_secs(5)).await;
+    Ok(())
+}
+
+/// The defaults of the service, but for a minute that closes a second after its last event.
+fn settings(partitions: Partitions) -> ServiceSettings {
+    let window = Window::new(Duration::from_secs(3600), Duration::from_secs(60));
+    ServiceSettings {
+        listen: vec![(Ipv4Addr::LOCALHOST, 0).into()],
+        receive_buffer: 64 * 1024,
+        threads: 1,
+        datagram_max: 64 * 1024,
+        sieve: SieveSettings {
+            rules: LineRules {
+                user_field: "value".to_owned(),
+                precision: Precision::Nanoseconds,
+                measurement_tag: None,
+                limits: LineLimits {
+                    line: 8192,
+                    series: 1024,
+                    tag: 256,
+                    user: 256,
+                },
+            },
+            window,
+            partitions,
+            limits: QueueLimits {
+                events: 1000,
+                bytes: 1 << 20,
+            },
+        },
+        listener: ListenerSettings {
+            linger: Duration::from_millis(100),
+            partitions,
+        },
+        recorder: RecorderSettings {
+            window,
+            series_max: 1000,
+        },
+        users_remembered_max: 1000,
+        flush: FlushSettings {
+            interval: Duration::from_millis(200),
+            grace: Duration::from_secs(1),
+            max_hold: Duration::from_secs(60),
+            lease: Duration::from_secs(30),
+            write_counts_max: 2500,
+        },
+        http: None,
+    }
+}

@@ -1,0 +1,109 @@
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`.
+//!
+//! `/healthz` says whether the process should live: it fails when a worker stands still. `/readyz` says whether it
+//! should be sent events: it fails, with reasons, while the store is away and while the node drains. An output
+//! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::Store;
+use crate::telemetry::{Metrics, Progress};
+
+/// How long a worker may stand still before the process is unhealthy.
+pub const STALLED_AFTER: Duration = Duration::from_secs(30);
+/// How long the store may take to answer before the node is not ready.
+const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// What the answers are made from.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// Asked whether it is there.
+    pub store: Arc<dyn Store>,
+    /// Told on `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// The signs of life of the workers.
+    pub progress: Progress,
+    /// Cancelled when the node drains.
+    pub draining: CancellationToken,
+}
+
+#[derive(Debug, Serialize)]
+struct Readiness {
+    ready: bool,
+    reasons: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Serves until `stop` is cancelled.
+pub async fn serve(
+    listener: TcpListener,
+    health: Health,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(health);
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+async fn healthz(State(health): State<Health>) -> Response {
+    let stalled = health.progress.stalled(STALLED_AFTER);
+    if stalled.is_empty() {
+        (StatusCode::OK, "ok\n").into_response()
+    } else {
+        let text = format!("standing still: {}\n", stalled.join(", "));
+        (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+    }
+}
+
+async fn readyz(State(health): State<Health>) -> Response {
+    let mut reasons = Vec::new();
+    let mut warnings = Vec::new();
+    match tokio::time::timeout(STORE_ANSWERS_WITHIN, health.store.check()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => reasons.push(error.to_string()),
+        Err(_) => reasons.push("store is unavailable: no answer".to_owned()),
+    }
+    if health.draining.is_cancelled() {
+        reasons.push("the node is shutting down".to_owned());
+    }
+    for worker in health.progress.stalled(STALLED_AFTER) {
+        reasons.push(format!("{worker} stands still"));
+    }
+    if health.metrics.output_up.get() == 0 {
+        warnings.push("the output takes no points; counts wait in the store".to_owned());
+    }
+    let readiness = Readiness {
+        ready: reasons.is_empty(),
+        reasons,
+        warnings,
+    };
+    let status = if readiness.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let body = serde_json::to_string(&readiness).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    match health.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
