@@ -42,7 +42,7 @@ pub fn run(
                 );
             }
             Err(errors) => {
-                tracing::error!(%errors, "the configuration has mistakes; nothing reloaded")
+                tracing::error!(%errors, "the configuration has mistakes; nothing reloaded");
             }
         };
         let service = start(config).await?;

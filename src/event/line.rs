@@ -183,35 +183,19 @@ impl Parser {
         loop {
             let start = at;
             let equals = scan_until(line, at, |byte| matches!(byte, b'=' | b',' | b' '))?;
-            if line.get(equals) != Some(&b'=') {
-                if start == 0 && equals > 0 {
-                    self.check_tag_length(equals)?;
-                    if self.measurement_tag.is_some() {
-                        self.tags.push(Tag {
-                            key: TagKey::Measurement,
-                            value: 0..equals,
-                        });
-                    }
-                } else {
-                    return Err(Rejection::TagMalformed);
+            if line.get(equals) == Some(&b'=') {
+                at = self.scan_tag(line, start, equals)?;
+            } else if start == 0 && equals > 0 {
+                self.check_tag_length(equals)?;
+                if self.measurement_tag.is_some() {
+                    self.tags.push(Tag {
+                        key: TagKey::Measurement,
+                        value: 0..equals,
+                    });
                 }
                 at = equals;
             } else {
-                if equals == start {
-                    return Err(Rejection::TagKeyEmpty);
-                }
-                let value = equals + 1;
-                let end = scan_until(line, value, |byte| matches!(byte, b'=' | b',' | b' '))?;
-                if end == value || line.get(end) == Some(&b'=') {
-                    return Err(Rejection::TagMalformed);
-                }
-                self.check_tag_length(equals - start)?;
-                self.check_tag_length(end - value)?;
-                self.tags.push(Tag {
-                    key: TagKey::Input(start..equals),
-                    value: value..end,
-                });
-                at = end;
+                return Err(Rejection::TagMalformed);
             }
             match line.get(at) {
                 Some(b',') => at += 1,
@@ -223,6 +207,25 @@ impl Parser {
         } else {
             Ok(at)
         }
+    }
+
+    /// Takes in the tag whose key is from `start` to `equals`; returns where its value ends.
+    fn scan_tag(&mut self, line: &[u8], start: usize, equals: usize) -> Result<usize, Rejection> {
+        if equals == start {
+            return Err(Rejection::TagKeyEmpty);
+        }
+        let value = equals + 1;
+        let end = scan_until(line, value, |byte| matches!(byte, b'=' | b',' | b' '))?;
+        if end == value || line.get(end) == Some(&b'=') {
+            return Err(Rejection::TagMalformed);
+        }
+        self.check_tag_length(equals - start)?;
+        self.check_tag_length(end - value)?;
+        self.tags.push(Tag {
+            key: TagKey::Input(start..equals),
+            value: value..end,
+        });
+        Ok(end)
     }
 
     const fn check_tag_length(&self, bytes: usize) -> Result<(), Rejection> {
@@ -428,9 +431,9 @@ fn skip_spaces(line: &[u8], at: usize) -> usize {
 
 fn has_control_character(text: &str) -> bool {
     // The common case first, in a form that the compiler turns into vector code.
-    let ascii = text
-        .bytes()
-        .fold(false, |found, byte| found | (byte < 0x20) | (byte == 0x7f));
+    let ascii = text.bytes().fold(0_u8, |found, byte| {
+        found | u8::from(byte < 0x20) | u8::from(byte == 0x7f)
+    }) != 0;
     ascii || (!text.is_ascii() && text.chars().any(char::is_control))
 }
 

@@ -7,7 +7,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause that is chosen here.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The longest pause that a server may ask for.
-const ASKED_MAX: Duration = Duration::from_mins(1);
+const ASKED_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of the output's health.
 #[derive(Debug, Default)]

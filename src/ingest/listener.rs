@@ -81,7 +81,7 @@ impl Listener {
             match self.receiver.wait() {
                 Ok(true) => self.take_in(),
                 Ok(false) => {}
-                Err(error) => self.failed(&error),
+                Err(error) => pause_after(&error),
             }
             let now = Instant::now();
             if now - swept >= sweep_interval {
@@ -166,11 +166,6 @@ impl Listener {
         true
     }
 
-    fn failed(&self, error: &io::Error) {
-        tracing::error!(%error, "cannot read from the socket; trying again");
-        std::thread::sleep(FAILED_PAUSE);
-    }
-
     /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
     fn drain(mut self) {
         let until = Instant::now() + DRAIN_MAX;
@@ -180,7 +175,7 @@ impl Listener {
                 Ok(true) => self.take_in(),
                 Ok(false) => break,
                 Err(error) => {
-                    self.failed(&error);
+                    pause_after(&error);
                     break;
                 }
             }
@@ -198,4 +193,9 @@ impl Listener {
             }
         }
     }
+}
+
+fn pause_after(error: &io::Error) {
+    tracing::error!(%error, "cannot read from the socket; trying again");
+    std::thread::sleep(FAILED_PAUSE);
 }

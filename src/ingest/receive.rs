@@ -15,6 +15,7 @@ use socket2::{MaybeUninitSlice, Socket};
 
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
+const BATCH_LEN: libc::c_uint = 64;
 /// Linux' number of the socket option that tells a socket's memory, and the place of the drop counter in it.
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
@@ -130,7 +131,7 @@ impl Receiver {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                BATCH_LEN,
                 flags,
                 std::ptr::null_mut(),
             )
@@ -206,6 +207,7 @@ fn kernel_drops(socket: &Socket) -> Option<u32> {
 
 /// Sets the receive buffer beyond the system's limit, which needs `CAP_NET_ADMIN`.
 pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of_val(&bytes)).map_err(io::Error::other)?;
     // SAFETY: the kernel reads a c_int from the pointer, and its size is given.
     let result = unsafe {
         libc::setsockopt(
@@ -213,7 +215,7 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
             libc::SOL_SOCKET,
             libc::SO_RCVBUFFORCE,
             (&raw const bytes).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
+            len,
         )
     };
     if result == 0 {

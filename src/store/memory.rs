@@ -187,11 +187,11 @@ impl PartitionState {
         }
     }
 
-    fn grant(&mut self, node: &str, minute: Minute, now_us: i64, lease: Duration) -> String {
+    fn grant(&mut self, node: &str, minute: Minute, micros: i64, lease: Duration) -> String {
         let last = self.claims.get(&minute).map_or(0, |held| held.number);
-        let number = now_us.max(last + 1);
+        let number = micros.max(last + 1);
         let token = format!("{node}|{number}");
-        let deadline_ms = deadline(now_us.div_euclid(1000), lease);
+        let deadline_ms = deadline(micros.div_euclid(1000), lease);
         self.claims.insert(
             minute,
             Held {
@@ -285,8 +285,8 @@ impl Store for MemoryStore {
         index: Partition,
         request: &ClaimRequest,
     ) -> Result<Vec<Claim>, StoreError> {
-        let now_us = (self.clock)();
-        let now_ms = now_us.div_euclid(1000);
+        let micros = (self.clock)();
+        let now_ms = micros.div_euclid(1000);
         let partition = &mut self.lock().partitions[index.index()];
         partition.forget_expired(now_ms);
         let mut granted = Vec::new();
@@ -298,7 +298,7 @@ impl Store for MemoryStore {
             .take(request.lapsed_max)
             .collect();
         for minute in lapsed {
-            let token = partition.grant(&self.node, minute, now_us, request.lease);
+            let token = partition.grant(&self.node, minute, micros, request.lease);
             granted.push(Claim {
                 partition: index,
                 minute,
@@ -313,7 +313,7 @@ impl Store for MemoryStore {
             } else if minute.end_millis() > now_ms || finished >= request.finished_max {
                 break;
             } else if partition.is_finished(minute, now_ms, request) {
-                let token = partition.grant(&self.node, minute, now_us, request.lease);
+                let token = partition.grant(&self.node, minute, micros, request.lease);
                 partition.waiting.remove(&minute);
                 if let Some(state) = partition.minutes.get_mut(&minute) {
                     state.quiet = None;

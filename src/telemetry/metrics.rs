@@ -13,197 +13,83 @@ use prometheus_client::registry::Registry;
 use super::{DropReason, Ledger};
 use crate::event::Rejection;
 
-/// All that the service counts and measures, beside the [`Ledger`].
-#[derive(Debug)]
-pub struct Metrics {
+macro_rules! metrics {
+    ($($(#[doc = $help:literal])+ $field:ident: $kind:ident = $metric:expr;)*) => {
+        /// All that the service counts and measures, beside the [`Ledger`].
+        #[derive(Debug)]
+        pub struct Metrics {
+            $($(#[doc = $help])+ pub $field: $kind,)*
+            registry: Registry,
+        }
+
+        impl Metrics {
+            /// Metrics of a node, all zero, that tell the ledger too. Each is named as its field is, with `eds_`
+            /// in front, and has the field's documentation as its help.
+            #[must_use]
+            pub fn new(ledger: Arc<Ledger>) -> Self {
+                let mut registry = Registry::with_prefix("eds");
+                registry.register_collector(Box::new(LedgerCollector(ledger)));
+                $(
+                    let $field: $kind = $metric;
+                    let help = concat!($($help),+).trim().trim_end_matches('.');
+                    registry.register(stringify!($field), help, $field.clone());
+                )*
+                Self { $($field,)* registry }
+            }
+        }
+    };
+}
+
+metrics! {
     /// Datagrams read from the sockets.
-    pub datagrams_received: Counter,
+    datagrams_received: Counter = Counter::default();
     /// Datagrams that the kernel dropped because a receive buffer was full.
-    pub kernel_drops: Counter,
+    kernel_drops: Counter = Counter::default();
     /// Attempts to record that failed and are made again.
-    pub record_failures: Counter,
+    record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.
-    pub record_seconds: Histogram,
+    record_seconds: Histogram = latency();
     /// Users that were not sent to the store again.
-    pub users_spared: Counter,
+    users_spared: Counter = Counter::default();
     /// Claims that this node took.
-    pub claims: Counter,
+    claims: Counter = Counter::default();
     /// Claims among them that another node, or an earlier life of this one, had let lapse.
-    pub claims_taken_over: Counter,
+    claims_taken_over: Counter = Counter::default();
     /// Claims that were taken over from this node while it worked on them.
-    pub claims_lost: Counter,
+    claims_lost: Counter = Counter::default();
     /// Series of a minute whose counts this node fixed.
-    pub series_counted: Counter,
+    series_counted: Counter = Counter::default();
     /// Events that came after the counts of their minute and series were fixed.
-    pub events_late: Counter,
-    /// Points that the output confirmed. A point that was written twice counts twice.
-    pub points_sent: Counter,
+    events_late: Counter = Counter::default();
+    /// Points that the output confirmed; one that was written twice counts twice.
+    points_sent: Counter = Counter::default();
     /// Points that the output refused and that are set aside.
-    pub points_set_aside: Counter,
+    points_set_aside: Counter = Counter::default();
     /// Points that the output refused and for which there was no room either: in the log only.
-    pub points_discarded: Counter,
+    points_discarded: Counter = Counter::default();
     /// Writes that failed and are made again.
-    pub write_failures: Counter,
+    write_failures: Counter = Counter::default();
     /// How long writes took, failed ones included, in seconds.
-    pub write_seconds: Histogram,
+    write_seconds: Histogram = latency();
     /// From the end of a minute until this node sent its last point, in seconds.
-    pub publish_delay_seconds: Histogram,
+    publish_delay_seconds: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 13));
     /// Minutes times partitions that wait for being claimed, open ones included.
-    pub minutes_waiting: Gauge,
+    minutes_waiting: Gauge = Gauge::default();
     /// Minutes times partitions that are claimed by any node.
-    pub minutes_claimed: Gauge,
-    /// Counts that are set aside, in the store.
-    pub counts_set_aside: Gauge,
+    minutes_claimed: Gauge = Gauge::default();
+    /// Counts that are set aside in the store.
+    counts_set_aside: Gauge = Gauge::default();
     /// 1 while the store answers this node.
-    pub store_up: Gauge,
+    store_up: Gauge = Gauge::default();
     /// 1 while the output takes what this node writes.
-    pub output_up: Gauge,
-    registry: Registry,
+    output_up: Gauge = Gauge::default();
+}
+
+fn latency() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
 impl Metrics {
-    /// Metrics of a node, all zero, that tell the ledger too.
-    #[must_use]
-    pub fn new(ledger: Arc<Ledger>) -> Self {
-        let mut registry = Registry::with_prefix("eds");
-        registry.register_collector(Box::new(LedgerCollector(ledger)));
-        let latency = || Histogram::new(exponential_buckets(0.001, 2.0, 15));
-        let metrics = Self {
-            datagrams_received: Counter::default(),
-            kernel_drops: Counter::default(),
-            record_failures: Counter::default(),
-            record_seconds: latency(),
-            users_spared: Counter::default(),
-            claims: Counter::default(),
-            claims_taken_over: Counter::default(),
-            claims_lost: Counter::default(),
-            series_counted: Counter::default(),
-            events_late: Counter::default(),
-            points_sent: Counter::default(),
-            points_set_aside: Counter::default(),
-            points_discarded: Counter::default(),
-            write_failures: Counter::default(),
-            write_seconds: latency(),
-            publish_delay_seconds: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
-            minutes_waiting: Gauge::default(),
-            minutes_claimed: Gauge::default(),
-            counts_set_aside: Gauge::default(),
-            store_up: Gauge::default(),
-            output_up: Gauge::default(),
-            registry: Registry::default(),
-        };
-        let mut counter = |name: &str, help: &str, counter: &Counter| {
-            registry.register(name, help, counter.clone());
-        };
-        counter(
-            "datagrams_received",
-            "Datagrams read from the sockets",
-            &metrics.datagrams_received,
-        );
-        counter(
-            "kernel_drops",
-            "Datagrams dropped by the kernel: receive buffer full",
-            &metrics.kernel_drops,
-        );
-        counter(
-            "record_failures",
-            "Failed attempts to record, made again",
-            &metrics.record_failures,
-        );
-        counter(
-            "users_spared",
-            "Users not sent to the store again",
-            &metrics.users_spared,
-        );
-        counter("claims", "Minutes of a partition claimed", &metrics.claims);
-        counter(
-            "claims_taken_over",
-            "Claims taken over after their lease",
-            &metrics.claims_taken_over,
-        );
-        counter(
-            "claims_lost",
-            "Claims lost to another node",
-            &metrics.claims_lost,
-        );
-        counter(
-            "series_counted",
-            "Series of a minute whose counts were fixed",
-            &metrics.series_counted,
-        );
-        counter(
-            "events_late",
-            "Events after the counts of their minute were fixed",
-            &metrics.events_late,
-        );
-        counter(
-            "points_sent",
-            "Points confirmed by the output",
-            &metrics.points_sent,
-        );
-        counter(
-            "points_set_aside",
-            "Points refused by the output and set aside",
-            &metrics.points_set_aside,
-        );
-        counter(
-            "points_discarded",
-            "Points refused and not kept, see the log",
-            &metrics.points_discarded,
-        );
-        counter(
-            "write_failures",
-            "Failed writes, made again",
-            &metrics.write_failures,
-        );
-        let mut gauge = |name: &str, help: &str, gauge: &Gauge| {
-            registry.register(name, help, gauge.clone());
-        };
-        gauge(
-            "minutes_waiting",
-            "Minutes times partitions not claimed yet",
-            &metrics.minutes_waiting,
-        );
-        gauge(
-            "minutes_claimed",
-            "Minutes times partitions claimed",
-            &metrics.minutes_claimed,
-        );
-        gauge(
-            "counts_set_aside",
-            "Counts set aside in the store",
-            &metrics.counts_set_aside,
-        );
-        gauge("store_up", "1 while the store answers", &metrics.store_up);
-        gauge(
-            "output_up",
-            "1 while the output takes points",
-            &metrics.output_up,
-        );
-        let mut histogram = |name: &str, help: &str, histogram: &Histogram| {
-            registry.register(name, help, histogram.clone());
-        };
-        histogram(
-            "record_seconds",
-            "Time until a batch was recorded",
-            &metrics.record_seconds,
-        );
-        histogram(
-            "write_seconds",
-            "Time of a write to the output",
-            &metrics.write_seconds,
-        );
-        histogram(
-            "publish_delay_seconds",
-            "Time from a minute's end to its last point",
-            &metrics.publish_delay_seconds,
-        );
-        Self {
-            registry,
-            ..metrics
-        }
-    }
-
     /// All metrics as text, in the format of [`Metrics::CONTENT_TYPE`].
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();

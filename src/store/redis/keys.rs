@@ -11,6 +11,10 @@ use crate::event::{Minute, Partition, Partitions};
 /// How many slots a Redis Cluster has.
 const SLOTS: u32 = 16384;
 
+/// How many numbers are tried for the tag of a partition. One in as many as there are partitions fits, so that
+/// with 1024 of them all of these fail once in e^976 prefixes.
+const TAGS_TRIED: u32 = 1_000_000;
+
 /// The names of all keys under a prefix.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -60,7 +64,7 @@ impl Keys {
 impl PartitionKeys {
     fn new(prefix: &str, index: u32, count: u32) -> Self {
         let stretch = |slot: u32| slot * count / SLOTS;
-        let tag = (0_u32..)
+        let tag = (0..TAGS_TRIED)
             .map(|number| format!("{prefix}:{number}"))
             .find(|tag| stretch(u32::from(slot(tag.as_bytes()))) == index)
             .map(|tag| format!("{{{tag}}}"))
