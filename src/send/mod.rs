@@ -1,9 +1,9 @@
 //! `eds send`: lines from standard input or a seeded synthetic load, over UDP to any number of addresses, with
 //! the truth about what must come out.
 //!
-//! The way of a line: a [`source`] gives it, the [`pacer`] says when, the [`datagram`] takes it in, and a full
-//! datagram is copied to each of the [`targets`], but for the copies that are withheld. The [`truth`] counts a
-//! line when at least one copy of its datagram was sent.
+//! The way of a line: `source` gives it, `pacer` says when, `datagram` takes it in, and `sender` copies a full
+//! datagram to each of the `targets`, but for the copies that are withheld. `truth` counts a line when at least
+//! one copy of its datagram was sent.
 //!
 //! It blocks: one thread that sleeps, reads and sends needs no runtime.
 
@@ -17,6 +17,7 @@ mod realtime;
 mod sender;
 mod shuffle;
 mod source;
+mod start;
 mod summary;
 mod synthetic;
 mod targets;
@@ -30,7 +31,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, SecondsFormat};
 
 pub use draw::{ParseShareError, Share};
-pub use options::{Options, ParseStartError, Start};
+pub use options::Options;
+pub use start::{ParseStartError, Start};
 pub use summary::Summary;
 pub use truth::NotSimple;
 

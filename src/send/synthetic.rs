@@ -182,7 +182,12 @@ mod tests {
             ..plan()
         }))
         .unwrap();
-        assert_eq!(first, "golden");
+        let expected = "\
+event_type=type-0,product=product-1 value=user-90 1480876722191110858
+event_type=type-1,product=product-3 value=user-40 1480876791498221708
+event_type=type-4,product=product-4 value=user-37 1480876819028182009
+";
+        assert_eq!(first, expected);
     }
 
     #[test]

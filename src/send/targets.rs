@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn an_address_that_does_not_resolve_is_named() {
-        for to in ["127.0.0.1", "127.0.0.1:notaport", ":::1"] {
+        for to in ["127.0.0.1", "127.0.0.1:notaport", ""] {
             let error = Target::open(to).unwrap_err();
             assert!(error.to_string().contains(to), "{error}");
         }
