@@ -32,17 +32,29 @@ impl Fitness {
             .await
             .map_err(|error| reply::store_error(&error))?;
         check_info(&info)?;
-        let settings: HashMap<String, String> = self
-            .agree()
-            .query_async::<(HashMap<String, String>,)>(connection)
-            .await
-            .map_err(|error| reply::store_error(&error))?
-            .0;
+        let mut settings = self.settings(connection).await?;
+        // Written only where there are none: a Redis over its memory limit refuses writes, and a node that
+        // connects to it then must be able to drain it.
+        if settings.is_empty() {
+            self.propose(connection).await?;
+            settings = self.settings(connection).await?;
+        }
         self.check_settings(&settings)
     }
 
-    /// Writes this node's settings where there are none yet, and reads what holds.
-    fn agree(&self) -> redis::Pipeline {
+    async fn settings(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<HashMap<String, String>, StoreError> {
+        let command = redis::Cmd::hgetall(&self.settings_key);
+        command
+            .query_async(connection)
+            .await
+            .map_err(|error| reply::store_error(&error))
+    }
+
+    /// Writes this node's settings, unless another node was faster.
+    async fn propose(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
         let key = &self.settings_key;
         let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = redis::pipe();
@@ -52,8 +64,10 @@ impl Fitness {
             .ignore();
         pipeline.hset_nx(key, "layout", self.layout).ignore();
         pipeline.hset_nx(key, "retention_ms", retention_ms).ignore();
-        pipeline.hgetall(key);
         pipeline
+            .exec_async(connection)
+            .await
+            .map_err(|error| reply::store_error(&error))
     }
 
     fn check_settings(&self, settings: &HashMap<String, String>) -> Result<(), StoreError> {

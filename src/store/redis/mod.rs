@@ -306,20 +306,12 @@ impl Store for RedisStore {
     }
 
     async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
-        let key = self.keys.probe();
-        let answer: Option<String> = self
-            .drain(async |connection| {
-                ::redis::cmd("SET")
-                    .arg(&key)
-                    .arg(&self.node)
-                    .arg("NX")
-                    .arg("PX")
-                    .arg(millis(lease))
-                    .query_async(connection)
-                    .await
-            })
-            .await?;
-        Ok(answer.is_some())
+        let mut script = scripts::TRY_PROBE.prepare_invoke();
+        script
+            .key(self.keys.probe())
+            .arg(&self.node)
+            .arg(millis(lease));
+        self.invoke(script).await
     }
 
     async fn end_probe(&self) -> Result<(), StoreError> {

@@ -23,5 +23,6 @@ scripts! {
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
     EXTEND, extend_sha1 => "extend.lua";
     SET_ASIDE, set_aside_sha1 => "set_aside.lua";
+    TRY_PROBE, try_probe_sha1 => "try_probe.lua";
     END_PROBE, end_probe_sha1 => "end_probe.lua";
 }
