@@ -1,0 +1,122 @@
+//! The house is kept as ARCHITECTURE.md says: which module may use which, how long a file is, what a file says
+//! of itself.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules that a module may use, beside itself.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("event", &[]),
+    ("config", &[]),
+    ("send", &[]),
+    ("store", &["event"]),
+    ("output", &["event"]),
+    ("telemetry", &["event"]),
+    ("ingest", &["event", "store", "telemetry"]),
+    ("flush", &["event", "store", "output", "telemetry"]),
+    ("http", &["store", "telemetry"]),
+    (
+        "daemon",
+        &["config", "event", "flush", "http", "ingest", "output", "store", "telemetry"],
+    ),
+    ("demo", &["daemon", "event", "flush", "ingest", "output", "store"]),
+    ("cli", &["config", "daemon", "demo", "send"]),
+];
+
+/// A longer file does two things.
+const LINES_MAX: usize = 360;
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    fn walk(directory: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.insert(path, text);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = BTreeMap::new();
+    walk(&root, &mut found);
+    found.into_iter().map(|(path, text)| (path.strip_prefix(&root).unwrap().into(), text)).collect()
+}
+
+/// The top-level module that a file belongs to; `None` for the roots.
+fn module(path: &Path) -> Option<String> {
+    let first = path.iter().next().unwrap().to_str().unwrap();
+    let module = first.strip_suffix(".rs").unwrap_or(first);
+    (!matches!(module, "lib" | "main")).then(|| module.to_owned())
+}
+
+/// The top-level modules that a line of code names by `crate::`.
+fn uses(line: &str) -> Vec<&str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let end = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    code.split("crate::")
+        .skip(1)
+        .flat_map(|rest| {
+            if let Some(list) = rest.strip_prefix('{') {
+                let list = list.split('}').next().unwrap_or_default();
+                list.split(',').map(|item| item.trim()).map(|item| &item[..end(item)]).collect()
+            } else {
+                vec![&rest[..end(rest)]]
+            }
+        })
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn imports_run_downwards_only() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let Some(module) = module(&path) else { continue };
+        let (_, allowed) = MAY_USE
+            .iter()
+            .find(|(name, _)| *name == module)
+            .unwrap_or_else(|| panic!("{module} is not in the table of {}", file!()));
+        for (number, line) in text.lines().enumerate() {
+            for used in uses(line) {
+                let is_module = MAY_USE.iter().any(|(name, _)| *name == used);
+                if is_module && used != module && !allowed.contains(&used) {
+                    wrong.push(format!("src/{}:{}: {used}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "imports that the architecture does not have:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_module_is_in_the_code_map() {
+    let map = include_str!("../ARCHITECTURE.md");
+    for path in sources().keys() {
+        if let Some(module) = module(path) {
+            assert!(map.contains(&format!("`{module}`")), "{module} is not in ARCHITECTURE.md");
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_and_does_one_thing() {
+    for (path, text) in sources() {
+        assert!(text.starts_with("//! "), "src/{} does not say what it is", path.display());
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "src/{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    for (path, text) in sources() {
+        for mark in ["TODO", "FIXME", "XXX", "todo!", "unimplemented!", "dbg!"] {
+            assert!(!text.contains(mark), "src/{} has a {mark}", path.display());
+        }
+    }
+}
