@@ -3,7 +3,7 @@
 //! Owns one client with its pool of connections. It reads no more of an answer than [`ANSWER_BYTES_MAX`].
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, Url};
@@ -138,7 +138,7 @@ impl Post for Http {
         };
         match reply {
             Ok(reply) => judge(self.dialect, &reply),
-            Err(error) => Answer::Failed(failure(error.without_url())),
+            Err(error) => Answer::Failed(failure(&error.without_url())),
         }
     }
 }
@@ -165,16 +165,16 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
 }
 
 /// A request that got no answer: mostly a server that is away, sometimes one that must not be trusted.
-fn failure(error: reqwest::Error) -> WriteError {
-    let reason = chain(&error);
-    match tls::fault(&error) {
+fn failure(error: &reqwest::Error) -> WriteError {
+    let reason = chain(error);
+    match tls::fault(error) {
         Some(mend) => WriteError::Misconfigured {
             reason,
             mend: mend.to_owned(),
         },
         None => WriteError::Unavailable {
             reason,
-            retry_after: None::<Duration>,
+            retry_after: None,
         },
     }
 }

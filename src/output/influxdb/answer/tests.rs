@@ -1,0 +1,161 @@
+//! The verdict on every kind of answer.
+
+use super::*;
+
+fn judged(dialect: Dialect, status: u16, text: &str) -> Answer {
+    let retry_after = Some(Duration::from_secs(7));
+    judge(
+        dialect,
+        &Reply {
+            status,
+            retry_after,
+            text: text.to_owned(),
+        },
+    )
+}
+
+#[track_caller]
+fn check_mend(dialect: Dialect, status: u16, text: &str, key: &str) {
+    match judged(dialect, status, text) {
+        Answer::Failed(WriteError::Misconfigured { reason, mend }) => {
+            assert!(mend.contains(key), "{mend:?} does not name {key}");
+            assert!(reason.contains(&status.to_string()), "{reason:?}");
+        }
+        other => panic!("{status} {text:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn only_an_empty_success_is_done() {
+    for (status, text) in [(204, ""), (200, ""), (200, "\r\n")] {
+        assert!(
+            matches!(judged(Dialect::V2, status, text), Answer::Done),
+            "{status}"
+        );
+    }
+    check_mend(
+        Dialect::V2,
+        200,
+        "<html>Welcome to nginx!</html>",
+        "output.url",
+    );
+    check_mend(Dialect::V1, 202, "", "output.url");
+}
+
+#[test]
+fn a_server_in_trouble_is_unavailable() {
+    for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+        match judged(Dialect::V1, status, r#"{"error":"timeout"}"#) {
+            Answer::Failed(WriteError::Unavailable {
+                reason,
+                retry_after,
+            }) => {
+                assert_eq!(reason, format!("status {status}: timeout"));
+                assert_eq!(retry_after, Some(Duration::from_secs(7)));
+            }
+            other => panic!("{status}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_body_that_the_server_dislikes_is_rejected_in_its_words() {
+    let partial = r#"{"error":"partial write: unable to parse 'foo': missing fields dropped=0"}"#;
+    for (dialect, status, text, expected) in [
+        (
+            Dialect::V1,
+            400,
+            partial,
+            "partial write: unable to parse 'foo': missing fields dropped=0",
+        ),
+        (
+            Dialect::V2,
+            422,
+            r#"{"code":"unprocessable entity","message":"no"}"#,
+            "no",
+        ),
+        (Dialect::V2, 413, "", "status 413"),
+        // A line that the server quotes has its spaces escaped, and so cannot pose as a fault of the request.
+        (
+            Dialect::V1,
+            400,
+            r"unable to parse 'x,a=database\ is\ required'",
+            r"unable to parse 'x,a=database\ is\ required'",
+        ),
+    ] {
+        match judged(dialect, status, text) {
+            Answer::Rejected { words } => assert_eq!(words, expected),
+            other => panic!("{status} {text:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_misconfiguration_names_the_key_to_look_at() {
+    use Dialect::{V1, V2};
+    check_mend(
+        V1,
+        401,
+        r#"{"error":"authorization failed"}"#,
+        "output.password_file",
+    );
+    check_mend(V1, 403, "", "output.database");
+    check_mend(
+        V1,
+        404,
+        r#"{"error":"database not found: \"x\""}"#,
+        "output.database",
+    );
+    check_mend(V1, 404, "404 page not found", "output.url");
+    check_mend(
+        V2,
+        401,
+        r#"{"code":"unauthorized","message":"unauthorized access"}"#,
+        "output.token_file",
+    );
+    check_mend(V2, 403, "", "output.token_file");
+    check_mend(
+        V2,
+        404,
+        r#"{"code":"not found","message":"bucket \"x\" not found"}"#,
+        "output.bucket",
+    );
+    check_mend(
+        V2,
+        404,
+        r#"{"code":"not found","message":"organization name \"x\" not found"}"#,
+        "output.org",
+    );
+    check_mend(V2, 404, "", "output.url");
+    check_mend(V2, 301, "", "redirects");
+    check_mend(V2, 405, "", "output.url");
+    check_mend(V1, 101, "", "output.url");
+}
+
+#[test]
+fn a_400_about_the_request_is_a_misconfiguration() {
+    check_mend(
+        Dialect::V1,
+        400,
+        r#"{"error":"database is required"}"#,
+        "output.database",
+    );
+    check_mend(
+        Dialect::V2,
+        400,
+        r#"{"message":"Please provide either orgID or org"}"#,
+        "output.org",
+    );
+    check_mend(
+        Dialect::V2,
+        400,
+        "Client sent an HTTP request to an HTTPS server.\n",
+        "https://",
+    );
+    check_mend(
+        Dialect::V2,
+        400,
+        "unsupported path requested: \"/x\"",
+        "output.url",
+    );
+}

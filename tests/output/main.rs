@@ -1,0 +1,116 @@
+//! The outputs against real servers, and against scripted ones for the answers that real ones seldom give.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+mod answers;
+mod influxdb_v1;
+mod requests;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;
+mod v2;
+
+use std::time::Duration;
+
+use event_data_service::event::Minute;
+use event_data_service::output::influxdb::{Api, InfluxDb, Secret, Settings};
+use event_data_service::output::{SealedCounts, WriteError};
+
+/// A password or token that must never be seen in anything that might be logged.
+const SECRET: &str = "hunter2";
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The seeds' minute, 20161204:1118.
+const SEED_MINUTE: Minute = Minute::of_nanos(1_480_876_707_352_348_928);
+const SEED_MINUTE_NANOS: i64 = 1_480_876_680_000_000_000;
+
+fn counts(minute: Minute, series: &str, unique: u64, cumulative: u64) -> SealedCounts {
+    SealedCounts {
+        minute,
+        series: series.to_owned(),
+        unique,
+        cumulative,
+    }
+}
+
+/// As many counts as asked for, all of the seeds' minute: series `n=0`, `n=1`, …
+fn many_counts(number: usize) -> Vec<SealedCounts> {
+    (0..number)
+        .map(|n| counts(SEED_MINUTE, &format!("n={n}"), 1, 2))
+        .collect()
+}
+
+fn settings(url: &str, api: Api) -> Settings {
+    Settings {
+        url: url.to_owned(),
+        api,
+        timeout: TIMEOUT,
+        ca_file: None,
+        batch_lines: 5000,
+    }
+}
+
+fn v1_settings(url: &str, database: &str) -> Settings {
+    settings(
+        url,
+        Api::V1 {
+            database: database.to_owned(),
+            username: None,
+            password: None,
+        },
+    )
+}
+
+fn v1_settings_as(url: &str, database: &str, username: &str, password: &str) -> Settings {
+    let api = Api::V1 {
+        database: database.to_owned(),
+        username: Some(username.to_owned()),
+        password: Some(Secret::from(password.to_owned())),
+    };
+    settings(url, api)
+}
+
+fn v2_settings(url: &str) -> Settings {
+    let token = Some(Secret::from(SECRET.to_owned()));
+    settings(
+        url,
+        Api::V2 {
+            org: "an org".to_owned(),
+            bucket: "b&b".to_owned(),
+            token,
+        },
+    )
+}
+
+/// The output, after a look at whether it keeps its secrets.
+fn output(settings: &Settings) -> InfluxDb {
+    use event_data_service::output::Output as _;
+    let output = InfluxDb::new(settings).unwrap();
+    for shown in [
+        format!("{output:?}"),
+        format!("{settings:?}"),
+        output.describe(),
+    ] {
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
+    output
+}
+
+#[track_caller]
+fn check_unavailable(error: &WriteError) {
+    assert!(matches!(error, WriteError::Unavailable { .. }), "{error:?}");
+    assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
+}
+
+/// A misconfiguration that names the key.
+#[track_caller]
+fn check_misconfigured(error: &WriteError, key: &str) {
+    match error {
+        WriteError::Misconfigured { mend, .. } => assert!(mend.contains(key), "{error:?}"),
+        WriteError::Unavailable { .. } => panic!("{error:?}"),
+    }
+    assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
+}

@@ -1,0 +1,98 @@
+//! What goes over the wire.
+
+use event_data_service::output::Output;
+
+use super::support::scripted::{Deed, Scripted};
+use super::{SECRET, many_counts, output, v1_settings_as, v2_settings};
+
+async fn head_of(server: &Scripted, settings: super::Settings) -> String {
+    assert_eq!(
+        output(&settings)
+            .write(&many_counts(1))
+            .await
+            .unwrap()
+            .refused,
+        []
+    );
+    let request = server.requests().pop().unwrap();
+    assert_eq!(
+        request.body,
+        "unique_user_event,n=0 value=1 1480876680000000000\n\
+         cumulative_user_event,n=0 value=2 1480876680000000000\n",
+    );
+    request.head
+}
+
+#[track_caller]
+fn check_head(head: &str, request_line: &str, authorization: &str) {
+    assert!(head.starts_with(request_line), "{head}");
+    let header = head.lines().find_map(|line| {
+        line.split_once(": ")
+            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+    });
+    assert_eq!(
+        header.map(|(_, value)| value),
+        Some(authorization),
+        "{head}"
+    );
+    assert!(head.contains("user-agent: event-data-service/"), "{head}");
+}
+
+#[tokio::test]
+async fn requests_name_place_precision_and_sender() {
+    let server = Scripted::start(|_| Deed::status(204)).await;
+    let url = server.url();
+    let token = format!("Token {SECRET}");
+    check_head(
+        &head_of(&server, v2_settings(&url)).await,
+        "POST /api/v2/write?bucket=b%26b&org=an+org&precision=ns HTTP/1.1\r\n",
+        &token,
+    );
+    check_head(
+        &head_of(&server, v2_settings(&format!("{url}/below/"))).await,
+        "POST /below/api/v2/write?org=an+org&bucket=b%26b&precision=ns HTTP/1.1\r\n",
+        &token,
+    );
+    check_head(
+        &head_of(
+            &server,
+            v1_settings_as(&url, "d&b", "Aladdin", "open sesame"),
+        )
+        .await,
+        "POST /write?db=d%26b&precision=ns HTTP/1.1\r\n",
+        // The example of RFC 7617.
+        "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",
+    );
+}
+
+#[tokio::test]
+async fn bodies_hold_no_more_lines_than_allowed_and_share_a_connection() {
+    let server = Scripted::start(|_| Deed::status(204)).await;
+    let mut settings = v2_settings(&server.url());
+    settings.batch_lines = 5;
+    let output = output(&settings);
+    for _ in 0..3 {
+        output.write(&many_counts(5)).await.unwrap();
+    }
+    let lines: Vec<_> = server
+        .requests()
+        .iter()
+        .map(|request| request.body.lines().count())
+        .collect();
+    assert_eq!(lines, [4, 4, 2].repeat(3));
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn nothing_to_write_asks_nothing() {
+    let server = Scripted::start(|_| Deed::status(500)).await;
+    assert_eq!(
+        output(&v2_settings(&server.url()))
+            .write(&[])
+            .await
+            .unwrap()
+            .refused,
+        []
+    );
+    assert_eq!(server.requests().len(), 0);
+}

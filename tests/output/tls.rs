@@ -1,0 +1,70 @@
+//! Whom an `https://` output trusts.
+
+use event_data_service::output::Output;
+use event_data_service::output::influxdb::InfluxDb;
+
+use super::support::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
+use super::support::scripted::{Deed, Scripted};
+use super::support::tls::TlsForwarder;
+use super::{check_misconfigured, many_counts, output, v1_settings, v1_settings_as, v2_settings};
+
+#[tokio::test]
+async fn the_named_certificate_is_trusted_and_no_other() {
+    let server = InfluxServer::start_with_auth().await;
+    server.query("", "CREATE DATABASE eds").await;
+    let tls = TlsForwarder::start(server.port(), &["127.0.0.1"]).await;
+    let stranger = TlsForwarder::start(server.port(), &["127.0.0.1"]).await;
+    let mut settings = v1_settings_as(&tls.url(), "eds", ADMIN, ADMIN_PASSWORD);
+
+    let error = output(&settings).write(&many_counts(3)).await.unwrap_err();
+    check_misconfigured(&error, "output.ca_file");
+    settings.ca_file = Some(stranger.ca_file().to_owned());
+    let error = output(&settings).write(&many_counts(3)).await.unwrap_err();
+    check_misconfigured(&error, "output.ca_file");
+    assert!(server.query("eds", "SHOW SERIES").await.is_empty());
+
+    settings.ca_file = Some(tls.ca_file().to_owned());
+    assert_eq!(
+        output(&settings)
+            .write(&many_counts(3))
+            .await
+            .unwrap()
+            .refused,
+        []
+    );
+    let found = server
+        .query("eds", "SELECT count(value) FROM unique_user_event")
+        .await;
+    assert_eq!(found[0]["values"][0][1], 3);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_host_is_not_trusted() {
+    let server = Scripted::start(|_| Deed::status(204)).await;
+    let tls = TlsForwarder::start(server.port(), &["influx.example"]).await;
+    for mut settings in [v1_settings(&tls.url(), "eds"), v2_settings(&tls.url())] {
+        settings.ca_file = Some(tls.ca_file().to_owned());
+        let error = output(&settings).write(&many_counts(1)).await.unwrap_err();
+        check_misconfigured(&error, "output.url");
+    }
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn https_to_a_server_without_tls_is_a_misconfiguration() {
+    let server = InfluxServer::start();
+    let url = server.url().replace("http://", "https://");
+    let error = output(&v1_settings(&url, "eds"))
+        .write(&many_counts(1))
+        .await
+        .unwrap_err();
+    check_misconfigured(&error, "output.url");
+}
+
+#[test]
+fn a_missing_certificate_file_is_named() {
+    let mut settings = v2_settings("https://127.0.0.1:1");
+    settings.ca_file = Some("/does/not/exist.pem".into());
+    let error = InfluxDb::new(&settings).unwrap_err().to_string();
+    assert_eq!(error, "output.ca_file: cannot read /does/not/exist.pem");
+}

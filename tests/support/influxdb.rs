@@ -1,0 +1,91 @@
+//! A real InfluxDB 1.x.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::ports::Server;
+use super::tls::http_client;
+
+pub(crate) const ADMIN: &str = "admin";
+pub(crate) const ADMIN_PASSWORD: &str = "correct horse";
+
+/// A running InfluxDB with nothing in it.
+#[derive(Debug)]
+pub(crate) struct InfluxServer {
+    server: Server,
+    auth: bool,
+}
+
+impl InfluxServer {
+    /// One that asks nobody for a name.
+    pub(crate) fn start() -> Self {
+        Self::start_with(false)
+    }
+
+    /// One that asks for user and password, and knows [`ADMIN`].
+    pub(crate) async fn start_with_auth() -> Self {
+        let server = Self::start_with(true);
+        let create =
+            format!("CREATE USER {ADMIN} WITH PASSWORD '{ADMIN_PASSWORD}' WITH ALL PRIVILEGES");
+        server.query("", &create).await;
+        server
+    }
+
+    fn start_with(auth: bool) -> Self {
+        let server = Server::start("influxd", |port, directory| {
+            let config = directory.join("influxdb.toml");
+            let directory = directory.display();
+            let toml = format!(
+                "reporting-disabled = true\nbind-address = \"127.0.0.1:0\"\n\
+                 [meta]\ndir = \"{directory}/meta\"\n\
+                 [data]\ndir = \"{directory}/data\"\nwal-dir = \"{directory}/wal\"\n\
+                 [monitor]\nstore-enabled = false\n\
+                 [http]\nbind-address = \"127.0.0.1:{port}\"\nauth-enabled = {auth}\nlog-enabled = false\n"
+            );
+            fs::write(&config, toml).unwrap();
+            let mut command = Command::new("influxd");
+            command.arg("run").arg("-config").arg(config);
+            command
+        });
+        Self { server, auth }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.server.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.server.port)
+    }
+
+    /// Asks in `InfluxQL`, as the admin where there is one; times are nanoseconds. Answers the series.
+    pub(crate) async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
+        let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
+        let mut request = http_client()
+            .post(format!("{}/query", self.url()))
+            .query(&query);
+        if self.auth {
+            request = request.basic_auth(ADMIN, Some(ADMIN_PASSWORD));
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        assert!(status.is_success(), "{influxql}: {status} {text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let result = &answer["results"][0];
+        assert!(result.get("error").is_none(), "{influxql}: {text}");
+        result["series"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Writes lines as somebody else would. They must all be accepted.
+    pub(crate) async fn write(&self, database: &str, lines: &'static str) {
+        let query = [("db", database), ("precision", "ns")];
+        let request = http_client()
+            .post(format!("{}/write", self.url()))
+            .query(&query);
+        let response = request.body(lines).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 204);
+    }
+}

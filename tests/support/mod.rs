@@ -1,0 +1,14 @@
+//! Servers for the tests: each test starts its own, on a free port, and fails when that does not work.
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+pub(crate) mod influxdb;
+pub(crate) mod ports;
+pub(crate) mod scripted;
+pub(crate) mod tls;
+pub(crate) mod victoria_metrics;

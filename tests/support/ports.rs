@@ -1,0 +1,79 @@
+//! Free ports, and servers that are started on them.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STARTS_MAX: usize = 5;
+
+/// A TCP port of 127.0.0.1 that nobody listened on a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// A process with a directory of its own. Both end with it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) port: u16,
+    /// Dropped after the process has ended.
+    _directory: TempDir,
+}
+
+impl Server {
+    /// Starts what `command` makes of a port and a directory, and waits until the port accepts connections.
+    /// Another process may take a free port first, so a server that ends at once is tried again elsewhere.
+    pub(crate) fn start(name: &str, command: impl Fn(u16, &Path) -> Command) -> Self {
+        let mut log = String::new();
+        for _ in 0..STARTS_MAX {
+            let directory = tempfile::tempdir().unwrap();
+            let log_path = directory.path().join("log");
+            let log_file = File::create(&log_path).unwrap();
+            let port = free_port();
+            let process = command(port, directory.path())
+                .stdin(Stdio::null())
+                .stdout(log_file.try_clone().unwrap())
+                .stderr(log_file)
+                .spawn()
+                .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+            let mut server = Self {
+                process,
+                port,
+                _directory: directory,
+            };
+            if server.accepts_connections() {
+                return server;
+            }
+            log = std::fs::read_to_string(&log_path).unwrap();
+        }
+        panic!("{name} does not start; its last log:\n{log}");
+    }
+
+    fn accepts_connections(&mut self) -> bool {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline && self.process.try_wait().unwrap().is_none() {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return true;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        false
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
