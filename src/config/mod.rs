@@ -8,6 +8,7 @@
 
 mod check;
 mod effective;
+mod endpoints;
 mod environment;
 mod file;
 mod keys;
@@ -26,14 +27,14 @@ mod tests;
 use std::ffi::OsString;
 
 pub use self::effective::Effective;
+pub use self::endpoints::{
+    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl,
+};
 pub use self::keys::{KEYS, Key, VARIABLE_PREFIX};
 pub use self::kind::Kind;
 pub use self::problem::{ConfigErrors, Problem};
 pub use self::secret::{Pem, Secret};
-pub use self::sections::{
-    Api, Flush, Http, Identity, InfluxDb, Input, Layout, Log, LogFormat, LogLevel, Output,
-    OutputUrl, Precision, Redis, RedisAddress, Store, StoreUrl,
-};
+pub use self::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision};
 pub use self::source::{DEFAULT_FILE, Flags, Origin};
 
 use self::reader::Reader;
@@ -77,13 +78,13 @@ where
     let mut problems = Vec::new();
     let settings = Settings::gather(flags, environment, source::host_name(), &mut problems);
     let Some(settings) = settings else {
-        return Err(ConfigErrors(problems));
+        return Err(ConfigErrors::new(problems));
     };
     let mut reader = Reader::new(&settings, problems);
     let config = build(&mut reader);
     match reader.finish() {
         (problems, _) if problems.is_empty() => Ok((config, Effective(settings))),
-        (problems, _) => Err(ConfigErrors(problems)),
+        (problems, _) => Err(ConfigErrors::new(problems)),
     }
 }
 

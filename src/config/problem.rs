@@ -30,7 +30,27 @@ impl fmt::Display for Problem {
 
 /// Everything that is wrong with a configuration, found in one go. Displays as one problem a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct ConfigErrors(pub Vec<Problem>);
+pub struct ConfigErrors(Vec<Problem>);
+
+impl ConfigErrors {
+    /// Puts the problems in the order in which one mends them: the file's by line, then the environment's, then
+    /// the flags', then those of keys that nothing set.
+    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| match &problem.origin {
+            Some(Origin::File(_, line)) => (0, *line),
+            Some(Origin::Environment(_)) => (1, 0),
+            Some(Origin::Flag(_)) => (2, 0),
+            Some(Origin::Default | Origin::HostName) | None => (3, 0),
+        });
+        Self(problems)
+    }
+
+    /// The problems. There is at least one.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.0
+    }
+}
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,12 +3,12 @@
 //! Keys that the URL in force has no use for are left unread, so that `--store memory:` or `--output stdout:`
 //! tries a full configuration out without its servers and their secrets.
 
+use super::endpoints::{
+    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl,
+};
 use super::kind;
 use super::reader::Reader;
 use super::secret::Secret;
-use super::sections::{
-    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl,
-};
 use super::source::{Origin, Raw};
 use super::url::{self, OutputParts, Place, RedisParts, StoreParts, User};
 

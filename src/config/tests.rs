@@ -1,1 +1,403 @@
+//! Every mistake that a configuration can hold, and what is said of it.
 
+mod servers;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::keys::{KEYS, Key};
+use super::kind::Kind;
+use super::reader::Reader;
+use super::source::{Raw, Settings};
+use super::*;
+
+/// Loads a file's text with these variables and flags.
+fn load_with(
+    text: &str,
+    variables: &[(&str, &str)],
+    flags: Flags,
+) -> Result<(Config, Effective), String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("eds.toml");
+    std::fs::write(&path, text).unwrap();
+    let environment = variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()));
+    let flags = Flags {
+        config: Some(path.clone()),
+        ..flags
+    };
+    let shown = |errors: ConfigErrors| errors.to_string().replace(path.to_str().unwrap(), "FILE");
+    load(&flags, environment).map_err(shown)
+}
+
+fn load_file(text: &str) -> Result<Config, String> {
+    load_with(text, &[], Flags::default()).map(|(config, _)| config)
+}
+
+/// The file is refused with exactly these lines.
+fn check(text: &str, expected: &str) {
+    assert_eq!(
+        load_file(text).unwrap_err(),
+        expected,
+        "of the file:\n{text}"
+    );
+}
+
+fn check_variable(name: &str, value: &str, expected: &str) {
+    let errors = load_with("", &[(name, value)], Flags::default()).unwrap_err();
+    assert_eq!(errors, expected, "of {name}={value}");
+}
+
+#[test]
+fn nothing_at_all_is_a_configuration() {
+    let config = load_file("").unwrap();
+    assert_eq!(
+        config.store.url,
+        StoreUrl::Memory {
+            memory_max: 1 << 30
+        }
+    );
+    assert_eq!(config.input.listen, ["127.0.0.1:8094".parse().unwrap()]);
+    assert_eq!(config.input.max_datagram, 65_536);
+    assert_eq!(config.flush.lease, Duration::from_secs(30));
+    assert_eq!(config.output.url, OutputUrl::Stdout);
+    assert_eq!(
+        config.log,
+        Log {
+            level: LogLevel::Info,
+            format: LogFormat::Text
+        }
+    );
+    assert!(!config.node.is_empty());
+}
+
+#[test]
+fn unknown_names_are_told_with_the_nearest_known_one() {
+    for (text, expected) in [
+        (
+            "\nnod = \"x\"",
+            "FILE:2: unknown key nod; did you mean node?",
+        ),
+        (
+            "[input]\nlisen = []",
+            "FILE:2: unknown key input.lisen; did you mean input.listen?",
+        ),
+        (
+            "[input]\ngrace = \"1s\"",
+            "FILE:2: unknown key input.grace; did you mean flush.grace?",
+        ),
+        (
+            "[ouput]\nurl = \"x\"",
+            "FILE:1: unknown section [ouput]; did you mean [output]?",
+        ),
+        (
+            "level = \"info\"",
+            "FILE:1: unknown key level; did you mean log.level?",
+        ),
+        (
+            "log = 1",
+            "FILE:1: log: is a section; write [log] on a line of its own, and its keys below",
+        ),
+    ] {
+        check(text, expected);
+    }
+    for (name, expected) in [
+        ("EDS_INPUT_LISTEN", "EDS_INPUT__LISTEN"),
+        ("EDS_input__listen", "EDS_INPUT__LISTEN"),
+        ("EDS_OUTPUT__TOKENS", "EDS_OUTPUT__TOKEN"),
+        ("EDS_", "EDS_NODE"),
+    ] {
+        check_variable(
+            name,
+            "1",
+            &format!("environment {name}: unknown key; did you mean {expected}?"),
+        );
+    }
+    assert!(load_with("", &[("EDSEL", "1"), ("LISTEN", "x")], Flags::default()).is_ok());
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_told_what_is_wanted() {
+    for (text, expected) in [
+        (
+            "node = 1",
+            "FILE:1: node: is the number 1 here; write a text in quotes",
+        ),
+        (
+            "[input]\nlinger = 100",
+            "FILE:2: input.linger: is the number 100 here; write a text with a unit, such as \"100ms\", \"30s\" or \"1h\"",
+        ),
+        (
+            "[input]\nlisten = \"[::1]:1\"",
+            "FILE:2: input.listen: is the text \"[::1]:1\" here; write a list of texts, such as [\"127.0.0.1:8094\"]",
+        ),
+        (
+            "[input]\nthreads = \"2\"",
+            "FILE:2: input.threads: is the text \"2\" here; write a whole number without quotes",
+        ),
+        (
+            "[input]\nthreads = 1.5",
+            "FILE:2: input.threads: is the number 1.5 here; write a whole number without quotes",
+        ),
+        (
+            "[[log]]\nlevel = \"info\"",
+            "FILE:1: log: is a section; write [log] on a line of its own, and its keys below",
+        ),
+    ] {
+        check(text, expected);
+    }
+}
+
+#[test]
+fn values_out_of_range_are_told_the_range() {
+    for (name, value, expected) in [
+        (
+            "EDS_NODE",
+            "a b",
+            "node: \"a b\" is no name; write 1 to 64 of A-Z a-z 0-9 . _ -",
+        ),
+        (
+            "EDS_NODE",
+            "",
+            "node: \"\" is no name; write 1 to 64 of A-Z a-z 0-9 . _ -",
+        ),
+        (
+            "EDS_INPUT__USER_FIELD",
+            "a=b",
+            "input.user_field: \"a=b\" is no field or tag key; write one without spaces, , = \" and \\",
+        ),
+        (
+            "EDS_INPUT__LISTEN",
+            "",
+            "input.listen: the list is empty; give at least one address, such as \"127.0.0.1:8094\"",
+        ),
+        (
+            "EDS_INPUT__LISTEN",
+            "127.0.0.1:1, 127.0.0.1:1",
+            "input.listen: \"127.0.0.1:1\" is there twice; leave one out",
+        ),
+        (
+            "EDS_HTTP__LISTEN",
+            "localhost:80",
+            "http.listen: \"localhost:80\" is no address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"",
+        ),
+        (
+            "EDS_INPUT__QUEUE_EVENTS",
+            "0",
+            "input.queue_events: 0 is out of range; write 1 to 1000000000",
+        ),
+        (
+            "EDS_STORE__PARTITIONS",
+            "-1",
+            "store.partitions: -1 is out of range; write 1 to 1024",
+        ),
+        (
+            "EDS_STORE__PARTITIONS",
+            "many",
+            "store.partitions: \"many\" is no whole number; write 1 to 1024",
+        ),
+        (
+            "EDS_INPUT__MAX_AGE",
+            "30s",
+            "input.max_age: \"30s\" is out of range; write 1m to 100years",
+        ),
+        (
+            "EDS_INPUT__MAX_AGE",
+            "90",
+            "input.max_age: \"90\" is no duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"",
+        ),
+        (
+            "EDS_INPUT__RECEIVE_BUFFER",
+            "8000000",
+            "input.receive_buffer: \"8000000\" is no size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"",
+        ),
+        (
+            "EDS_INPUT__MAX_DATAGRAM",
+            "1MiB",
+            "input.max_datagram: \"1MiB\" is out of range; write 512B to 64KiB",
+        ),
+        (
+            "EDS_STORE__LAYOUT",
+            "hll",
+            "store.layout: \"hll\" is not there yet in this version; write one of: sets",
+        ),
+        (
+            "EDS_LOG__FORMAT",
+            "xml",
+            "log.format: \"xml\" is not known; write one of: text, json, journald",
+        ),
+    ] {
+        check_variable(name, value, &format!("environment {name}: {expected}"));
+    }
+}
+
+#[test]
+fn keys_are_held_against_each_other() {
+    for (text, expected) in [
+        (
+            "[flush]\ngrace = \"10s\"\nmax_hold = \"5s\"",
+            "FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be quiet long enough; raise this or lower that",
+        ),
+        (
+            "[flush]\ninterval = \"20s\"",
+            "flush.lease: is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that",
+        ),
+        // What is wrong in itself is held against nothing.
+        (
+            "[flush]\ninterval = \"20h\"",
+            "FILE:2: flush.interval: \"20h\" is out of range; write 10ms to 1m",
+        ),
+        (
+            "[input]\nmax_datagram = \"1KiB\"",
+            "input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise that",
+        ),
+    ] {
+        check(text, expected);
+    }
+}
+
+#[test]
+fn everything_is_told_at_once_in_the_order_of_mending() {
+    let flags = Flags {
+        http: Some("x".to_owned()),
+        ..Flags::default()
+    };
+    let text = "[log]\nlevel = 1\nlvl = 2\n[input]\nthreads = 0\n[output]\nurl = \"http://h\"\napi = \"v1\"";
+    let errors = load_with(text, &[("EDS_X", "")], flags).unwrap_err();
+    let origins: Vec<&str> = errors
+        .lines()
+        .map(|line| line.split(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        origins,
+        [
+            "FILE:2",
+            "FILE:3",
+            "FILE:5",
+            "environment EDS_X",
+            "--http",
+            "output.database"
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_told_by_line_and_never_quoted() {
+    check(
+        "token = sesame\n[log\n",
+        "FILE:1: this is no TOML: string values must be quoted, expected literal string\n\
+         FILE:2: this is no TOML: unclosed table, expected `]`",
+    );
+    let flags = Flags {
+        config: Some("/nowhere/eds.toml".into()),
+        ..Flags::default()
+    };
+    assert_eq!(
+        Config::load(&flags, []).unwrap_err().to_string(),
+        "/nowhere/eds.toml: cannot be read: No such file or directory (os error 2); name a readable file by --config"
+    );
+}
+
+#[test]
+fn later_sources_win_and_are_remembered() {
+    let flags = Flags {
+        listen: vec!["127.0.0.1:3".to_owned()],
+        ..Flags::default()
+    };
+    let variables = [
+        ("EDS_LOG__LEVEL", "warn"),
+        ("EDS_INPUT__LISTEN", "127.0.0.1:2"),
+    ];
+    let text = "node = \"a\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[input]\nqueue_events = 0x1_00\n";
+    let (config, effective) = load_with(text, &variables, flags).unwrap();
+    assert_eq!(config.node, "a");
+    assert_eq!(
+        config.log,
+        Log {
+            level: LogLevel::Warn,
+            format: LogFormat::Json
+        }
+    );
+    assert_eq!(config.input.listen, ["127.0.0.1:3".parse().unwrap()]);
+    assert_eq!(config.input.queue_events, 256);
+    let shown = effective.to_toml(true);
+    for (line, origin) in [
+        ("level = \"warn\"", "environment EDS_LOG__LEVEL"),
+        ("listen = [\"127.0.0.1:3\"]", "--listen"),
+        ("threads = 1", "default"),
+    ] {
+        assert!(
+            shown
+                .lines()
+                .any(|shown| shown.starts_with(line) && shown.ends_with(&format!("# {origin}"))),
+            "{line}"
+        );
+    }
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.starts_with("node = \"a\"") && line.ends_with("eds.toml:1")),
+        "{shown}"
+    );
+    // What is shown is a file that says the same.
+    assert_eq!(load_file(&shown).unwrap(), config);
+}
+
+#[test]
+fn the_table_of_keys_is_sound_and_read_in_full() {
+    let mut seen = BTreeSet::new();
+    for key in KEYS {
+        assert!(seen.insert(key.path()), "{} is there twice", key.path());
+        assert_eq!(Key::find(&key.path()).map(Key::path), Some(key.path()));
+        assert!(
+            key.doc.len() < 100 && !key.doc.ends_with('.'),
+            "{}",
+            key.path()
+        );
+        // Each word has a meaning, and the ends of each range are within it.
+        let ends: Vec<String> = match key.kind {
+            Kind::Choice { words, .. } => words.iter().map(ToString::to_string).collect(),
+            Kind::Integer { min, max } => vec![min.to_string(), max.to_string()],
+            Kind::Duration { min, max } | Kind::Size { min, max } => {
+                vec![min.to_owned(), max.to_owned()]
+            }
+            _ => vec![],
+        };
+        for value in ends {
+            if let Err(errors) = load_with("", &[(&key.variable(), &value)], Flags::default()) {
+                let others = ["never fit", "raise this or lower that"];
+                assert!(
+                    others.iter().any(|other| errors.contains(other)),
+                    "{value}: {errors}"
+                );
+            }
+        }
+    }
+    let mut asked = BTreeSet::new();
+    let nothing = Flags {
+        config: Some("/dev/null".into()),
+        ..Flags::default()
+    };
+    for (store, output, api) in [
+        ("memory:", "stdout:", "v1"),
+        ("rediss://h", "https://h", "v1"),
+        ("rediss://h", "https://h", "v2"),
+    ] {
+        let mut settings = Settings::gather(&nothing, [], None, &mut Vec::new()).unwrap();
+        for (path, value) in [
+            ("store.url", store),
+            ("output.url", output),
+            ("output.api", api),
+        ] {
+            settings.set(path, Raw::One(value.to_owned()), Origin::Default);
+        }
+        let mut reader = Reader::new(&settings, Vec::new());
+        build(&mut reader);
+        asked.extend(reader.finish().1);
+    }
+    assert_eq!(
+        asked, seen,
+        "left: the keys that are read; right: the table"
+    );
+}

@@ -210,7 +210,13 @@ fn decoded(text: &str) -> Option<String> {
 /// unescaped password may hold any character; so does a `?` or `#` part.
 pub(super) fn shown(text: &str) -> String {
     let (scheme, rest) = match text.split_once("://") {
-        Some((scheme, rest)) if !scheme.contains('@') => (format!("{scheme}://"), rest),
+        Some((scheme, rest))
+            if scheme
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '+') =>
+        {
+            (format!("{scheme}://"), rest)
+        }
         _ => (String::new(), text),
     };
     let (user, rest) = match rest.rsplit_once('@') {
