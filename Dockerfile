@@ -1,0 +1,32 @@
+# syntax=docker/dockerfile:1
+# One binary on Debian, run by a user without rights. Secrets come at run time, by file or environment.
+
+FROM rust:1-slim-bookworm AS build
+# ring, which does the cryptography of TLS, compiles C.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/build/target \
+    cargo build --release --locked --bin eds \
+    && cp target/release/eds /usr/local/bin/eds
+
+FROM debian:bookworm-slim
+# The authorities that vouch for servers over TLS.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin eds
+COPY --from=build /usr/local/bin/eds /usr/bin/eds
+COPY config/eds.toml /usr/share/doc/eds/eds.toml
+COPY LICENSE-* /usr/share/doc/eds/
+USER 10001
+# Within a container loopback is nobody's; the ports are opened to the network that one chooses.
+ENV EDS_INPUT__LISTEN=0.0.0.0:8094 \
+    EDS_HTTP__LISTEN=0.0.0.0:8095
+EXPOSE 8094/udp 8095/tcp
+ENTRYPOINT ["/usr/bin/eds"]
+CMD ["run"]
