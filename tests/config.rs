@@ -1,0 +1,250 @@
+//! The files that ship with the service, held against the real binary: sample configurations, the unit, the
+//! containers; and what `eds check` says and how it ends.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use event_data_service::config::{KEYS, Kind};
+
+const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+const SECRET: &str = "open-sesame";
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap()
+}
+
+/// Runs the binary in an environment of these variables alone.
+fn eds(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eds"));
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+fn out(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn err(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// `eds check` of a file, with the secrets and certificates that it names in files of our own.
+fn check_sample(path: &Path, directory: &Path) -> Output {
+    let sample = std::fs::read_to_string(path).unwrap();
+    let mut variables = Vec::new();
+    for key in KEYS
+        .iter()
+        .filter(|key| matches!(key.kind, Kind::SecretFile | Kind::Path))
+    {
+        let text = if matches!(key.kind, Kind::Path) {
+            PEM
+        } else {
+            SECRET
+        };
+        let file = directory.join(key.path());
+        std::fs::write(&file, text).unwrap();
+        let section = sample
+            .split(&format!("\n[{}]\n", key.section))
+            .nth(1)
+            .unwrap_or_default();
+        let section = section.split("\n[").next().unwrap();
+        if section
+            .lines()
+            .any(|line| line.starts_with(&format!("{} = \"/", key.name)))
+        {
+            variables.push((key.variable(), file.to_str().unwrap().to_owned()));
+        }
+    }
+    let variables: Vec<_> = variables
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    eds(&["check", "--config", path.to_str().unwrap()], &variables)
+}
+
+#[test]
+fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut count = 0;
+    for entry in std::fs::read_dir(repository("config")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        count += 1;
+        let checked = check_sample(&path, directory.path());
+        assert!(
+            checked.status.success(),
+            "{}: {}",
+            path.display(),
+            err(&checked)
+        );
+        assert!(!out(&checked).contains(SECRET));
+        let printed = directory.path().join("printed.toml");
+        std::fs::write(&printed, out(&checked)).unwrap();
+        let again = eds(&["check", "--config", printed.to_str().unwrap()], &[]);
+        assert!(again.status.success(), "{}", err(&again));
+    }
+    assert!(count >= 4, "only {count} samples");
+}
+
+#[test]
+fn the_explained_file_has_every_key_with_its_default() {
+    let text = read("config/eds.toml");
+    // The one key whose default depends on the host is there as a comment.
+    let text = text.replace("\n#node = \"eds-1\"", "\nnode = \"\"");
+    let documented: toml::Table = text.parse().unwrap();
+    let mut found = BTreeMap::new();
+    for (name, value) in &documented {
+        match value {
+            toml::Value::Table(section) => {
+                for (key, value) in section {
+                    found.insert(format!("{name}.{key}"), shown(value));
+                }
+            }
+            value => {
+                found.insert(name.clone(), shown(value));
+            }
+        }
+    }
+    // Secrets have no place in the file; it says so where it explains the key that has.
+    let plain = KEYS
+        .iter()
+        .filter(|key| !matches!(key.kind, Kind::SecretText { .. }));
+    let expected: BTreeMap<_, _> = plain
+        .map(|key| (key.path(), key.default.to_owned()))
+        .collect();
+    assert_eq!(
+        found, expected,
+        "left: config/eds.toml; right: the table of keys"
+    );
+    for key in KEYS
+        .iter()
+        .filter(|key| matches!(key.kind, Kind::SecretText { .. }))
+    {
+        assert!(text.contains(&key.variable()), "{}", key.variable());
+    }
+}
+
+/// A value as the environment would have it.
+fn shown(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(","),
+        value => value.to_string(),
+    }
+}
+
+#[test]
+fn every_key_of_the_explained_file_has_a_comment() {
+    let text = read("config/eds.toml");
+    let mut commented = false;
+    for line in text.lines() {
+        if line.starts_with('#') {
+            commented = true;
+        } else if line.is_empty() {
+            commented = false;
+        } else if !line.starts_with('[') {
+            assert!(commented, "no comment above {line}");
+        }
+    }
+}
+
+#[test]
+fn exit_codes_tell_success_from_failure_and_misuse() {
+    for (arguments, variables, code) in [
+        (vec!["--help"], vec![], 0),
+        (vec!["--version"], vec![], 0),
+        (vec!["check", "--config", "/dev/null"], vec![], 0),
+        (vec![], vec![], 2),
+        (vec!["chekc"], vec![], 2),
+        (vec!["check", "--prot", "1"], vec![], 2),
+        (vec!["check", "--config", "/nowhere"], vec![], 2),
+        (
+            vec!["check", "--config", "/dev/null", "--http", "x"],
+            vec![],
+            2,
+        ),
+        (
+            vec!["run", "--config", "/dev/null"],
+            vec![("EDS_LOG__LEVEL", "loud")],
+            2,
+        ),
+    ] {
+        let output = eds(&arguments, &variables);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "eds {arguments:?}: {}",
+            err(&output)
+        );
+        assert_eq!(
+            code == 0,
+            output.stderr.is_empty(),
+            "eds {arguments:?}: {}",
+            err(&output)
+        );
+        assert_eq!(
+            code == 0,
+            !output.stdout.is_empty(),
+            "eds {arguments:?}: {}",
+            out(&output)
+        );
+    }
+}
+
+#[test]
+fn check_never_prints_a_secret() {
+    let url = format!("redis://eds:{SECRET}@127.0.0.1");
+    let http = format!("http://eds:{SECRET}@127.0.0.1");
+    let v1 = [("EDS_OUTPUT__API", "v1"), ("EDS_OUTPUT__DATABASE", "d")];
+    for variables in [
+        vec![("EDS_STORE__URL", url.as_str())],
+        vec![
+            ("EDS_STORE__URL", "redis://127.0.0.1"),
+            ("EDS_STORE__PASSWORD", SECRET),
+        ],
+        vec![("EDS_OUTPUT__URL", http.as_str()), v1[0], v1[1]],
+        vec![
+            ("EDS_OUTPUT__TOKEN", SECRET),
+            ("EDS_OUTPUT__PASSWORD", SECRET),
+        ],
+        // And with a mistake beside each.
+        vec![
+            ("EDS_STORE__URL", url.as_str()),
+            ("EDS_STORE__PASSWORD", SECRET),
+            ("EDS_X", SECRET),
+        ],
+        vec![
+            ("EDS_OUTPUT__URL", http.as_str()),
+            ("EDS_OUTPUT__TOKEN", SECRET),
+            ("EDS_X", ""),
+        ],
+    ] {
+        let output = eds(&["check", "--config", "/dev/null", "--explain"], &variables);
+        assert_eq!(
+            output.status.success(),
+            !variables.iter().any(|(name, _)| *name == "EDS_X"),
+            "{}",
+            err(&output)
+        );
+        for text in [out(&output), err(&output)] {
+            assert!(!text.contains(SECRET), "of {variables:?}: {text}");
+        }
+        assert!(
+            !output.status.success() || out(&output).contains("hidden"),
+            "{}",
+            out(&output)
+        );
+    }
+}

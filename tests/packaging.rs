@@ -1,0 +1,127 @@
+//! The unit and the containers, held against the binary and the table of keys.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use event_data_service::config::{KEYS, Key, VARIABLE_PREFIX};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn help(command: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_eds"))
+        .args([command, "--help"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "eds {command} is no command");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The values of a directive, in order.
+fn directive<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
+    unit.lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+        .collect()
+}
+
+fn default(path: &str) -> Duration {
+    humantime::parse_duration(Key::find(path).unwrap().default).unwrap()
+}
+
+/// All names of variables that a text mentions.
+fn variables(text: &str) -> Vec<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
+    words
+        .filter(|word| word.starts_with(VARIABLE_PREFIX) && word.len() > VARIABLE_PREFIX.len())
+        .collect()
+}
+
+#[test]
+fn the_unit_starts_commands_that_there_are() {
+    let unit = read("systemd/eds.service");
+    for (name, command) in [("ExecStartPre", "check"), ("ExecStart", "run")] {
+        let lines = directive(&unit, name);
+        let [line] = lines.as_slice() else {
+            panic!("{name} is there {} times", lines.len())
+        };
+        let mut words = line.split_whitespace();
+        assert_eq!(
+            (words.next(), words.next()),
+            (Some("/usr/bin/eds"), Some(command))
+        );
+        let help = help(command);
+        for flag in words.filter(|word| word.starts_with("--")) {
+            assert!(help.contains(flag), "eds {command} has no {flag}");
+        }
+    }
+}
+
+#[test]
+fn the_unit_waits_longer_than_a_drain_takes() {
+    let unit = read("systemd/eds.service");
+    let [stop] = directive(&unit, "TimeoutStopSec")[..] else {
+        panic!("no TimeoutStopSec")
+    };
+    let stop = humantime::parse_duration(stop).unwrap();
+    assert!(stop >= default("input.drain_timeout") + default("output.timeout"));
+    let compose = read("docker-compose.yml");
+    let grace = compose
+        .split("stop_grace_period: ")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap();
+    assert!(humantime::parse_duration(grace).unwrap() >= stop);
+}
+
+#[test]
+fn every_variable_in_what_ships_is_a_key() {
+    for file in [
+        "docker-compose.yml",
+        "Dockerfile",
+        "systemd/eds.service",
+        "systemd/eds.service.d/credentials.conf",
+        "config/eds.toml",
+    ] {
+        let text = read(file);
+        for name in variables(&text) {
+            let known = KEYS.iter().any(|key| key.variable() == name) || name == "EDS_SECTION__KEY";
+            assert!(known, "{file} sets {name}, which is no key");
+        }
+    }
+    assert!(variables(&read("docker-compose.yml")).len() > 6);
+}
+
+#[test]
+fn no_secret_is_in_the_image() {
+    for name in variables(&read("Dockerfile")) {
+        assert!(
+            !name.contains("PASSWORD") && !name.contains("TOKEN"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_unit_is_hardened() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/eds.service");
+    // Alone in a directory, for the samples beside it would count too.
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("eds.service");
+    std::fs::copy(unit, &alone).unwrap();
+    let output = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager", "--threshold=15"])
+        .arg(&alone)
+        .output()
+        .expect("systemd-analyze, of Debian's package systemd");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}
