@@ -195,6 +195,20 @@ async fn counts_beyond_retention_are_refused_once_newer_ones_are_accepted() {
     assert_eq!(points(&server, "unique_user_event").await.len(), 1);
 }
 
+/// InfluxDB answers as soon as it sees the length, and closes the connection while lines are still on their way.
+#[tokio::test]
+async fn a_body_over_the_limit_of_the_server_is_halved() {
+    let server = InfluxServer::start_with_body_limit(20_000);
+    server.query("", "CREATE DATABASE eds").await;
+    let mut settings = v1_settings(&server.url(), "eds");
+    settings.batch_lines = 50_000;
+    let batch = many_counts(20_000);
+    assert_eq!(output(&settings).write(&batch).await.unwrap().refused, []);
+    for measurement in ["unique_user_event", "cumulative_user_event"] {
+        assert_eq!(points(&server, measurement).await.len(), batch.len());
+    }
+}
+
 #[tokio::test]
 async fn nobody_there_is_unavailable() {
     let url = format!("http://127.0.0.1:{}", free_port());

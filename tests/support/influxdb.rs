@@ -21,19 +21,25 @@ pub(crate) struct InfluxServer {
 impl InfluxServer {
     /// One that asks nobody for a name.
     pub(crate) fn start() -> Self {
-        Self::start_with(false)
+        Self::start_with(false, 0)
     }
 
     /// One that asks for user and password, and knows [`ADMIN`].
     pub(crate) async fn start_with_auth() -> Self {
-        let server = Self::start_with(true);
+        let server = Self::start_with(true, 0);
         let create =
             format!("CREATE USER {ADMIN} WITH PASSWORD '{ADMIN_PASSWORD}' WITH ALL PRIVILEGES");
         server.query("", &create).await;
         server
     }
 
-    fn start_with(auth: bool) -> Self {
+    /// One that takes no body of more than so many bytes.
+    pub(crate) fn start_with_body_limit(bytes_max: usize) -> Self {
+        Self::start_with(false, bytes_max)
+    }
+
+    /// No limit of size is 0.
+    fn start_with(auth: bool, body_bytes_max: usize) -> Self {
         let server = Server::start("influxd", |port, directory| {
             let config = directory.join("influxdb.toml");
             let directory = directory.display();
@@ -42,7 +48,7 @@ impl InfluxServer {
                  [meta]\ndir = \"{directory}/meta\"\n\
                  [data]\ndir = \"{directory}/data\"\nwal-dir = \"{directory}/wal\"\n\
                  [monitor]\nstore-enabled = false\n\
-                 [http]\nbind-address = \"127.0.0.1:{port}\"\nauth-enabled = {auth}\nlog-enabled = false\n"
+                 [http]\nbind-address = \"127.0.0.1:{port}\"\nauth-enabled = {auth}\nmax-body-size = {body_bytes_max}\nlog-enabled = false\n"
             );
             fs::write(&config, toml).unwrap();
             let mut command = Command::new("influxd");
