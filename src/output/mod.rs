@@ -56,7 +56,8 @@ pub enum WriteError {
         /// How long the server asked to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server turns every write away until somebody mends the configuration: 401, 403, 404.
+    /// The server turns every write away until somebody mends the configuration: 401, 403, 404, a certificate
+    /// that does not hold, or a refusal of every single count, which is not believed of the counts.
     #[error("output refuses this configuration: {reason}; {mend}")]
     Misconfigured {
         /// What the server said.
@@ -72,6 +73,9 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     /// Writes the counts: two points each, `unique_user_event` and `cumulative_user_event`, stamped with the
     /// minute's start. Answers `Ok` only when every one of them is either confirmed or refused for good.
     /// On `Err` any part of them may have been written; the caller gives all of them again.
+    ///
+    /// Safe to drop half-way, and to call from several tasks at once. A time-out ends the write, but bounds a
+    /// single request: a slow server that refuses many counts can hold a write for many times as long.
     async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError>;
 
     /// Where the points go, in words for the log, without secrets.

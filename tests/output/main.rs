@@ -8,6 +8,7 @@
 
 mod answers;
 mod influxdb_v1;
+mod refusals;
 mod requests;
 #[path = "../support/mod.rs"]
 mod support;
