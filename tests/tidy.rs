@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 /// The modules that a module may use, beside itself.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
-    ("config", &[]),
+    ("secret", &[]),
+    ("config", &["secret"]),
     ("send", &[]),
-    ("store", &["event"]),
-    ("output", &["event"]),
+    ("store", &["event", "secret"]),
+    ("output", &["event", "secret"]),
     ("telemetry", &["event"]),
     ("ingest", &["event", "store", "telemetry"]),
     ("flush", &["event", "store", "output", "telemetry"]),

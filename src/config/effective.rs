@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::kind::Kind;
-use super::secret::HIDDEN;
+use crate::secret::HIDDEN;
 use super::source::{Raw, Setting, Settings};
 use super::url;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::secret::{Pem, Secret};
+use crate::secret::{Pem, Secret};
 
 /// `[store]`: the shared memory of the open minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]

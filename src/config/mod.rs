@@ -15,7 +15,6 @@ mod keys;
 mod kind;
 mod problem;
 mod reader;
-mod secret;
 mod sections;
 mod servers;
 mod source;
@@ -33,7 +32,6 @@ pub use self::endpoints::{
 pub use self::keys::{KEYS, Key, VARIABLE_PREFIX};
 pub use self::kind::Kind;
 pub use self::problem::{ConfigErrors, Problem};
-pub use self::secret::{Pem, Secret};
 pub use self::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision};
 pub use self::source::{DEFAULT_FILE, Flags, Origin};
 

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use super::kind::{self, Kind};
 use super::problem::Problem;
-use super::secret::{Pem, Secret};
 use super::source::{Origin, Raw, Settings};
+use crate::secret::{Pem, Secret};
 
 /// A secret or PEM file is small; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

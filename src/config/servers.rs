@@ -8,9 +8,9 @@ use super::endpoints::{
 };
 use super::kind;
 use super::reader::Reader;
-use super::secret::Secret;
 use super::source::{Origin, Raw};
 use super::url::{self, OutputParts, Place, RedisParts, StoreParts, User};
+use crate::secret::Secret;
 
 pub(super) fn store(reader: &mut Reader<'_>) -> Store {
     let parts = reader.read("store.url", |_, raw: &Raw| url::store(raw.one()?).map(Some));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use reqwest::Url;
 
-use super::secret::{HIDDEN, Secret};
+use crate::secret::{HIDDEN, Secret};
 
 /// A store's URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]

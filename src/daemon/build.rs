@@ -39,16 +39,12 @@ pub(super) fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             system_clock(),
         ))),
         StoreUrl::Redis(redis) => {
-            let password = redis
-                .password
-                .as_ref()
-                .map(|secret| secret.expose().to_owned());
             let settings = Settings {
                 address: address(&redis.address),
                 database: redis.database,
                 credentials: Credentials {
                     username: redis.username.clone(),
-                    password,
+                    password: redis.password.clone(),
                 },
                 timeouts: Timeouts {
                     connect: redis.connect_timeout,
@@ -89,16 +85,11 @@ pub(super) fn output(config: &Config) -> anyhow::Result<Arc<dyn Output>> {
     match &config.output.url {
         OutputUrl::Stdout => Ok(Arc::new(Lines::stdout())),
         OutputUrl::InfluxDb(server) => {
-            let exposed = |secret: &Option<config::Secret>| {
-                secret
-                    .as_ref()
-                    .map(|secret| secret.expose().to_owned().into())
-            };
             let api = match &server.api {
                 config::Api::V2 { org, bucket, token } => influxdb::Api::V2 {
                     org: org.clone(),
                     bucket: bucket.clone(),
-                    token: exposed(token),
+                    token: token.clone(),
                 },
                 config::Api::V1 {
                     database,
@@ -107,7 +98,7 @@ pub(super) fn output(config: &Config) -> anyhow::Result<Arc<dyn Output>> {
                 } => influxdb::Api::V1 {
                     database: database.clone(),
                     username: username.clone(),
-                    password: exposed(password),
+                    password: password.clone(),
                 },
             };
             let settings = influxdb::Settings {

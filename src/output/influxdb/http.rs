@@ -10,10 +10,11 @@ use reqwest::{Client, Response, Url};
 
 use super::answer::{Answer, Dialect, Reply, judge};
 use super::delivery::Post;
-use super::settings::{Api, Secret, Settings, SettingsError, invalid};
+use super::settings::{Api, Settings, SettingsError, invalid};
 use super::words::{chain, retry_after};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
 use crate::output::WriteError;
+use crate::secret::Secret;
 
 /// How much of an answer is read. InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;

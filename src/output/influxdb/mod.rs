@@ -24,7 +24,7 @@ use reqwest::Url;
 use self::answer::Answer;
 use self::delivery::{Delivered, Post, deliver};
 use self::http::Http;
-pub use self::settings::{Api, Secret, Settings, SettingsError};
+pub use self::settings::{Api, Settings, SettingsError};
 use self::v2::V2;
 use super::line_protocol::{LINES_PER_COUNT, Points};
 use super::{Output, Refused, SealedCounts, WriteError, Written};

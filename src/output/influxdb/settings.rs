@@ -9,28 +9,7 @@ use reqwest::header::HeaderValue;
 
 use super::answer::Dialect;
 use crate::output::line_protocol::LINES_PER_COUNT;
-
-/// A token or password. Neither its `Debug` nor any message of this module shows it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for Secret {
-    fn from(secret: String) -> Self {
-        Self(secret)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<secret>")
-    }
-}
+use crate::secret::Secret;
 
 /// Which API to write through, and as whom.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,10 +12,11 @@ use reqwest::Url;
 
 use super::answer::{Answer, Dialect, Reply, judge};
 use super::delivery::Post;
-use super::settings::{Secret, SettingsError};
+use super::settings::SettingsError;
 use super::words::chain;
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
 use crate::output::WriteError;
+use crate::secret::Secret;
 
 /// A client of one bucket.
 pub(super) struct V2 {

@@ -11,6 +11,7 @@ use redis::{
 
 use super::Timeouts;
 use crate::event::Partitions;
+use crate::secret::Secret;
 
 /// After how long an idle connection is probed, and how far apart the probes are.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -61,20 +62,12 @@ pub enum Address {
 }
 
 /// A Redis ACL user.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// `None`: the default user.
     pub username: Option<String>,
     /// `None`: no password.
-    pub password: Option<String>,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials")
-            .field("username", &self.username)
-            .finish_non_exhaustive()
-    }
+    pub password: Option<Secret>,
 }
 
 /// Certificates for TLS, in PEM. Servers are always verified.
@@ -110,7 +103,7 @@ impl Settings {
             server = server.set_username(username);
         }
         if let Some(password) = &self.credentials.password {
-            server = server.set_password(password);
+            server = server.set_password(password.expose());
         }
         let tcp = TcpSettings::default()
             .set_nodelay(true)

@@ -33,7 +33,7 @@ impl fmt::Display for Secret {
 }
 
 /// What is shown in place of a secret.
-pub(super) const HIDDEN: &str = "[hidden]";
+pub(crate) const HIDDEN: &str = "[hidden]";
 
 /// A PEM file's bytes. Its `Debug` tells only where they came from, for one of them may be a private key.
 #[derive(Clone, PartialEq, Eq)]
