@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::kind::Kind;
-use crate::secret::HIDDEN;
 use super::source::{Raw, Setting, Settings};
 use super::url;
+use crate::secret::HIDDEN;
 
 /// The values in force.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::super::url;
 use super::*;
+use crate::secret::{Pem, Secret};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
