@@ -87,7 +87,7 @@ fn uses(line: &str) -> Vec<&str> {
             if let Some(list) = rest.strip_prefix('{') {
                 let list = list.split('}').next().unwrap_or_default();
                 list.split(',')
-                    .map(|item| item.trim())
+                    .map(str::trim)
                     .map(|item| &item[..end(item)])
                     .collect()
             } else {

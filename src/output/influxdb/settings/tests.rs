@@ -3,7 +3,7 @@
 use super::*;
 
 fn v2(token: Option<&str>) -> Api {
-    let token = token.map(|token| Secret::new(token));
+    let token = token.map(Secret::new);
     Api::V2 {
         org: "o".to_owned(),
         bucket: "b".to_owned(),
@@ -15,7 +15,7 @@ fn v1(database: &str, username: Option<&str>, password: Option<&str>) -> Api {
     Api::V1 {
         database: database.to_owned(),
         username: username.map(str::to_owned),
-        password: password.map(|password| Secret::new(password)),
+        password: password.map(Secret::new),
     }
 }
 
