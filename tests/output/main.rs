@@ -18,8 +18,9 @@ mod v2;
 use std::time::Duration;
 
 use event_data_service::event::Minute;
-use event_data_service::output::influxdb::{Api, InfluxDb, Secret, Settings};
+use event_data_service::output::influxdb::{Api, InfluxDb, Settings};
 use event_data_service::output::{SealedCounts, WriteError};
+use event_data_service::secret::Secret;
 
 /// A password or token that must never be seen in anything that might be logged.
 const SECRET: &str = "hunter2";
@@ -69,13 +70,13 @@ fn v1_settings_as(url: &str, database: &str, username: &str, password: &str) -> 
     let api = Api::V1 {
         database: database.to_owned(),
         username: Some(username.to_owned()),
-        password: Some(Secret::from(password.to_owned())),
+        password: Some(Secret::new(password)),
     };
     settings(url, api)
 }
 
 fn v2_settings(url: &str) -> Settings {
-    let token = Some(Secret::from(SECRET.to_owned()));
+    let token = Some(Secret::new(SECRET));
     settings(
         url,
         Api::V2 {
