@@ -7,8 +7,19 @@
     reason = "a test may fail anywhere"
 )]
 
+pub(crate) mod eventually;
+pub(crate) mod http_client;
+pub(crate) mod http_proxy;
 pub(crate) mod influxdb;
+pub(crate) mod load;
+pub(crate) mod metrics;
+pub(crate) mod node;
 pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod read_back;
+pub(crate) mod redis;
+pub(crate) mod redis_proxy;
 pub(crate) mod scripted;
 pub(crate) mod tls;
+pub(crate) mod truth;
 pub(crate) mod victoria_metrics;

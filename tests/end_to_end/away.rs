@@ -1,0 +1,87 @@
+//! InfluxDB may be away: Redis does not fill up, nothing is lost, and nobody hammers at it.
+
+use std::time::Duration;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::Mode;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+
+/// Enough for the longest pause between two probes, and a take-over.
+const BACK: Duration = Duration::from_secs(60);
+
+#[test]
+fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
+    let seed = seed();
+    let mut site = Site::start();
+    let keys = [
+        ("flush.grace", "1s"),
+        ("output.timeout", "1s"),
+        ("store.partitions", "8"),
+    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+
+    for (minute, mode) in (0..).zip([Mode::Refuse, Mode::Answer(503), Mode::Hang]) {
+        if mode == Mode::Hang {
+            // Before a node has seen the output fail it has no reason to hold back.
+            eventually("both nodes know that InfluxDB is away", BACK, || {
+                let up = nodes
+                    .each_ref()
+                    .map(|node| node.metrics().count("eds_output_up"));
+                when(up == [0, 0], format!("{up:?}"))
+            });
+            site.writes.take_under_way_max();
+        }
+        site.writes.set(mode);
+        let writes_before = site.writes.writes().len();
+        let minutes_ns = vec![SEED_MINUTE_NS + minute * MINUTE_NS];
+        let load = Load {
+            seed,
+            minutes_ns,
+            events: 10_000,
+            series: 100,
+            users: 500,
+        };
+        for datagram in load.datagrams() {
+            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+        }
+        sender.wait_received(&nodes[0]);
+        let name = format!("20161204:{}:", 1118 + minute);
+        eventually(
+            &format!("the sets become counts while InfluxDB is {mode:?}"),
+            SOON,
+            || {
+                let keys = site.redis.keys();
+                let sets = keys.iter().filter(|key| key.contains("_user:")).count();
+                let counts = keys
+                    .iter()
+                    .filter(|key| key.contains(&name) && key.ends_with("counts"));
+                let counts = counts.count();
+                when(
+                    sets == 0 && counts == 8,
+                    format!("{sets} sets, {counts} hashes of counts"),
+                )
+            },
+        );
+        if mode == Mode::Hang {
+            // Each probe hangs until its time-out; a second one at a time would meet it.
+            eventually("it is probed again and again", BACK, || {
+                let probes = site.writes.writes().len() - writes_before;
+                when(probes >= 4, probes)
+            });
+        }
+    }
+    assert!(site.writes.writes().iter().all(|write| !write.confirmed));
+    let at_a_time = site.writes.take_under_way_max();
+    assert!(
+        at_a_time <= 1,
+        "{at_a_time} writes at a time while InfluxDB was away"
+    );
+
+    site.writes.set(Mode::Pass);
+    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+    assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
+}

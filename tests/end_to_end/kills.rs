@@ -1,0 +1,191 @@
+//! A node that dies at the worst moment takes nothing with it: the other finishes its work within a lease.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use event_data_service::store::redis::scripts;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::site::Site;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::process::signal;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+
+/// The lease of the tests.
+const LEASE: Duration = Duration::from_secs(5);
+/// What may pass on top of the lease of a dead node until all is published.
+const TAKE_OVER: Duration = Duration::from_secs(5);
+
+/// Where a node dies.
+struct Moment {
+    script: &'static str,
+    n: usize,
+    when: When,
+}
+
+#[test]
+fn a_node_killed_after_it_claimed_is_replaced() {
+    let script = scripts::compact_sha1();
+    killed_at(
+        &Moment {
+            script,
+            n: 1,
+            when: When::Before,
+        },
+        |written| assert_eq!(written, 0),
+    );
+}
+
+#[test]
+fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
+    let script = scripts::compact_sha1();
+    killed_at(
+        &Moment {
+            script,
+            n: 3,
+            when: When::After,
+        },
+        |written| assert_eq!(written, 0),
+    );
+}
+
+#[test]
+fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
+    let script = scripts::acknowledge_sha1();
+    killed_at(
+        &Moment {
+            script,
+            n: 1,
+            when: When::Before,
+        },
+        |written| assert!(written > 0),
+    );
+}
+
+/// A node dies at this moment of its work, while another one lives. `check_written` is told how many writes
+/// were confirmed at that time.
+fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
+    /// Many times what one compaction takes.
+    const SERIES: u32 = 1500;
+    /// The other node may be the first to claim, by chance; then there are other minutes to try it with.
+    const ROUNDS_MAX: i64 = 5;
+
+    let seed = seed();
+    let site = Site::start();
+    let keys = [
+        ("store.partitions", "1"),
+        ("flush.grace", "2s"),
+        ("flush.max_hold", "10m"),
+    ];
+    let living = site.start_node(
+        "living",
+        &[&keys[..], &[("flush.interval", "1500ms")]].concat(),
+    );
+    let proxy = RedisProxy::start(site.redis.address());
+    let through_proxy = [("flush.interval", "50ms"), ("store.url", &proxy.url())];
+    let mut dying = site.start_node("dying", &[&keys[..], &through_proxy].concat());
+
+    let (killed, kills) = mpsc::channel();
+    let pid = dying.pid();
+    proxy.at(moment.n, moment.script, moment.when, move || {
+        signal(pid, "KILL");
+        killed.send(Instant::now()).unwrap();
+        Then::Cut
+    });
+
+    let mut sender = Sender::paced_by(&living);
+    for round in 0..ROUNDS_MAX {
+        let minutes_ns = (0..3)
+            .map(|minute| SEED_MINUTE_NS + (3 * round + minute) * MINUTE_NS)
+            .collect();
+        let load = Load {
+            seed,
+            minutes_ns,
+            events: 20_000,
+            series: SERIES,
+            users: 1000,
+        };
+        for datagram in load.datagrams() {
+            sender.send(&datagram, &living, &[dying.udp()]);
+        }
+        sender.wait_received(&living);
+        let expected = sender.truth.points();
+
+        let Ok(at) = kills.recv_timeout(Duration::from_secs(10)) else {
+            site.wait_exact(&expected, LEASE + TAKE_OVER);
+            continue;
+        };
+        let confirmed = site
+            .writes
+            .writes()
+            .iter()
+            .filter(|write| write.confirmed)
+            .count();
+        site.wait_exact(&expected, (LEASE + TAKE_OVER).saturating_sub(at.elapsed()));
+        eprintln!("exact {:?} after the kill", at.elapsed());
+        check_written(confirmed);
+        assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
+        assert_eq!(living.metrics().count("eds_events_late_total"), 0);
+        dying.kill();
+        site.wait_redis_clean();
+        site.assert_one_value_a_point();
+        return;
+    }
+    panic!("the other node was first in each of {ROUNDS_MAX} rounds");
+}
+
+#[test]
+fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_received() {
+    const EVENTS: usize = 150_000;
+    const KILLS: u32 = 12;
+
+    let seed = seed();
+    let site = Site::start();
+    let keys = [
+        ("flush.grace", "3s"),
+        ("flush.max_hold", "10m"),
+        ("store.partitions", "8"),
+    ];
+    let living = site.start_node("living", &keys);
+    let mut dying = site.start_node("dying", &keys);
+
+    let minutes_ns = (0..3)
+        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
+        .collect();
+    let load = Load {
+        seed,
+        minutes_ns,
+        events: EVENTS,
+        series: 200,
+        users: 2000,
+    };
+    let mut sender = Sender::paced_by(&living);
+    let port = dying.udp();
+    let last_kill = thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            let mut random = SmallRng::seed_from_u64(seed);
+            for _ in 0..KILLS {
+                thread::sleep(Duration::from_millis(random.random_range(200..1500)));
+                dying.kill();
+                dying.launch();
+            }
+            // It dies for the last time when it has had its chance to claim.
+            thread::sleep(Duration::from_millis(random.random_range(200..1500)));
+            dying.kill();
+            Instant::now()
+        });
+        for datagram in load.datagrams() {
+            sender.send(&datagram, &living, &[port]);
+        }
+        sender.wait_received(&living);
+        killing.join().unwrap()
+    });
+    let expected = sender.truth.points();
+    site.wait_exact(&expected, LEASE + TAKE_OVER + Duration::from_secs(3));
+    eprintln!("exact {:?} after the last kill", last_kill.elapsed());
+    assert_eq!(living.metrics().count("eds_events_late_total"), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}

@@ -1,0 +1,22 @@
+//! The promises of the service, held against the real binary with real servers: every test starts its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod away;
+mod demo;
+mod hostile;
+mod kills;
+mod minutes;
+mod redis_faults;
+mod seed;
+mod signals;
+mod site;
+mod support_itself;
+mod two_nodes;

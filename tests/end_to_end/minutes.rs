@@ -1,0 +1,161 @@
+//! Minutes do not mix, do not close while they fill, and do not wait for each other.
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::read_back;
+
+/// 2016-12-04T23:58:00Z.
+const TWO_TO_MIDNIGHT_NS: i64 = SEED_MINUTE_NS + 320 * MINUTE_NS;
+const DAY_NS: i64 = 1440 * MINUTE_NS;
+
+#[test]
+fn minutes_around_midnight_and_of_two_days_do_not_mix() {
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "3s"), ("store.partitions", "2")]);
+    let mut sender = Sender::paced_by(&node);
+    let around_midnight = (0..5).map(|minute| TWO_TO_MIDNIGHT_NS + minute * MINUTE_NS);
+    let days = [-DAY_NS, 0, DAY_NS];
+    let minutes: BTreeSet<i64> = around_midnight
+        .flat_map(|minute| days.map(|day| minute + day))
+        .collect();
+    // The users differ in number, so that no two minutes have the same counts; some are in all minutes.
+    for (i, minute) in minutes.iter().enumerate() {
+        for user in 0..=i {
+            let [first, last] = [*minute, minute + MINUTE_NS - 1];
+            let line = |at| format!("event_type=a,product=b value=user{user} {at}");
+            let datagram = [line(first), line(last)].join("\n");
+            sender.send(datagram.as_bytes(), &node, &[]);
+        }
+    }
+    eventually("every minute waits in Redis at the same time", SOON, || {
+        let keys = site.redis.keys();
+        let waiting = keys
+            .iter()
+            .filter(|key| key.ends_with(":event_types"))
+            .count();
+        when(waiting == minutes.len(), waiting)
+    });
+    let named: BTreeSet<String> = site
+        .redis
+        .keys()
+        .iter()
+        .filter_map(|key| {
+            Some(
+                key.split_once("}:")?
+                    .1
+                    .strip_suffix(":event_types")?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    for name in [
+        "20161204:1438",
+        "20161204:1439",
+        "20161205:0",
+        "20161205:1",
+        "20161203:1439",
+    ] {
+        assert!(named.contains(name), "{name} in {named:?}");
+    }
+    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn minutes_that_fill_slowly_close_when_they_are_full() {
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "3s")]);
+    let mut sender = Sender::paced_by(&node);
+    let minutes_ns: Vec<_> = (0..3)
+        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
+        .collect();
+    let load = Load {
+        seed: seed(),
+        minutes_ns,
+        events: 1500,
+        series: 1,
+        users: 500,
+    };
+    for datagram in load.datagrams() {
+        sender.send(&datagram, &node, &[]);
+        thread::sleep(Duration::from_millis(100));
+    }
+    let sent = Instant::now();
+    site.wait_exact(&sender.truth.points(), SOON);
+    let writes = site.writes.writes();
+    assert!(
+        writes.iter().all(|write| write.at > sent),
+        "a minute was closed while it filled"
+    );
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+}
+
+#[test]
+fn an_old_minute_that_trickles_does_not_delay_the_newest() {
+    let site = Site::start();
+    let keys = [
+        ("flush.grace", "1s"),
+        ("flush.max_hold", "1h"),
+        ("store.partitions", "1"),
+    ];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let mut delay_of_minute = |minute: i64| {
+        let start_ns = SEED_MINUTE_NS + minute * MINUTE_NS;
+        let datagram = format!("event_type=newest,product=b value=user {start_ns}");
+        let sent = Instant::now();
+        sender.send(datagram.as_bytes(), &node, &[]);
+        eventually("the newest minute is written", SOON, || {
+            let writes = site.writes.writes();
+            let arrival = writes.iter().find(|write| {
+                read_back::written(&write.body)
+                    .keys()
+                    .any(|it| it.minute_start_ns == start_ns)
+            });
+            arrival.map(|write| write.at - sent).ok_or("nothing")
+        })
+    };
+    let alone: Vec<_> = (1..=3).map(&mut delay_of_minute).collect();
+
+    let (trickle, is_done) = (
+        UdpSocket::bind("127.0.0.1:0").unwrap(),
+        AtomicBool::new(false),
+    );
+    let with_trickle: Vec<_> = thread::scope(|scope| {
+        let trickling = scope.spawn(|| {
+            for at in SEED_MINUTE_NS.. {
+                if is_done.load(Ordering::SeqCst) {
+                    break;
+                }
+                let line = format!("event_type=old,product=b value=user {at}");
+                trickle.send_to(line.as_bytes(), node.udp()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let delays = (4..=6).map(&mut delay_of_minute).collect();
+        is_done.store(true, Ordering::SeqCst);
+        trickling.join().unwrap();
+        delays
+    });
+    eprintln!("alone {alone:?}, with a trickle {with_trickle:?}");
+    let old_is_written = site.writes.writes().iter().any(|write| {
+        read_back::written(&write.body)
+            .keys()
+            .any(|it| it.minute_start_ns == SEED_MINUTE_NS)
+    });
+    assert!(
+        !old_is_written,
+        "the old minute was closed while it trickled"
+    );
+    // The least of three: the machine may be busy for a moment.
+    let least = |delays: &[Duration]| *delays.iter().min().unwrap();
+    assert!(least(&with_trickle) < least(&alone) + Duration::from_secs(1));
+}

@@ -1,0 +1,175 @@
+//! A Redis that is unfit is refused with a way to mend it; one that is away, comes back or falls silent costs
+//! no event.
+
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+use crate::support::redis_proxy::RedisProxy;
+
+/// Enough for the time-outs and the pauses between attempts.
+const BACK: Duration = Duration::from_secs(60);
+
+fn load(events: usize) -> Load {
+    Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS],
+        events,
+        series: 50,
+        users: 500,
+    }
+}
+
+#[test]
+fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_mend_it() {
+    let redis = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
+    assert_refused(&redis, &[], &["allkeys-lru", "noeviction"]);
+}
+
+#[test]
+fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_mend_it() {
+    let redis = RedisServer::start(&[]);
+    let keys = [
+        ("store.url", redis.url()),
+        ("store.partitions", "8".to_owned()),
+    ];
+    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let _first = Node::start("first", &keys);
+    assert_refused(
+        &redis,
+        &[("store.partitions", "16")],
+        &["store.partitions", "16", "8"],
+    );
+}
+
+#[track_caller]
+fn assert_refused(redis: &RedisServer, keys: &[(&str, &str)], words: &[&str]) {
+    let mut node = Node::new(
+        "refused",
+        &[&[("store.url", redis.url().as_str())], keys].concat(),
+    );
+    node.launch();
+    let status = node.wait_for_exit(SOON);
+    assert_eq!(status.code(), Some(1));
+    let log = node.log();
+    for word in words {
+        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+    }
+}
+
+#[test]
+fn events_wait_in_the_node_until_redis_comes() {
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = site.node("one", &[]);
+    node.launch();
+    eventually("it is not ready and says why", SOON, || {
+        match node.get("/readyz") {
+            Ok(answer) if answer.status == 503 => {
+                assert!(answer.body.contains("store"), "{}", answer.body);
+                Ok(())
+            }
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert_eq!(node.get("/healthz").unwrap().status, 200);
+
+    let mut sender = Sender::paced_by(&node);
+    for datagram in load(5000).datagrams() {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    assert_eq!(node.metrics().count("eds_events_queued"), 5000);
+    site.redis.restart();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_redis_clean();
+}
+
+#[test]
+fn a_restart_of_redis_costs_nothing() {
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut site = Site::with_redis(redis);
+    let keys = [("flush.grace", "3s")];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(20_000).datagrams().collect();
+    for (i, datagram) in datagrams.iter().enumerate() {
+        if i == datagrams.len() / 3 {
+            site.redis.stop();
+        }
+        if i == datagrams.len() * 2 / 3 {
+            site.redis.restart();
+        }
+        sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
+    }
+    sender.wait_received(&nodes[0]);
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() {
+    const OUTAGE: Duration = Duration::from_secs(6);
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut site = Site::with_redis(redis);
+    let keys = [("flush.grace", "2s"), ("flush.max_hold", "4s")];
+    let mut node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let datagrams: Vec<_> = load(3000).datagrams().collect();
+    let (before, during) = datagrams.split_at(datagrams.len() / 2);
+    for datagram in before {
+        sender.send(datagram, &node, &[]);
+    }
+    eventually("the first half is recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        when(recorded == 1500, recorded)
+    });
+    site.redis.stop();
+    let stopped = Instant::now();
+    for datagram in during {
+        sender.send(datagram, &node, &[]);
+    }
+    eventually("the outage is over", SOON, || {
+        when(stopped.elapsed() > OUTAGE, "not yet")
+    });
+    site.redis.restart();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+}
+
+#[test]
+fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
+    let site = Site::start();
+    let proxy = RedisProxy::start(site.redis.address());
+    let keys = [
+        ("store.url", proxy.url()),
+        ("store.response_timeout", "1s".to_owned()),
+    ];
+    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let mut node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let datagrams: Vec<_> = load(20_000).datagrams().collect();
+    for (i, datagram) in datagrams.iter().enumerate() {
+        if i == datagrams.len() / 2 {
+            proxy.mute(true);
+        }
+        sender.send(datagram, &node, &[]);
+    }
+    eventually("it is not ready any more", BACK, || {
+        let answer = node.get("/readyz").unwrap();
+        when(answer.status == 503, answer.body)
+    });
+    proxy.mute(false);
+    node.wait_ready();
+    sender.wait_received(&node);
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}

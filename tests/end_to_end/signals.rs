@@ -1,0 +1,189 @@
+//! What a node does when it is told to end or to look at its configuration again, and the exit codes.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::node::{Node, eds};
+use crate::support::ports::free_port;
+use crate::support::redis_proxy::RedisProxy;
+use crate::support::truth::Truth;
+
+fn numbered_datagram(number: usize) -> String {
+    let at = SEED_MINUTE_NS + i64::try_from(number).unwrap();
+    format!(
+        "event_type=type{},product=b value=user{} {at}",
+        number % 20,
+        number % 700
+    )
+}
+
+#[test]
+fn a_node_told_to_end_under_load_records_all_that_it_received() {
+    let site = Site::start();
+    let mut node = site.node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
+    node.launch();
+    node.wait_ready();
+
+    // Loopback keeps the order, so what the node received is the first so many of what was sent.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let udp = node.udp();
+    let sent_before_signal = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                let datagram = numbered_datagram(sent.load(Ordering::SeqCst));
+                // When nobody listens any more it is lost, as it should be.
+                let _ = socket.send_to(datagram.as_bytes(), udp);
+                if sent.fetch_add(1, Ordering::SeqCst).is_multiple_of(10) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        eventually("the load runs", SOON, || {
+            let recorded = node.metrics().count("eds_events_recorded_total");
+            when(recorded > 2000, recorded)
+        });
+        let sent_before_signal = sent.load(Ordering::SeqCst);
+        let status = node.terminate();
+        ended.store(true, Ordering::SeqCst);
+        assert_eq!(status.code(), Some(0));
+        sent_before_signal
+    });
+
+    let keys = site.redis.keys();
+    let sets = keys.iter().filter(|key| key.contains(":cumulative_user:"));
+    let recorded: usize = sets
+        .map(|key| site.redis.query::<usize>(&["SCARD", key]))
+        .sum();
+    assert!(
+        recorded >= sent_before_signal,
+        "{recorded} recorded of {sent_before_signal} sent"
+    );
+    let mut truth = Truth::default();
+    (0..recorded).for_each(|number| truth.receive(numbered_datagram(number).as_bytes()));
+
+    node.set("flush.grace", "200ms");
+    node.launch();
+    site.wait_exact(&truth.points(), SOON);
+    site.wait_redis_clean();
+}
+
+#[test]
+fn a_node_that_ends_lets_its_claims_lapse_at_once() {
+    let mut site = Site::start();
+    let keys = [("flush.lease", "10m"), ("flush.grace", "200ms")];
+    let mut first = site.start_node("first", &keys);
+    let mut sender = Sender::paced_by(&first);
+    site.writes.set(crate::support::http_proxy::Mode::Refuse);
+    sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
+    eventually("a minute is claimed and not sent", SOON, || {
+        when(
+            first.metrics().count("eds_minutes_claimed") == 1,
+            "no claim",
+        )
+    });
+    assert_eq!(first.terminate().code(), Some(0));
+    site.writes.set(crate::support::http_proxy::Mode::Pass);
+    let _second = site.start_node("second", &keys);
+    site.wait_exact(&sender.truth.points(), SOON);
+}
+
+#[test]
+fn a_second_signal_ends_a_node_at_once() {
+    let site = Site::start();
+    let proxy = RedisProxy::start(site.redis.address());
+    let keys = [
+        ("store.url", proxy.url()),
+        ("input.drain_timeout", "10m".to_owned()),
+    ];
+    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let mut node = site.start_node("one", &keys);
+    proxy.mute(true);
+    let mut sender = Sender::paced_by(&node);
+    sender.send(numbered_datagram(0).as_bytes(), &node, &[]);
+    sender.wait_received(&node);
+    node.signal("TERM");
+    eventually("it stops being ready", SOON, || match node.get("/readyz") {
+        Ok(answer) if answer.status == 200 => Err(answer.body),
+        _ => Ok(()),
+    });
+    node.signal("TERM");
+    let signalled = Instant::now();
+    let status = node.wait_for_exit(SOON);
+    assert!(
+        signalled.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        signalled.elapsed()
+    );
+    assert!(!status.success(), "it had something to lose: {status}");
+}
+
+#[test]
+fn a_hang_up_reloads_the_log_level() {
+    let mut node = Node::start("one", &[("log.level", "warn")]);
+    assert!(!node.log().contains("INFO"), "{}", node.log());
+    node.set("log.level", "info");
+    node.write_config();
+    node.signal("HUP");
+    eventually("it logs what is of interest", SOON, || {
+        when(node.log().contains("INFO"), node.log())
+    });
+
+    node.set("log.level", "loud");
+    node.write_config();
+    node.signal("HUP");
+    eventually("it says what is wrong", SOON, || {
+        when(node.log().contains("loud"), node.log())
+    });
+    node.wait_ready();
+}
+
+#[test]
+fn the_exit_code_tells_failure_from_misuse() {
+    let directory = TempDir::new().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let good = file("good.toml", "[log]\nlevel = \"info\"\n");
+    let bad = file("bad.toml", "[flush]\ngrase = \"5s\"\n");
+    let busy = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let http = free_port();
+    let busy = file(
+        "busy.toml",
+        &format!(
+            "[input]\nlisten = [\"{}\"]\n[http]\nlisten = \"127.0.0.1:{http}\"\n",
+            busy.local_addr().unwrap()
+        ),
+    );
+    for (arguments, code, says) in [
+        (&["check", "--config", &good][..], 0, ""),
+        (&["check", "--config", &bad], 2, "grace"),
+        (&["run", "--config", &bad], 2, "grace"),
+        (
+            &["run", "--config", "/nowhere/eds.toml"],
+            2,
+            "/nowhere/eds.toml",
+        ),
+        (&["run", "--no-such-flag"], 2, "--no-such-flag"),
+        (&["no-such-command"], 2, "no-such-command"),
+        (&["run", "--config", &busy], 1, "in use"),
+        (&["--version"], 0, ""),
+    ] {
+        let output = eds().args(arguments).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.contains(says),
+            "{arguments:?} does not say {says:?}: {stderr}"
+        );
+    }
+}

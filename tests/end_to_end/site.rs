@@ -1,0 +1,115 @@
+//! What nodes share: Redis, and InfluxDB behind a proxy that sees every write.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::support::eventually::{SOON, eventually};
+use crate::support::http_client::{percent_encoded, post};
+use crate::support::http_proxy::HttpProxy;
+use crate::support::influxdb::InfluxServer;
+use crate::support::node::Node;
+use crate::support::read_back;
+use crate::support::redis::RedisServer;
+use crate::support::truth::{Points, compare};
+
+pub(crate) const DATABASE: &str = "eds";
+
+/// See the module.
+pub(crate) struct Site {
+    pub(crate) redis: RedisServer,
+    influxdb: SocketAddr,
+    _influxdb: InfluxServer,
+    pub(crate) writes: HttpProxy,
+}
+
+impl Site {
+    pub(crate) fn start() -> Self {
+        Self::with_redis(RedisServer::start(&[]))
+    }
+
+    pub(crate) fn with_redis(redis: RedisServer) -> Self {
+        let server = InfluxServer::start();
+        let influxdb = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
+        let create = percent_encoded(&format!("CREATE DATABASE {DATABASE}"));
+        let created = post(influxdb, &format!("/query?q={create}"), b"").unwrap();
+        assert_eq!(created.status, 200, "{}", created.body);
+        let writes = HttpProxy::start(Some(influxdb));
+        Self {
+            redis,
+            influxdb,
+            _influxdb: server,
+            writes,
+        }
+    }
+
+    /// A node of this site that is not started yet, with these keys over the defaults.
+    pub(crate) fn node(&self, name: &str, keys: &[(&str, &str)]) -> Node {
+        let mut node = Node::new(
+            name,
+            &[
+                ("store.url", &self.redis.url()),
+                ("output.url", &self.writes.url()),
+                ("output.api", "v1"),
+                ("output.database", DATABASE),
+                ("output.timeout", "2s"),
+            ],
+        );
+        for (key, value) in keys {
+            node.set(key, value);
+        }
+        node
+    }
+
+    /// The same, started and ready.
+    #[track_caller]
+    pub(crate) fn start_node(&self, name: &str, keys: &[(&str, &str)]) -> Node {
+        let mut node = self.node(name, keys);
+        node.launch();
+        node.wait_ready();
+        node
+    }
+
+    /// Waits until InfluxDB holds exactly these points.
+    #[track_caller]
+    pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
+        eventually("InfluxDB holds the exact counts", within, || {
+            compare(expected, &read_back::influxdb(self.influxdb, DATABASE))
+        });
+    }
+
+    /// No point was ever written with two values, confirmed or not.
+    #[track_caller]
+    pub(crate) fn assert_one_value_a_point(&self) {
+        let mut seen = BTreeMap::new();
+        for write in self.writes.writes() {
+            for (point, value) in read_back::written(&write.body) {
+                let before = *seen.entry(point.clone()).or_insert(value);
+                assert_eq!(before, value, "two values for {point:?}");
+            }
+        }
+    }
+
+    /// Waits until Redis holds nothing but what is kept of minutes that are done: the counts, until they are
+    /// forgotten; and what the nodes must agree on.
+    #[track_caller]
+    pub(crate) fn wait_redis_clean(&self) {
+        eventually("only counts stay in Redis, for a time", SOON, || {
+            let stays = |key: &String| {
+                key == "eds:settings"
+                    || key.ends_with(":counts") && self.redis.query::<i64>(&["PTTL", key]) > 0
+            };
+            let others: Vec<_> = self
+                .redis
+                .keys()
+                .into_iter()
+                .filter(|key| !stays(key))
+                .collect();
+            if others.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{others:?}"))
+            }
+        });
+    }
+}

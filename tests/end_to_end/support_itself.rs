@@ -1,0 +1,239 @@
+//! What the other tests rely on, shown alone: a proxy that lets a fault by unseen would make them say nothing.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_client::post;
+use crate::support::http_proxy::{HttpProxy, Mode};
+use crate::support::metrics::Metrics;
+use crate::support::read_back;
+use crate::support::redis::RedisServer;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::truth::{Truth, compare};
+
+fn connect(proxy: &RedisProxy) -> TcpStream {
+    let address = proxy.url().trim_start_matches("redis://").to_owned();
+    let stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    stream
+}
+
+fn answer(stream: &mut TcpStream) -> String {
+    let mut answer = [0; 64];
+    let n = stream.read(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer[..n]).into_owned()
+}
+
+#[test]
+fn redis_comes_back_on_its_port_with_its_data() {
+    let mut redis = RedisServer::start(&["--appendonly", "yes"]);
+    redis.query::<()>(&["SET", "key", "value"]);
+    redis.stop();
+    redis.restart();
+    assert_eq!(redis.query::<String>(&["GET", "key"]), "value");
+    assert_eq!(redis.keys(), ["key"]);
+}
+
+#[test]
+fn the_redis_proxy_sees_a_command_that_is_split_over_two_reads() {
+    let redis = RedisServer::start(&[]);
+    let proxy = RedisProxy::start(redis.address());
+    let (report, reports) = mpsc::channel();
+    proxy.at(2, "needle", When::Before, move || {
+        report.send(()).unwrap();
+        Then::Cut
+    });
+
+    let mut stream = connect(&proxy);
+    stream
+        .write_all(b"*2\r\n$4\r\nECHO\r\n$6\r\nneedle\r\n*3\r\n$3\r\nSET\r\n$6\r\nnee")
+        .unwrap();
+    assert_eq!(answer(&mut stream), "$6\r\nneedle\r\n");
+    assert!(reports.try_recv().is_err(), "the first is let by");
+    stream
+        .write_all(b"dle\r\n$1\r\n1\r\n*1\r\n$4\r\nPING\r\n")
+        .unwrap();
+    assert_eq!(answer(&mut stream), "", "the connection is cut");
+    reports.recv_timeout(SOON).unwrap();
+    assert_eq!(
+        redis.query::<Option<String>>(&["GET", "needle"]),
+        None,
+        "it was not passed on"
+    );
+}
+
+#[test]
+fn the_redis_proxy_swallows_the_answer_of_a_command_that_it_passes_on() {
+    let redis = RedisServer::start(&[]);
+    let proxy = RedisProxy::start(redis.address());
+    proxy.at(1, "key", When::Before, || Then::SwallowAnswers);
+
+    let mut stream = connect(&proxy);
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    assert_eq!(answer(&mut stream), "+PONG\r\n");
+    stream
+        .write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n")
+        .unwrap();
+    eventually("Redis has the key", SOON, || {
+        let value: Option<String> = redis.query(&["GET", "key"]);
+        when(value.as_deref() == Some("1"), format!("{value:?}"))
+    });
+    stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    assert!(
+        stream.read(&mut [0; 64]).is_err(),
+        "the answer is swallowed"
+    );
+}
+
+#[test]
+fn the_redis_proxy_acts_after_passing_a_command_on() {
+    let redis = RedisServer::start(&[]);
+    let proxy = RedisProxy::start(redis.address());
+    let (report, reports) = mpsc::channel();
+    let mut other = redis.connection();
+    proxy.at(1, "key", When::After, move || {
+        let value = eventually("Redis has the key", SOON, || {
+            let value: Option<String> = redis::cmd("GET").arg("key").query(&mut other).unwrap();
+            value.ok_or("nothing")
+        });
+        report.send(value).unwrap();
+        Then::Pass
+    });
+
+    let mut stream = connect(&proxy);
+    stream
+        .write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n")
+        .unwrap();
+    assert_eq!(reports.recv_timeout(SOON).unwrap(), "1");
+    assert_eq!(answer(&mut stream), "+OK\r\n");
+}
+
+#[test]
+fn a_connection_that_lost_an_answer_stays_silent() {
+    let redis = RedisServer::start(&[]);
+    let proxy = RedisProxy::start(redis.address());
+    let mut old = connect(&proxy);
+    proxy.mute(true);
+    old.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    old.set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    assert!(old.read(&mut [0; 64]).is_err());
+    proxy.mute(false);
+
+    let mut new = connect(&proxy);
+    new.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    assert_eq!(answer(&mut new), "+PONG\r\n");
+    old.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    assert!(old.read(&mut [0; 64]).is_err());
+}
+
+#[test]
+fn the_http_proxy_can_be_away_in_every_way() {
+    const LINE: &[u8] = b"unique_user_event,a=b value=3 60000000000\n";
+    let server = HttpProxy::start(None);
+    let address = server.address();
+    let mut proxy = HttpProxy::start(Some(address));
+    let write = {
+        let address = proxy.address();
+        move || post(address, "/write?db=eds", LINE).map(|answer| answer.status)
+    };
+
+    assert_eq!(write().unwrap(), 204);
+    proxy.set(Mode::Answer(503));
+    assert_eq!(write().unwrap(), 503);
+    proxy.set(Mode::Refuse);
+    assert_eq!(
+        write().unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionRefused
+    );
+    proxy.set(Mode::Hang);
+    let hanging = [std::thread::spawn(write), std::thread::spawn(write)];
+    eventually("two writes hang", SOON, || {
+        when(proxy.writes().len() == 4, proxy.writes().len())
+    });
+    proxy.set(Mode::Pass);
+    for write in hanging {
+        assert!(write.join().unwrap().is_err());
+    }
+    assert_eq!(proxy.take_under_way_max(), 2);
+    assert_eq!(write().unwrap(), 204);
+    assert_eq!(proxy.take_under_way_max(), 1);
+
+    let confirmed: Vec<_> = proxy.writes().iter().map(|write| write.confirmed).collect();
+    assert_eq!(confirmed, [true, false, false, false, true]);
+    assert_eq!(server.writes().len(), 2);
+    assert_eq!(
+        read_back::written(LINE).into_values().collect::<Vec<_>>(),
+        [3]
+    );
+}
+
+#[test]
+fn the_truth_counts_users_and_events_and_shows_differences() {
+    let mut truth = Truth::default();
+    for datagram in [
+        "a=b value=u 1\na=b value=u 2",
+        "a=b value=u 1",
+        "a=b value=v 60000000000",
+    ] {
+        truth.receive(datagram.as_bytes());
+    }
+    let points = truth.points();
+    let found: Vec<_> = points
+        .iter()
+        .map(|(point, n)| {
+            (
+                point.minute_start_ns / 60_000_000_000,
+                point.measurement.as_str(),
+                *n,
+            )
+        })
+        .collect();
+    let expected = [
+        (0, "cumulative_user_event", 2),
+        (0, "unique_user_event", 1),
+        (1, "cumulative_user_event", 1),
+        (1, "unique_user_event", 1),
+    ];
+    assert_eq!(found, expected);
+
+    assert_eq!(compare(&points, &points), Ok(()));
+    let mut other = points.clone();
+    other.pop_last();
+    *other.first_entry().unwrap().get_mut() += 1;
+    let report = compare(&points, &other).unwrap_err();
+    assert!(report.contains("1 of 4 points missing"), "{report}");
+    assert!(
+        report.contains("expected Some(2), found Some(3)"),
+        "{report}"
+    );
+    assert!(
+        compare(&other, &points)
+            .unwrap_err()
+            .contains("1 of 3 points unexpected")
+    );
+}
+
+#[test]
+fn metrics_are_summed_over_labels() {
+    let metrics = Metrics::parse(
+        "# TYPE eds_events_rejected counter\n\
+         eds_events_rejected_total{reason=\"too_old\"} 2\n\
+         eds_events_rejected_total{reason=\"no_user\"} 1\n\
+         eds_events_received_total 10\n\
+         eds_events_recorded_total 7\n",
+    );
+    assert_eq!(metrics.count("eds_events_rejected_total"), 3);
+    assert_eq!(
+        metrics.count_of("eds_events_rejected_total", &[("reason", "no_user")]),
+        1
+    );
+    metrics.assert_ledger_adds_up();
+}

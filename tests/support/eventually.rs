@@ -1,0 +1,36 @@
+//! Waiting for something to become true: by looking again and again until a deadline, never by a fixed sleep.
+
+use std::fmt::Display;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For what a healthy machine does within a second or two; a loaded one gets this long.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Looks until `look` answers `Ok`, and panics with its last `Err` when that takes longer than `within`.
+#[track_caller]
+pub(crate) fn eventually<T, E: Display>(
+    what: &str,
+    within: Duration,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> T {
+    let deadline = Instant::now() + within;
+    loop {
+        let seen = match look() {
+            Ok(value) => return value,
+            Err(seen) => seen,
+        };
+        assert!(
+            Instant::now() < deadline,
+            "not within {within:?}: {what}; at last: {seen}"
+        );
+        thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// `Ok(())` when `holds`, otherwise `seen` for the message of [`eventually`].
+pub(crate) fn when<S>(holds: bool, seen: S) -> Result<(), S> {
+    if holds { Ok(()) } else { Err(seen) }
+}

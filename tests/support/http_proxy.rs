@@ -1,0 +1,267 @@
+//! An HTTP proxy in front of a database (or in place of one) that records and counts the writes that pass, and
+//! can be away: refuse connections, hang, or answer 503.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How the proxy treats requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Passes them on; or answers 204 itself when there is no server behind it.
+    Pass,
+    /// Does not listen: connections are refused.
+    Refuse,
+    /// Takes a request and is silent until the client leaves or the mode changes; then the connection ends.
+    Hang,
+    /// Answers with this status.
+    Answer(u16),
+}
+
+/// A write that was asked for, whatever came of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Received {
+    /// When its body was here in full.
+    pub(crate) at: Instant,
+    pub(crate) body: Vec<u8>,
+    /// Whether the database confirmed it.
+    pub(crate) confirmed: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    writes: Vec<Received>,
+    under_way: usize,
+    under_way_max: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Option<SocketAddr>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct HttpProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl HttpProxy {
+    /// A proxy to `upstream`, on a port of its own.
+    pub(crate) fn start(upstream: Option<SocketAddr>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
+        let state = State {
+            mode: Mode::Pass,
+            writes: Vec::new(),
+            under_way: 0,
+            under_way_max: 0,
+        };
+        let shared = Arc::new(Shared {
+            upstream,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let listening = Some(listen(&shared, listener));
+        Self {
+            address,
+            shared,
+            listening,
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Changes how requests are treated, at once.
+    pub(crate) fn set(&mut self, mode: Mode) {
+        let before = std::mem::replace(&mut self.shared.state.lock().unwrap().mode, mode);
+        self.shared.changed.notify_all();
+        if before != Mode::Refuse && mode == Mode::Refuse {
+            // A connection makes the listening thread look at the mode and leave.
+            let _ = TcpStream::connect(self.address);
+            let listening = self
+                .listening
+                .take()
+                .expect("it listens until it is told to refuse");
+            listening.join().expect("listening does not panic");
+        } else if before == Mode::Refuse && mode != Mode::Refuse {
+            self.listening = Some(listen(&self.shared, self.bind_again()));
+        }
+    }
+
+    fn bind_again(&self) -> TcpListener {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match TcpListener::bind(self.address) {
+                Ok(listener) => return listener,
+                Err(error) => assert!(Instant::now() < deadline, "{}: {error}", self.address),
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Every write so far, in the order of arrival.
+    pub(crate) fn writes(&self) -> Vec<Received> {
+        self.shared.state.lock().unwrap().writes.clone()
+    }
+
+    /// How many writes were under way at one time at most, since the last call.
+    pub(crate) fn take_under_way_max(&self) -> usize {
+        let mut state = self.shared.state.lock().unwrap();
+        let under_way = state.under_way;
+        std::mem::replace(&mut state.under_way_max, under_way)
+    }
+}
+
+fn listen(shared: &Arc<Shared>, listener: TcpListener) -> JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if shared.state.lock().unwrap().mode == Mode::Refuse {
+                return;
+            }
+            let shared = Arc::clone(&shared);
+            // A client that leaves in the middle is no concern of ours.
+            thread::spawn(move || serve(&shared, &client));
+        }
+    })
+}
+
+/// Serves one request, which is all that a connection is good for.
+fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
+    let Some(request) = Request::read(client)? else {
+        return Ok(());
+    };
+    if !request.is_write() {
+        let (_, answer) = exchange(shared, &request, client)?;
+        return (&*client).write_all(&answer);
+    }
+
+    let index = {
+        let mut state = shared.state.lock().unwrap();
+        state.under_way += 1;
+        state.under_way_max = state.under_way_max.max(state.under_way);
+        state.writes.push(Received {
+            at: Instant::now(),
+            body: request.body.clone(),
+            confirmed: false,
+        });
+        state.writes.len() - 1
+    };
+    let outcome = exchange(shared, &request, client);
+    {
+        let mut state = shared.state.lock().unwrap();
+        state.under_way -= 1;
+        state.writes[index].confirmed = matches!(outcome, Ok((200..=299, _)));
+    }
+    (&*client).write_all(&outcome?.1)
+}
+
+/// The answer to a request, as the mode has it: its status and all its bytes.
+fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> io::Result<(u16, Vec<u8>)> {
+    let mode = shared.state.lock().unwrap().mode;
+    let status = match (mode, shared.upstream) {
+        (Mode::Pass, Some(upstream)) => return request.pass_to(upstream),
+        (Mode::Pass, None) => 204,
+        (Mode::Answer(status), _) => status,
+        (Mode::Refuse, _) => return Err(io::ErrorKind::ConnectionRefused.into()),
+        (Mode::Hang, _) => {
+            hang(shared, client)?;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    };
+    let head =
+        format!("HTTP/1.1 {status} As told\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    Ok((status, head.into_bytes()))
+}
+
+/// Waits until the mode changes or the client leaves.
+fn hang(shared: &Shared, client: &TcpStream) -> io::Result<()> {
+    client.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let mut state = shared.state.lock().unwrap();
+    while state.mode == Mode::Hang && !matches!((&*client).read(&mut [0]), Ok(0)) {
+        state = shared
+            .changed
+            .wait_timeout(state, Duration::from_millis(10))
+            .unwrap()
+            .0;
+    }
+    Ok(())
+}
+
+struct Request {
+    /// The request line and the headers, without the line that ends them.
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Request {
+    /// `None` when the client has left.
+    fn read(client: &TcpStream) -> io::Result<Option<Self>> {
+        let mut reader = BufReader::new(client);
+        let mut head = String::new();
+        loop {
+            let begin = head.len();
+            if reader.read_line(&mut head)? == 0 {
+                return Ok(None);
+            }
+            if head[begin..].trim_end().is_empty() {
+                head.truncate(begin);
+                break;
+            }
+        }
+        let lower = head.to_ascii_lowercase();
+        assert!(
+            !lower.contains("transfer-encoding:"),
+            "bodies are sent with their length"
+        );
+        assert!(
+            !lower.contains("content-encoding:"),
+            "bodies are sent as they are"
+        );
+        let length = lower
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"));
+        let length = length.map_or(0, |length| length.trim().parse().expect("a length"));
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        Ok(Some(Self { head, body }))
+    }
+
+    fn is_write(&self) -> bool {
+        self.head.starts_with("POST /write") || self.head.starts_with("POST /api/v2/write")
+    }
+
+    fn pass_to(&self, upstream: SocketAddr) -> io::Result<(u16, Vec<u8>)> {
+        let mut server = TcpStream::connect(upstream)?;
+        let (first, rest) = self.head.split_once("\r\n").unwrap_or((&self.head, ""));
+        let rest: String = rest
+            .split_inclusive("\r\n")
+            .filter(|header| !header.to_ascii_lowercase().starts_with("connection:"))
+            .collect();
+        let head = format!("{first}\r\nConnection: close\r\n{rest}\r\n");
+        server.write_all(&[head.as_bytes(), &self.body].concat())?;
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer)?;
+        let status = answer
+            .get(9..12)
+            .and_then(|status| std::str::from_utf8(status).ok());
+        let status = status.and_then(|status| status.parse().ok());
+        Ok((status.ok_or_else(|| io::Error::other("no status"))?, answer))
+    }
+}

@@ -1,0 +1,236 @@
+//! One node: the real binary with a configuration of its own, in a directory of its own. It can be signalled,
+//! killed and started again as it was. When a test fails, the end of the node's log is printed.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use toml::{Table, Value};
+
+use super::eventually::{SOON, eventually};
+use super::http_client::{Answer, get};
+use super::metrics::Metrics;
+use super::ports::free_port;
+use super::process::{self, signal};
+
+const LOG_LINES_SHOWN: usize = 60;
+
+/// The binary, untouched by the variables of whoever runs the tests.
+pub(crate) fn eds() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eds"));
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("EDS_") {
+            command.env_remove(variable);
+        }
+    }
+    command
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Node {
+    name: String,
+    config: Table,
+    environment: Vec<(String, String)>,
+    udp: SocketAddr,
+    http: SocketAddr,
+    directory: TempDir,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// A node that is not started yet, with these keys over the defaults of the tests: `("flush.grace", "2s")`.
+    /// A value that is a whole number is written as one.
+    pub(crate) fn new(name: &str, keys: &[(&str, &str)]) -> Self {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+        let udp = udp.expect("a free port");
+        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let mut node = Self {
+            name: name.to_owned(),
+            config: Table::new(),
+            environment: Vec::new(),
+            udp,
+            http,
+            directory: TempDir::new().expect("a temporary directory"),
+            child: None,
+        };
+        node.set("node", name);
+        node.set("input.max_age", "36500days");
+        node.set("flush.interval", "200ms");
+        node.set("flush.grace", "2s");
+        node.set("flush.lease", "5s");
+        node.set("log.level", "debug");
+        let listen = vec![Value::String(udp.to_string())];
+        node.table("input")
+            .insert("listen".to_owned(), Value::Array(listen));
+        node.set("http.listen", &http.to_string());
+        for (key, value) in keys {
+            node.set(key, value);
+        }
+        node
+    }
+
+    /// The same, started and ready.
+    #[track_caller]
+    pub(crate) fn start(name: &str, keys: &[(&str, &str)]) -> Self {
+        let mut node = Self::new(name, keys);
+        node.launch();
+        node.wait_ready();
+        node
+    }
+
+    /// Changes a key of the configuration, for the next launch.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        let typed = value
+            .parse()
+            .map_or_else(|_| Value::String(value.to_owned()), Value::Integer);
+        let (table, key) = match key.split_once('.') {
+            Some((section, key)) => (self.table(section), key),
+            None => (&mut self.config, key),
+        };
+        table.insert(key.to_owned(), typed);
+    }
+
+    fn table(&mut self, section: &str) -> &mut Table {
+        let table = self
+            .config
+            .entry(section)
+            .or_insert_with(|| Value::Table(Table::new()));
+        table.as_table_mut().expect("a section is a table")
+    }
+
+    /// Sets a variable of the environment, for the next launch.
+    pub(crate) fn set_environment(&mut self, key: &str, value: &str) {
+        self.environment.push((key.to_owned(), value.to_owned()));
+    }
+
+    /// Writes the configuration as it is now to its file.
+    pub(crate) fn write_config(&self) {
+        fs::write(self.config_path(), self.config.to_string()).expect("a file can be written");
+    }
+
+    /// Starts the process, and does not wait for anything.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        self.write_config();
+        let append = |name| {
+            let path = self.path(name);
+            File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .expect("a file can be opened")
+        };
+        let child = eds()
+            .args(["run", "--config"])
+            .arg(self.config_path())
+            .envs(self.environment.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::null())
+            .stdout(append("stdout"))
+            .stderr(append("stderr"))
+            .spawn()
+            .expect("the binary starts");
+        self.child = Some(child);
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_ready(&mut self) {
+        eventually(&format!("{} is ready", self.name), SOON, || {
+            let ended = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten());
+            assert!(ended.is_none(), "{} ended: {ended:?}", self.name);
+            match self.get("/readyz") {
+                Ok(Answer { status: 200, .. }) => Ok(()),
+                not_ready => Err(format!("{not_ready:?}")),
+            }
+        });
+    }
+
+    /// Where it takes events.
+    pub(crate) fn udp(&self) -> SocketAddr {
+        self.udp
+    }
+
+    pub(crate) fn get(&self, path: &str) -> std::io::Result<Answer> {
+        get(self.http, path)
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        let answer = self.get("/metrics").expect("a node answers /metrics");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        Metrics::parse(&answer.body)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node runs").id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().expect("the node runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// Asks it to end by SIGTERM, and waits until it has.
+    #[track_caller]
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait_for_exit(SOON)
+    }
+
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub(crate) fn wait_for_exit(&mut self, within: Duration) -> ExitStatus {
+        let child = self.child.as_mut().expect("the node runs");
+        let status = process::wait(child, within);
+        self.child = None;
+        status
+    }
+
+    /// All that it has said on standard output, over all launches.
+    pub(crate) fn stdout(&self) -> String {
+        fs::read_to_string(self.path("stdout")).unwrap_or_default()
+    }
+
+    /// All that it has said on standard error, over all launches.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("stderr")).unwrap_or_default()
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.path("eds.toml")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let skipped = log.lines().count().saturating_sub(LOG_LINES_SHOWN);
+            let tail: Vec<_> = log.lines().skip(skipped).collect();
+            eprintln!(
+                "--- the end of the log of {}:\n{}\n---",
+                self.name,
+                tail.join("\n")
+            );
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Reads every point of a database back, and out of the body of a write, into the shape of the truth.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use super::http_client::{get, percent_encoded};
+use super::truth::{Point, Points};
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
+
+/// Everything in a database of InfluxDB 1.x.
+pub(crate) fn influxdb(server: SocketAddr, database: &str) -> Points {
+    let mut points = Points::new();
+    for measurement in ["unique_user_event", "cumulative_user_event"] {
+        let query = percent_encoded(&format!("SELECT value FROM {measurement} GROUP BY *"));
+        let path = format!("/query?db={database}&epoch=ns&q={query}");
+        let answer = get(server, &path).expect("InfluxDB answers a query");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer: Value = serde_json::from_str(&answer.body).expect("InfluxDB answers in JSON");
+        for series in answer["results"][0]["series"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            for row in series["values"].as_array().expect("a series has rows") {
+                let minute_start_ns = row[0].as_i64().expect("a row begins with its time");
+                insert(
+                    &mut points,
+                    minute_start_ns,
+                    &series["tags"],
+                    measurement,
+                    &row[1],
+                );
+            }
+        }
+    }
+    points
+}
+
+/// Everything in VictoriaMetrics.
+pub(crate) fn victoria_metrics(server: SocketAddr) -> Points {
+    get(server, "/internal/force_flush").expect("VictoriaMetrics makes its points visible");
+    let matching = percent_encoded(r#"{__name__=~".*_user_event_value"}"#);
+    let path = format!("/api/v1/export?match[]={matching}&start=0");
+    let answer = get(server, &path).expect("VictoriaMetrics answers an export");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+
+    let mut points = Points::new();
+    for line in answer.body.lines() {
+        let mut series: Value = serde_json::from_str(line).expect("an export has JSON lines");
+        let mut tags = series["metric"].take();
+        let name = tags.as_object_mut().and_then(|tags| {
+            tags.remove("db");
+            tags.remove("__name__")
+        });
+        let name = name
+            .as_ref()
+            .and_then(Value::as_str)
+            .expect("a metric has a name");
+        let measurement = name
+            .strip_suffix("_value")
+            .expect("the field's name ends the metric's");
+        let times = series["timestamps"]
+            .as_array()
+            .expect("an export has timestamps");
+        let values = series["values"].as_array().expect("an export has values");
+        for (time, value) in times.iter().zip(values) {
+            let minute_start_ns = time.as_i64().expect("in milliseconds") * NANOS_PER_MILLI;
+            insert(&mut points, minute_start_ns, &tags, measurement, value);
+        }
+    }
+    points
+}
+
+/// The points of one write's body, in line protocol without escapes.
+pub(crate) fn written(body: &[u8]) -> Points {
+    let mut points = Points::new();
+    let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
+    for line in body.lines().filter(|line| !line.is_empty()) {
+        let parts: Vec<_> = line.split(' ').collect();
+        let [key, field, time] = parts[..] else {
+            panic!("not a point: {line:?}")
+        };
+        let (measurement, series) = key.split_once(',').expect("a point has tags");
+        let value = field.strip_prefix("value=").expect("the field is `value`");
+        let point = Point {
+            minute_start_ns: time.parse().expect("a point has a time"),
+            series: series.to_owned(),
+            measurement: measurement.to_owned(),
+        };
+        let value = value
+            .trim_end_matches(['i', 'u'])
+            .parse()
+            .expect("a whole number");
+        points.insert(point, value);
+    }
+    points
+}
+
+fn insert(
+    points: &mut Points,
+    minute_start_ns: i64,
+    tags: &Value,
+    measurement: &str,
+    value: &Value,
+) {
+    let tags = tags.as_object().expect("a series has tags");
+    let tags: Vec<_> = tags
+        .iter()
+        .map(|(key, value)| format!("{key}={}", value.as_str().expect("a tag is a string")))
+        .collect();
+    let point = Point {
+        minute_start_ns,
+        series: tags.join(","),
+        measurement: measurement.to_owned(),
+    };
+    let count = value.as_f64().expect("a point is a number");
+    assert!(count >= 0.0 && count.fract() == 0.0, "{point:?} is {count}");
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "just checked"
+    )]
+    let count = count as u64;
+    if let Some(before) = points.insert(point.clone(), count) {
+        assert_eq!(before, count, "two values for one point: {point:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! A real `redis-server` on a free port, with a directory of its own; it ends with its owner. It can be stopped,
+//! killed and started again on the same port with the same data.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::eventually::{SOON, eventually};
+use super::ports::free_port;
+use super::process::{self, signal};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    arguments: Vec<String>,
+    address: SocketAddr,
+    directory: TempDir,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// A server that keeps everything in memory, with these arguments over the defaults of the tests:
+    /// `&["--maxmemory-policy", "allkeys-lru"]`. It answers PING when this returns; with arguments that close
+    /// the plain port, or want a password, use [`Self::launch`] and wait in another way.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut server = Self::down(arguments);
+        server.restart();
+        server
+    }
+
+    /// The same, without waiting.
+    pub(crate) fn launch(arguments: &[&str]) -> Self {
+        let mut server = Self::down(arguments);
+        server.spawn();
+        server
+    }
+
+    /// The same, not yet started: nothing listens at its address until [`Self::restart`].
+    pub(crate) fn down(arguments: &[&str]) -> Self {
+        Self {
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())),
+            directory: TempDir::new().expect("a temporary directory"),
+            child: None,
+        }
+    }
+
+    fn spawn(&mut self) {
+        let directory = self.directory.path().display().to_string();
+        let child = Command::new("redis-server")
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &self.address.port().to_string(),
+            ])
+            .args(["--dir", &directory, "--logfile", "redis.log", "--save", ""])
+            .args([
+                "--unixsocket",
+                &self.unix_socket(),
+                "--maxmemory-policy",
+                "noeviction",
+            ])
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        self.child = Some(child);
+    }
+
+    fn wait_ready(&self) {
+        eventually("Redis answers", SOON, || {
+            let client = redis::Client::open(self.url())?;
+            redis::cmd("PING").query::<String>(&mut client.get_connection()?)
+        });
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// The path of the socket at which it listens, too.
+    pub(crate) fn unix_socket(&self) -> String {
+        self.directory
+            .path()
+            .join("redis.sock")
+            .display()
+            .to_string()
+    }
+
+    pub(crate) fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a URL of Redis");
+        client.get_connection().expect("Redis takes a connection")
+    }
+
+    /// What a command answers.
+    #[track_caller]
+    pub(crate) fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut query = redis::Cmd::new();
+        query.arg(command);
+        query
+            .query(&mut self.connection())
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Every key, sorted.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Ends it as `systemctl stop` does.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.child.take().expect("Redis runs");
+        signal(child.id(), "TERM");
+        process::wait(&mut child, SOON);
+    }
+
+    /// Starts it, or starts it again after [`Self::stop`] on the same port and directory.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.child.is_none(), "Redis runs already");
+        self.spawn();
+        self.wait_ready();
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

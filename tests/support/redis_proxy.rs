@@ -1,0 +1,217 @@
+//! A TCP proxy between a node and Redis that sees the node's commands one by one, and can do something at the
+//! n-th that holds certain bytes: before it is passed on, or when it was.
+//!
+//! Commands are cut apart by their framing, so it does not matter how they lie in reads. Answers pass unread.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use memchr::memmem;
+
+/// When the trigger's action is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// With the command in hand, not yet passed on.
+    Before,
+    /// When Redis has the command, whether or not it was carried out yet.
+    After,
+}
+
+/// What becomes of the connection after an action. (For a delay the action itself sleeps.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// It goes on.
+    Pass,
+    /// Both sides are closed; a command in hand is lost.
+    Cut,
+    /// It goes on, but no answer passes on it ever again. Before a command: not the answer of that one either.
+    SwallowAnswers,
+}
+
+type Action = Box<dyn FnOnce() -> Then + Send>;
+
+struct Trigger {
+    needle: Vec<u8>,
+    /// How many more commands with the needle are let by.
+    skip: usize,
+    when: When,
+    action: Action,
+}
+
+#[derive(Default)]
+struct Shared {
+    triggers: Mutex<Vec<Trigger>>,
+    /// Whether every answer, on any connection, disappears.
+    mute: AtomicBool,
+}
+
+/// See the module. Its threads end with their connections.
+pub(crate) struct RedisProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl RedisProxy {
+    /// A proxy to the Redis at this address, on a port of its own.
+    pub(crate) fn start(redis: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
+        let shared = Arc::<Shared>::default();
+        let accepted = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // When Redis is away the client sees its connection closed at once.
+                if let Ok(server) = TcpStream::connect(redis) {
+                    carry(&accepted, &client, &server);
+                }
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Does `action` at the n-th command from now that holds `needle`; 1 is the next one.
+    pub(crate) fn at(
+        &self,
+        n: usize,
+        needle: impl Into<Vec<u8>>,
+        when: When,
+        action: impl FnOnce() -> Then + Send + 'static,
+    ) {
+        assert!(n > 0, "the first one is 1");
+        let trigger = Trigger {
+            needle: needle.into(),
+            skip: n - 1,
+            when,
+            action: Box::new(action),
+        };
+        self.shared.triggers.lock().unwrap().push(trigger);
+    }
+
+    /// From now on no answer passes; or answers pass again, on connections that have not lost one.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.shared.mute.store(mute, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    /// The actions that are due now that this command is here.
+    fn due(&self, command: &[u8], when: When) -> Vec<Action> {
+        let mut triggers = self.triggers.lock().unwrap();
+        let mut due = Vec::new();
+        let mut i = 0;
+        while i < triggers.len() {
+            let trigger = &mut triggers[i];
+            if trigger.when != when || memmem::find(command, &trigger.needle).is_none() {
+                i += 1;
+            } else if trigger.skip > 0 {
+                trigger.skip -= 1;
+                i += 1;
+            } else {
+                due.push(triggers.remove(i).action);
+            }
+        }
+        due
+    }
+}
+
+fn carry(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
+    for stream in [client, server] {
+        stream.set_nodelay(true).expect("TCP_NODELAY can be set");
+    }
+    let swallows = Arc::new(AtomicBool::new(false));
+    let clone = |stream: &TcpStream| stream.try_clone().expect("a socket can be shared");
+
+    let (from, to) = (clone(client), clone(server));
+    let (commands, swallow) = (Arc::clone(shared), Arc::clone(&swallows));
+    thread::spawn(move || pass_commands(&commands, &swallow, from, to));
+
+    let (from, to) = (clone(server), clone(client));
+    let shared = Arc::clone(shared);
+    thread::spawn(move || pass_answers(&shared, &swallows, from, to));
+}
+
+fn pass_commands(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+    let mut waiting = Vec::new();
+    let mut chunk = vec![0; 1 << 16];
+    'connection: while let Ok(n @ 1..) = from.read(&mut chunk) {
+        waiting.extend_from_slice(&chunk[..n]);
+        // Commands up to `passed` are with Redis, those up to `end` may go.
+        let (mut passed, mut end) = (0, 0);
+        while let Some(length) = command_length(&waiting[end..]) {
+            let command = end..end + length;
+            for when in [When::Before, When::After] {
+                let due = shared.due(&waiting[command.clone()], when);
+                if !due.is_empty() {
+                    if to.write_all(&waiting[passed..end]).is_err() {
+                        break 'connection;
+                    }
+                    passed = end;
+                }
+                for action in due {
+                    match action() {
+                        Then::Pass => {}
+                        Then::Cut => break 'connection,
+                        Then::SwallowAnswers => swallows.store(true, Ordering::SeqCst),
+                    }
+                }
+                end = command.end;
+            }
+        }
+        if to.write_all(&waiting[passed..end]).is_err() {
+            break;
+        }
+        waiting.drain(..end);
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn pass_answers(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+    let mut chunk = vec![0; 1 << 16];
+    while let Ok(n @ 1..) = from.read(&mut chunk) {
+        if shared.mute.load(Ordering::SeqCst) {
+            // A stream with a hole in it would be worse than a silent one.
+            swallows.store(true, Ordering::SeqCst);
+        }
+        if !swallows.load(Ordering::SeqCst) && to.write_all(&chunk[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// How long the first command is, in bytes: `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. `None` until all of it is there.
+fn command_length(bytes: &[u8]) -> Option<usize> {
+    let (mut at, count) = header(bytes, 0, b'*')?;
+    for _ in 0..count {
+        let (begin, length) = header(bytes, at, b'$')?;
+        at = begin + length + 2;
+    }
+    (at <= bytes.len()).then_some(at)
+}
+
+fn header(bytes: &[u8], at: usize, sigil: u8) -> Option<(usize, usize)> {
+    let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
+    assert_eq!(
+        rest[0],
+        sigil,
+        "clients frame their commands: {:?}",
+        String::from_utf8_lossy(rest)
+    );
+    let end = rest.windows(2).position(|window| window == b"\r\n")?;
+    let number = std::str::from_utf8(&rest[1..end])
+        .ok()?
+        .parse()
+        .expect("a length is a number");
+    Some((at + end + 2, number))
+}
