@@ -15,6 +15,7 @@ use super::FlushSettings;
 use super::breaker::Breaker;
 use super::held::Held;
 use super::sender::{Sender, log_claim_error};
+use super::settling::Settling;
 use crate::event::{Partition, Partitions};
 use crate::output::Output;
 use crate::store::{Backlog, Claim, ClaimRequest, Store, StoreError};
@@ -55,12 +56,13 @@ impl Worker {
     pub async fn run(self) {
         let held = Held::default();
         let mut breaker = Breaker::default();
+        let mut settling = Settling::default();
         let mut backlog_seen: Option<Instant> = None;
         let mut away_told: Option<Instant> = None;
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            match self.round(&held, &mut breaker).await {
+            match self.round(&held, &mut breaker, &mut settling).await {
                 Ok(()) => {
                     self.metrics.store_up.set(1);
                     away_told = None;
@@ -86,8 +88,18 @@ impl Worker {
         held.let_all_go(&*self.store, Duration::ZERO).await;
     }
 
-    async fn round(&self, held: &Held, breaker: &mut Breaker) -> Result<(), StoreError> {
-        let (mut claims, error) = self.claim_all().await;
+    async fn round(
+        &self,
+        held: &Held,
+        breaker: &mut Breaker,
+        settling: &mut Settling,
+    ) -> Result<(), StoreError> {
+        settling.look(self.store.generation(), Instant::now());
+        let may_close = settling.may_close(Instant::now(), self.settings.grace);
+        let (mut claims, error) = self.claim_all(may_close).await;
+        if error.is_some() {
+            settling.failed(Instant::now());
+        }
         for claim in &claims {
             held.take(claim);
         }
@@ -119,13 +131,13 @@ impl Worker {
     }
 
     /// Claims what is finished or lapsed. One partition's failure does not keep the others from it.
-    async fn claim_all(&self) -> (Vec<Claim>, Option<StoreError>) {
+    async fn claim_all(&self, may_close: bool) -> (Vec<Claim>, Option<StoreError>) {
         let request = ClaimRequest {
             grace: self.settings.grace,
             max_hold: self.settings.max_hold,
             lease: self.settings.lease,
             lapsed_max: CLAIMS_MAX,
-            finished_max: CLAIMS_MAX,
+            finished_max: if may_close { CLAIMS_MAX } else { 0 },
         };
         let request = &request;
         let answers: Vec<_> = stream::iter(self.partitions.iter())

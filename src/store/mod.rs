@@ -136,7 +136,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// has to; this is for start-up and readiness.
     async fn check(&self) -> Result<(), StoreError>;
 
-    /// A number that changes whenever the store may have forgotten what it confirmed: with the connection.
+    /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
+    /// long as there was none.
     fn generation(&self) -> u64;
 
     /// Adds events to the sets of their minutes. All recordings are of this partition.

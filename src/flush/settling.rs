@@ -1,0 +1,81 @@
+//! Whether minutes may be closed after the store was away. Pure: the caller brings the time.
+//!
+//! A store that comes back looks quiet although it is not: nothing arrived while it was away, and what waits in
+//! the nodes is not recorded yet. A minute that is closed at that moment loses these events. So for a while
+//! after the last trouble no minute is closed; claims that lapse are taken over all the same.
+
+use std::time::{Duration, Instant};
+
+/// The least time that all nodes get to record what waited: a few times the longest pause between attempts.
+const SETTLE_MIN: Duration = Duration::from_secs(5);
+
+/// When the store was last seen in trouble.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    /// As it was last seen; 0 before there was a connection.
+    generation: u64,
+    trouble: Option<Instant>,
+}
+
+impl Settling {
+    /// Looks at the connection by which events are recorded. Another one than before tells of trouble; the
+    /// first one does not.
+    pub(super) fn look(&mut self, generation: u64, now: Instant) {
+        let before = std::mem::replace(&mut self.generation, generation);
+        if before != 0 && before != generation {
+            self.trouble = Some(now);
+        }
+    }
+
+    /// The store did not answer this worker.
+    pub(super) const fn failed(&mut self, now: Instant) {
+        self.trouble = Some(now);
+    }
+
+    /// Whether minutes that are over and quiet may be closed now.
+    pub(super) fn may_close(&self, now: Instant, grace: Duration) -> bool {
+        self.trouble
+            .is_none_or(|trouble| now.duration_since(trouble) >= grace.max(SETTLE_MIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn a_store_that_was_always_there_needs_no_time() {
+        let mut settling = Settling::default();
+        let now = Instant::now();
+        assert!(settling.may_close(now, GRACE));
+        settling.look(0, now);
+        settling.look(1, now);
+        settling.look(1, now);
+        assert!(settling.may_close(now, GRACE));
+    }
+
+    #[test]
+    fn trouble_of_any_kind_is_followed_by_the_grace() {
+        let now = Instant::now();
+        let mut failed = Settling::default();
+        failed.failed(now);
+        failed.look(1, now);
+        let mut connected_again = Settling::default();
+        connected_again.look(1, now);
+        connected_again.look(2, now);
+        for settling in [failed, connected_again] {
+            assert!(!settling.may_close(now + GRACE / 2, GRACE));
+            assert!(settling.may_close(now + GRACE, GRACE));
+        }
+    }
+
+    #[test]
+    fn a_short_grace_is_not_enough() {
+        let now = Instant::now();
+        let mut settling = Settling::default();
+        settling.failed(now);
+        assert!(!settling.may_close(now + SETTLE_MIN / 2, Duration::ZERO));
+    }
+}
