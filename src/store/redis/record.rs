@@ -1,7 +1,9 @@
 //! Recording: one transaction, many members a command.
 //!
 //! No script: Redis spends about a quarter more on the same additions from Lua. The transaction makes
-//! the minute known (`minutes`) with its first event, so that nothing lies in a set that no claim will find.
+//! the minute known (`minutes`) with its first event, so that nothing lies in a set that no claim will find. It
+//! also ends the expiry of the counts that the minute may have already (`PERSIST`): they are what a late event
+//! must meet, and no node may be there to claim it before they would be forgotten.
 
 use std::collections::BTreeMap;
 
@@ -60,6 +62,7 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
             .arg(&name)
             .ignore();
         pipeline.hincr(&keys.arrivals, &name, arrivals).ignore();
+        pipeline.persist(format!("{base}counts")).ignore();
     }
     pipeline
 }
