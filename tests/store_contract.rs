@@ -1,0 +1,92 @@
+//! What every store promises, as one suite: it runs against the memory store and against a real Redis.
+//!
+//! A test gets a [`Ground`](ground::Ground), an empty store of its own, and asks it for nodes. All nodes of a
+//! ground share what they record.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+#[path = "support"]
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+mod support {
+    pub(crate) mod eventually;
+    pub(crate) mod ports;
+    pub(crate) mod process;
+    pub(crate) mod redis;
+}
+
+#[path = "store_contract"]
+mod contract {
+    pub(crate) mod claiming;
+    pub(crate) mod compacting;
+    pub(crate) mod done;
+    pub(crate) mod ground;
+    pub(crate) mod leases;
+    pub(crate) mod names;
+    pub(crate) mod recording;
+    pub(crate) mod refused;
+}
+
+use contract::ground;
+
+macro_rules! suite {
+    ($($module:ident: $($name:ident)*;)*) => {
+        mod memory {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::contract::$module::$name(&super::ground::Ground::memory()).await;
+                }
+            )*)*
+        }
+
+        mod redis {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::contract::$module::$name(&super::ground::Ground::redis()).await;
+                }
+            )*)*
+        }
+    };
+}
+
+suite! {
+    recording:
+        the_same_batch_again_changes_nothing
+        counts_are_those_of_a_naive_model
+        nodes_may_record_at_the_same_time;
+    claiming:
+        a_minute_that_is_not_over_is_not_claimed
+        a_minute_is_claimed_when_it_was_quiet_for_the_grace
+        a_minute_that_never_is_quiet_is_claimed_after_max_hold
+        the_lowest_minute_comes_first
+        a_minute_that_still_fills_does_not_hold_back_a_later_one
+        a_claimed_minute_is_not_claimed_twice;
+    leases:
+        a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
+        every_lapsed_claim_is_taken_over_in_portions
+        extending_renews_and_shortens
+        compacting_and_acknowledging_renew_the_lease
+        one_node_at_a_time_probes;
+    compacting:
+        compaction_goes_in_steps
+        counts_are_fixed_once
+        a_late_event_meets_its_counts_however_long_it_waits
+        unsent_counts_come_complete_in_pages;
+    done:
+        a_claim_ends_when_nothing_is_left
+        only_the_counts_remain
+        a_late_event_leads_to_a_claim_that_ends_with_nothing_sent;
+    refused:
+        counts_set_aside_keep_their_words
+        the_room_for_counts_set_aside_is_bounded;
+    names:
+        hostile_names_stay_apart
+        the_same_minute_of_two_days_does_not_mix
+        minutes_around_midnight_do_not_mix;
+}

@@ -1,0 +1,147 @@
+//! When a minute is claimed, and in which order.
+
+use std::time::{Duration, Instant};
+
+use event_data_service::event::Minute;
+use event_data_service::store::ClaimRequest;
+
+use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, model, series_of_one_partition};
+use crate::support::eventually::SOON;
+
+/// What a clock that is read in whole milliseconds may lack.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
+    let node = ground.node("a");
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+    // Not over for a minute at least, however slow the test is.
+    let next = Minute::of_nanos(now).epoch_minutes() + 2;
+    node.record(&[event(next, "s=1", "x", 0)]).await;
+    let request = ClaimRequest {
+        max_hold: Duration::ZERO,
+        ..AT_ONCE
+    };
+    for _ in 0..3 {
+        assert_eq!(node.claim(&request).await, []);
+    }
+    assert_eq!(node.backlog().await, (1, 0, 0));
+}
+
+pub(crate) async fn a_minute_is_claimed_when_it_was_quiet_for_the_grace(ground: &Ground) {
+    let node = ground.node("a");
+    let request = ClaimRequest {
+        grace: Duration::from_millis(300),
+        ..AT_ONCE
+    };
+    let events = [event(SEED_MINUTE, "s=1", "x", 1)];
+    let mut looked = Instant::now();
+    for _ in 0..10 {
+        looked = Instant::now();
+        // A copy that came may be followed by an event.
+        node.record(&events).await;
+        assert_eq!(node.claim(&request).await, [], "something has just arrived");
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    let claim = node.claim_one(&request).await;
+    assert!(looked.elapsed() + ROUNDING >= request.grace);
+    assert_eq!(claim.minute.epoch_minutes(), SEED_MINUTE);
+    assert!(!claim.taken_over);
+    assert_eq!(node.finish(&[claim]).await, model(&events));
+}
+
+pub(crate) async fn a_minute_that_never_is_quiet_is_claimed_after_max_hold(ground: &Ground) {
+    let node = ground.node("a");
+    let request = ClaimRequest {
+        grace: Duration::from_secs(3600),
+        max_hold: Duration::from_millis(400),
+        ..AT_ONCE
+    };
+    let began = Instant::now();
+    let mut looks = 0;
+    let claims = loop {
+        node.record(&[event(SEED_MINUTE, "s=1", "x", looks)]).await;
+        looks += 1;
+        let claims = node.claim(&request).await;
+        if !claims.is_empty() {
+            break claims;
+        }
+        assert!(began.elapsed() < SOON, "never claimed");
+    };
+    assert!(looks > 1, "max_hold is counted from when it was seen first");
+    assert!(began.elapsed() + ROUNDING >= request.max_hold);
+    assert_eq!(claims.len(), 1);
+}
+
+pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
+    let node = ground.node("a");
+    // 999 before 1000: by number, not by name. Recorded in neither order.
+    let day = SEED_MINUTE - SEED_MINUTE % 1440;
+    let minutes = [day + 1000, day + 7, day + 999, day + 1440, day + 1001];
+    for minute in minutes {
+        node.record(&[event(minute, "s=1", "x", 0)]).await;
+    }
+    let request = ClaimRequest {
+        finished_max: 2,
+        ..AT_ONCE
+    };
+    let mut order = Vec::new();
+    for portion in [2, 2, 1] {
+        let claims = node.claim(&request).await;
+        assert_eq!(claims.len(), portion);
+        order.extend(
+            claims
+                .iter()
+                .map(|claim| claim.minute.epoch_minutes() - day),
+        );
+    }
+    assert_eq!(order, [7, 999, 1000, 1001, 1440]);
+    assert_eq!(node.claim(&request).await, []);
+}
+
+pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(ground: &Ground) {
+    let node = ground.node("a");
+    let series = &series_of_one_partition(1)[0];
+    let request = ClaimRequest {
+        grace: Duration::from_millis(150),
+        ..AT_ONCE
+    };
+    let later = [1, 2].map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0));
+    node.record(&later).await;
+    let began = Instant::now();
+    let mut claimed = Vec::new();
+    for at in 0.. {
+        node.record(&[event(SEED_MINUTE, series, "x", at)]).await;
+        let claims = node.claim(&request).await;
+        claimed.extend(
+            claims
+                .iter()
+                .map(|c| c.minute.epoch_minutes() - SEED_MINUTE),
+        );
+        if claimed.len() == 2 {
+            break;
+        }
+        assert!(began.elapsed() < SOON, "held back; claimed: {claimed:?}");
+    }
+    assert_eq!(claimed, [1, 2]);
+    assert_eq!(node.backlog().await, (1, 2, 0));
+    assert_eq!(
+        node.claim_one(&request).await.minute.epoch_minutes(),
+        SEED_MINUTE
+    );
+}
+
+pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let mut events = vec![event(SEED_MINUTE, "s=1", "x", 1)];
+    a.record(&events).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    assert_eq!(b.claim(&AT_ONCE).await, []);
+
+    // More of it makes it known again, and its holder counts it.
+    events.push(event(SEED_MINUTE, "s=1", "y", 2));
+    b.record(&events).await;
+    assert_eq!(b.claim(&AT_ONCE).await, []);
+    assert_eq!(b.backlog().await, (0, 1, 0));
+    assert_eq!(a.finish(&[claim]).await, model(&events));
+    assert_eq!(b.claim(&AT_ONCE).await, []);
+}

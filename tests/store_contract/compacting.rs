@@ -1,0 +1,117 @@
+//! Sets become counts, once.
+
+use std::collections::BTreeMap;
+
+use event_data_service::store::Compaction;
+
+use super::ground::{
+    AT_ONCE, Ground, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
+};
+
+pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
+    let node = ground.node("a");
+    let events: Vec<_> = series_of_one_partition(10)
+        .iter()
+        .map(|series| event(SEED_MINUTE, series, "x", 1))
+        .collect();
+    node.record(&events).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    for (counted, left) in [(4, 6), (4, 2), (2, 0), (0, 0)] {
+        let done = node.0.compact(&claim, 4, AT_ONCE.lease).await.unwrap();
+        let expected = Compaction {
+            counted,
+            late: 0,
+            left,
+        };
+        assert_eq!(done, expected);
+    }
+    assert_eq!(node.finish(&[claim]).await, model(&events));
+}
+
+pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(2);
+    let in_time = [
+        event(SEED_MINUTE, &series[0], "x", 1),
+        event(SEED_MINUTE, &series[0], "y", 2),
+    ];
+    a.record(&in_time).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    a.compact(&claim).await;
+    let counts = BTreeMap::from([(series[0].clone(), (2, 2))]);
+    assert_eq!(a.unsent(&claim).await, counts);
+
+    // A copy, another event of a user who was counted, and one of a user who was not.
+    let late = [
+        in_time[0].clone(),
+        event(SEED_MINUTE, &series[0], "x", 3),
+        event(SEED_MINUTE, &series[0], "z", 4),
+    ];
+    let new_series = event(SEED_MINUTE, &series[1], "x", 1);
+    b.record(&late).await;
+    b.record(std::slice::from_ref(&new_series)).await;
+    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    let expected = Compaction {
+        counted: 1,
+        late: 3,
+        left: 0,
+    };
+    assert_eq!(done, expected);
+    let mut events = in_time.to_vec();
+    events.push(new_series);
+    assert_eq!(a.finish(&[claim]).await, model(&events));
+}
+
+/// The counts of a minute that is done are forgotten in the end, but not while an event waits to meet them: all
+/// nodes may be away for as long as they like.
+pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: &Ground) {
+    let node = ground.node("a");
+    node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
+    node.finish_all().await;
+    node.record(&[event(SEED_MINUTE, "s=1", "y", 2)]).await;
+    tokio::time::sleep(RETENTION + RETENTION / 8).await;
+
+    let claim = node.claim_one(&AT_ONCE).await;
+    let done = node.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    assert_eq!((done.counted, done.late), (0, 1), "one point, one value");
+    assert_eq!(node.unsent(&claim).await, BTreeMap::new());
+    assert!(node.acknowledge(&claim, &[]).await);
+}
+
+pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
+    let node = ground.node("a");
+    let mut events = Vec::new();
+    for (users, series) in series_of_one_partition(5000).iter().enumerate() {
+        for user in 0..=users % 3 {
+            events.push(event(SEED_MINUTE, series, &format!("u{user}"), 1));
+            events.push(event(SEED_MINUTE, series, &format!("u{user}"), 2));
+        }
+    }
+    node.record(&events).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    while node
+        .0
+        .compact(&claim, 200, AT_ONCE.lease)
+        .await
+        .unwrap()
+        .left
+        > 0
+    {}
+    let first = node.0.unsent(&claim, 0).await.unwrap();
+    assert!(
+        first.next.is_some() && first.counts.len() < 5000,
+        "in pages"
+    );
+
+    let unsent = node.unsent(&claim).await;
+    let keyed = unsent
+        .iter()
+        .map(|(series, counts)| ((SEED_MINUTE, series.clone()), *counts));
+    assert_eq!(keyed.collect::<super::ground::Counts>(), model(&events));
+
+    let all: Vec<_> = unsent.keys().map(String::as_str).collect();
+    let (most, rest) = all.split_at(4500);
+    assert!(!node.acknowledge(&claim, most).await);
+    assert_eq!(node.unsent(&claim).await.len(), rest.len());
+    assert!(node.acknowledge(&claim, rest).await);
+}

@@ -1,0 +1,105 @@
+//! How a claim ends, and what is left then.
+
+use std::collections::BTreeMap;
+
+use event_data_service::event::Minute;
+use event_data_service::store::{ClaimRequest, StoreError};
+
+use super::ground::{
+    AT_ONCE, Ground, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
+};
+
+pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(3);
+    let one = |series: &str| event(SEED_MINUTE, series, "x", 1);
+    node.record(&[one(&series[0]), one(&series[1])]).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    assert!(!node.acknowledge(&claim, &[]).await, "with sets to compact");
+    node.compact(&claim).await;
+    assert!(
+        !node.acknowledge(&claim, &[&series[0]]).await,
+        "one is unsent"
+    );
+    assert!(!node.acknowledge(&claim, &[&series[0]]).await, "again");
+    node.record(&[one(&series[2])]).await;
+    assert!(
+        !node.acknowledge(&claim, &[&series[1]]).await,
+        "a new series came"
+    );
+    assert_eq!(node.unsent(&claim).await, BTreeMap::new());
+    node.compact(&claim).await;
+    let unsent = BTreeMap::from([(series[2].clone(), (1, 1))]);
+    assert_eq!(node.unsent(&claim).await, unsent);
+    assert!(node.acknowledge(&claim, &[&series[2], "never=heard"]).await);
+    let after = node.0.acknowledge(&claim, &[], AT_ONCE.lease).await;
+    assert!(matches!(after, Err(StoreError::ClaimLost)), "{after:?}");
+}
+
+pub(crate) async fn only_the_counts_remain(ground: &Ground) {
+    let node = ground.node("a");
+    let events: Vec<_> = (0..40)
+        .map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i))
+        .collect();
+    node.record(&events).await;
+    // Looked at before it is quiet, so that every key of a partition comes to be.
+    let filling = ClaimRequest {
+        grace: RETENTION,
+        ..AT_ONCE
+    };
+    assert_eq!(node.claim(&filling).await, []);
+    assert_eq!(node.finish_all().await, model(&events));
+    assert_eq!(node.backlog().await, (0, 0, 0));
+    assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1]);
+}
+
+pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(ground: &Ground) {
+    let node = ground.node("a");
+    let events = [event(SEED_MINUTE, "s=1", "x", 1)];
+    node.record(&events).await;
+    assert_eq!(node.finish_all().await, model(&events));
+
+    for _ in 0..2 {
+        node.record(&[event(SEED_MINUTE, "s=1", "y", 2)]).await;
+        let claim = node.claim_one(&AT_ONCE).await;
+        assert!(!claim.taken_over);
+        let done = node.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+        assert_eq!((done.counted, done.late, done.left), (0, 1, 0));
+        assert_eq!(node.unsent(&claim).await, BTreeMap::new());
+        assert!(node.acknowledge(&claim, &[]).await);
+        assert_eq!(node.backlog().await, (0, 0, 0));
+        assert_only_counts(ground, &[SEED_MINUTE]);
+    }
+    // A series that is new to the minute is in time all the same.
+    let new = [event(SEED_MINUTE, "s=2", "y", 2)];
+    node.record(&new).await;
+    assert_eq!(node.finish_all().await, model(&new));
+    assert_only_counts(ground, &[SEED_MINUTE]);
+}
+
+/// In Redis there are no keys but the settings and the counts of these minutes, which end by themselves.
+fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
+    let Ground::Redis(server) = ground else {
+        return;
+    };
+    let names = minutes.iter().map(|&minute| {
+        let minute = Minute::from_epoch_minutes(minute).unwrap();
+        format!(":{minute}:counts")
+    });
+    let names: Vec<_> = names.collect();
+    for key in server.keys() {
+        if key == "eds:settings" {
+            continue;
+        }
+        let (tag, name) = key.split_at(key.find('}').expect("a hash tag") + 1);
+        assert!(tag.starts_with("{eds:"), "{key}");
+        assert!(names.iter().any(|counts| counts == name), "{key} is left");
+        let ttl_ms: i64 = server.query(&["PTTL", &key]);
+        // It may have ended between the two questions.
+        let most = i64::try_from(RETENTION.as_millis()).unwrap();
+        assert!(
+            ttl_ms == -2 || (0..=most).contains(&ttl_ms),
+            "{key}: {ttl_ms} ms"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! Where a test of the contract takes place: an empty store, its nodes, and words for what they do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_data_service::event::{Batch, Minute, Partition, Partitions};
+use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::{Claim, ClaimRequest, Recording, Store, StoreError, UnsentCounts};
+
+use crate::support::eventually::SOON;
+use crate::support::redis::RedisServer;
+
+/// How long counts are remembered after their minute is done. One test waits longer than this, and the others
+/// must be quicker between two steps.
+pub(crate) const RETENTION: Duration = Duration::from_secs(4);
+
+/// Minute 1118 of the seeds' day.
+pub(crate) const SEED_MINUTE: i64 = 1_480_876_680 / 60;
+
+/// Claims whatever is over, for longer than any test takes.
+pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
+    grace: Duration::ZERO,
+    max_hold: Duration::from_secs(3600),
+    lease: Duration::from_secs(600),
+    lapsed_max: 100,
+    finished_max: 100,
+};
+
+/// Minute and series → unique, cumulative.
+pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
+
+/// See the module.
+pub(crate) enum Ground {
+    Memory(Arc<dyn Store>),
+    Redis(RedisServer),
+}
+
+/// A node, by its store.
+#[derive(Clone)]
+pub(crate) struct Node(pub(crate) Arc<dyn Store>);
+
+/// An event, as the parser would give it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Event {
+    pub(crate) series: String,
+    pub(crate) user: String,
+    pub(crate) timestamp: i64,
+}
+
+/// An event at so many ns after the beginning of a minute.
+pub(crate) fn event(minute: i64, series: &str, user: &str, nanos: i64) -> Event {
+    Event {
+        series: series.to_owned(),
+        user: user.to_owned(),
+        timestamp: minute * 60_000_000_000 + nanos,
+    }
+}
+
+pub(crate) fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::new(4).unwrap())
+}
+
+/// That many series of one and the same partition.
+pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
+    let partition = partitions().of("series=0");
+    (0..)
+        .map(|number| format!("series={number}"))
+        .filter(|series| partitions().of(series) == partition)
+        .take(count)
+        .collect()
+}
+
+/// The counts that these events must come to.
+pub(crate) fn model(events: &[Event]) -> Counts {
+    type Sets<'a> = (BTreeSet<&'a str>, BTreeSet<(&'a str, i64)>);
+    let mut sets: BTreeMap<(i64, String), Sets<'_>> = BTreeMap::new();
+    for event in events {
+        let minute = Minute::of_nanos(event.timestamp).epoch_minutes();
+        let (users, all) = sets.entry((minute, event.series.clone())).or_default();
+        users.insert(&event.user);
+        all.insert((&event.user, event.timestamp));
+    }
+    let sizes = |(users, all): Sets<'_>| (users.len() as u64, all.len() as u64);
+    sets.into_iter().map(|(key, of)| (key, sizes(of))).collect()
+}
+
+impl Ground {
+    pub(crate) fn memory() -> Self {
+        let store = MemoryStore::new("n", partitions(), RETENTION, u64::MAX, system_clock());
+        Self::Memory(Arc::new(store))
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self::Redis(RedisServer::start(&[]))
+    }
+
+    /// A node of this name. The memory store has one node only, by whatever name.
+    pub(crate) fn node(&self, name: &str) -> Node {
+        match self {
+            Self::Memory(store) => Node(Arc::clone(store)),
+            Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
+        }
+    }
+}
+
+fn redis_store(server: &RedisServer, name: &str) -> RedisStore {
+    let settings = Settings {
+        address: Address::Tcp {
+            host: server.address().ip().to_string(),
+            port: server.address().port(),
+        },
+        database: 0,
+        credentials: Credentials::default(),
+        timeouts: Timeouts {
+            connect: SOON,
+            response: SOON,
+        },
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        retention: RETENTION,
+        node: name.to_owned(),
+    };
+    RedisStore::new(&settings).unwrap()
+}
+
+impl Node {
+    pub(crate) async fn try_record(&self, events: &[Event]) -> Result<(), StoreError> {
+        let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
+        for event in events {
+            let batch = batches.entry(partitions().of(&event.series)).or_default();
+            let minute = Minute::of_nanos(event.timestamp);
+            assert!(batch.push(minute, &event.series, &event.user, event.timestamp));
+        }
+        for (partition, batch) in batches {
+            let recordings: Vec<_> = batch
+                .groups()
+                .iter()
+                .map(|group| {
+                    let users: BTreeSet<_> =
+                        group.occurrences.iter().map(|o| batch.user(o)).collect();
+                    Recording {
+                        minute: group.minute,
+                        series: &group.series,
+                        new_users: users.into_iter().collect(),
+                        occurrences: &group.occurrences,
+                        batch: &batch,
+                    }
+                })
+                .collect();
+            self.0.record(partition, &recordings).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn record(&self, events: &[Event]) {
+        self.try_record(events).await.unwrap();
+    }
+
+    /// Asks every partition once.
+    pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for partition in partitions().iter() {
+            claims.extend(self.0.claim(partition, request).await.unwrap());
+        }
+        claims
+    }
+
+    /// Asks until there is a claim, and takes that one, which must be the only one.
+    #[track_caller]
+    pub(crate) fn claim_one(&self, request: &ClaimRequest) -> impl Future<Output = Claim> {
+        let (node, request) = (self.clone(), *request);
+        let caller = std::panic::Location::caller();
+        async move {
+            let deadline = Instant::now() + SOON;
+            loop {
+                let mut claims = node.claim(&request).await;
+                assert!(claims.len() <= 1, "at {caller}: {claims:?}");
+                if let Some(claim) = claims.pop() {
+                    return claim;
+                }
+                assert!(Instant::now() < deadline, "no claim at {caller}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    /// Compacts all, in steps of three.
+    pub(crate) async fn compact(&self, claim: &Claim) {
+        while self.0.compact(claim, 3, AT_ONCE.lease).await.unwrap().left > 0 {}
+    }
+
+    /// Everything unsent, page by page. A series may come twice, but not with two values.
+    pub(crate) async fn unsent(&self, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
+        let mut all = BTreeMap::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let page = self.0.unsent(claim, at).await.unwrap();
+            for UnsentCounts {
+                series,
+                unique,
+                cumulative,
+            } in page.counts
+            {
+                let before = all.insert(series, (unique, cumulative));
+                assert!(before.is_none_or(|counts| counts == (unique, cumulative)));
+            }
+            cursor = page.next;
+        }
+        all
+    }
+
+    pub(crate) async fn acknowledge(&self, claim: &Claim, series: &[&str]) -> bool {
+        self.0
+            .acknowledge(claim, series, AT_ONCE.lease)
+            .await
+            .unwrap()
+    }
+
+    /// Compacts, reads and acknowledges these claims, which ends them. Gives what was to be sent.
+    pub(crate) async fn finish(&self, claims: &[Claim]) -> Counts {
+        let mut counts = Counts::new();
+        for claim in claims {
+            self.compact(claim).await;
+            let unsent = self.unsent(claim).await;
+            let series: Vec<_> = unsent.keys().map(String::as_str).collect();
+            assert!(self.acknowledge(claim, &series).await, "{claim:?}");
+            let minute = claim.minute.epoch_minutes();
+            counts.extend(
+                unsent
+                    .into_iter()
+                    .map(|(series, of)| ((minute, series), of)),
+            );
+        }
+        counts
+    }
+
+    /// Finishes everything that is over.
+    pub(crate) async fn finish_all(&self) -> Counts {
+        let claims = self.claim(&AT_ONCE).await;
+        self.finish(&claims).await
+    }
+
+    /// Waiting, claimed and set aside, over all partitions.
+    pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
+        let mut sum = (0, 0, 0);
+        for partition in partitions().iter() {
+            let backlog = self.0.backlog(partition).await.unwrap();
+            sum.0 += backlog.waiting;
+            sum.1 += backlog.claimed;
+            sum.2 += backlog.set_aside;
+        }
+        sum
+    }
+}
+
+/// What a token grows by.
+pub(crate) fn token_number(claim: &Claim) -> u64 {
+    let (_, number) = claim.token.rsplit_once('|').expect("node|number");
+    number.parse().unwrap()
+}

@@ -1,0 +1,182 @@
+//! Claims lapse, are taken over and renewed, and what their old holder does changes nothing.
+
+use std::time::{Duration, Instant};
+
+use event_data_service::store::{Claim, ClaimRequest, StoreError};
+
+use super::ground::{
+    AT_ONCE, Ground, Node, SEED_MINUTE, event, model, series_of_one_partition, token_number,
+};
+use crate::support::eventually::SOON;
+
+const BRIEF: Duration = Duration::from_millis(100);
+
+const FOR_A_MOMENT: ClaimRequest = ClaimRequest {
+    lease: BRIEF,
+    ..AT_ONCE
+};
+
+/// Everything that the holder of a claim may do.
+async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
+    let store = &node.0;
+    let lease = AT_ONCE.lease;
+    let lost = |error: StoreError| assert!(matches!(error, StoreError::ClaimLost), "{error}");
+    lost(store.compact(claim, 10, lease).await.unwrap_err());
+    lost(
+        store
+            .acknowledge(claim, &[series], lease)
+            .await
+            .unwrap_err(),
+    );
+    lost(store.acknowledge(claim, &[], lease).await.unwrap_err());
+    lost(store.set_aside(claim, series, "no").await.unwrap_err());
+    let extended = store
+        .extend(claim.partition, &[claim], Duration::ZERO)
+        .await;
+    assert_eq!(extended.unwrap(), 0);
+}
+
+pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let events = [
+        event(SEED_MINUTE, "s=1", "x", 1),
+        event(SEED_MINUTE, "s=1", "x", 2),
+    ];
+    a.record(&events).await;
+    let old = a.claim_one(&FOR_A_MOMENT).await;
+    let new = b.claim_one(&AT_ONCE).await;
+    assert!(new.taken_over);
+    assert_eq!(new.minute, old.minute);
+    assert!(token_number(&new) > token_number(&old), "{old:?} {new:?}");
+
+    // With sets to compact, with counts to send, and when all is done.
+    assert_lost(&a, &old, "s=1").await;
+    assert_eq!(b.backlog().await, (0, 1, 0));
+    b.compact(&new).await;
+    assert_lost(&a, &old, "s=1").await;
+    assert_eq!(
+        a.claim(&AT_ONCE).await,
+        [],
+        "the new lease is not shortened"
+    );
+    assert_eq!(b.finish(std::slice::from_ref(&new)).await, model(&events));
+    assert_lost(&a, &old, "s=1").await;
+    assert_lost(&b, &new, "s=1").await;
+    assert_eq!(b.backlog().await, (0, 0, 0));
+}
+
+pub(crate) async fn every_lapsed_claim_is_taken_over_in_portions(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    for minute in 0..7 {
+        a.record(&[event(SEED_MINUTE + minute, "s=1", "x", 1)])
+            .await;
+    }
+    assert_eq!(a.claim(&FOR_A_MOMENT).await.len(), 7);
+    let request = ClaimRequest {
+        lapsed_max: 3,
+        ..AT_ONCE
+    };
+    let began = Instant::now();
+    let mut minutes = Vec::new();
+    while minutes.len() < 7 {
+        assert!(began.elapsed() < SOON, "only {minutes:?}");
+        let claims = b.claim(&request).await;
+        assert!(claims.len() <= 3 && claims.iter().all(|claim| claim.taken_over));
+        minutes.extend(
+            claims
+                .iter()
+                .map(|claim| claim.minute.epoch_minutes() - SEED_MINUTE),
+        );
+    }
+    minutes.sort_unstable();
+    assert_eq!(minutes, [0, 1, 2, 3, 4, 5, 6]);
+}
+
+pub(crate) async fn extending_renews_and_shortens(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(1).remove(0);
+    for minute in [0, 1] {
+        a.record(&[event(SEED_MINUTE + minute, &series, "x", 1)])
+            .await;
+    }
+    let claims = a.claim(&FOR_A_MOMENT).await;
+    let [one, other] = &claims[..] else {
+        panic!("{claims:?}")
+    };
+    let extend = |claims: Vec<Claim>, lease| {
+        let a = a.clone();
+        async move {
+            let claims: Vec<_> = claims.iter().collect();
+            a.0.extend(claims[0].partition, &claims, lease)
+                .await
+                .unwrap()
+        }
+    };
+    let foreign = Claim {
+        token: "a|1".to_owned(),
+        ..one.clone()
+    };
+    assert_eq!(extend(claims.clone(), AT_ONCE.lease).await, 2);
+    tokio::time::sleep(2 * BRIEF).await;
+    assert_eq!(b.claim(&AT_ONCE).await, [], "renewed");
+    assert_eq!(extend(vec![foreign.clone()], Duration::ZERO).await, 0);
+    assert_eq!(
+        b.claim(&AT_ONCE).await,
+        [],
+        "not by a claim that is not held"
+    );
+
+    assert_eq!(
+        extend(vec![foreign, other.clone()], Duration::ZERO).await,
+        1
+    );
+    assert_eq!(b.claim_one(&AT_ONCE).await.minute, other.minute);
+    assert_eq!(b.claim(&AT_ONCE).await, [], "the other one is still held");
+    a.compact(one).await;
+}
+
+pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let events: Vec<_> = series_of_one_partition(2)
+        .iter()
+        .map(|series| event(SEED_MINUTE, series, "x", 1))
+        .collect();
+    a.record(&events).await;
+    let claim = a.claim_one(&FOR_A_MOMENT).await;
+    let compacted = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    assert_eq!((compacted.counted, compacted.left), (2, 0));
+    tokio::time::sleep(2 * BRIEF).await;
+    assert_eq!(b.claim(&AT_ONCE).await, [], "compacting has renewed it");
+
+    let first = [events[0].series.as_str()];
+    assert!(
+        !a.0.acknowledge(&claim, &first, Duration::ZERO)
+            .await
+            .unwrap()
+    );
+    let claim = b.claim_one(&FOR_A_MOMENT).await;
+    assert!(!b.acknowledge(&claim, &[]).await);
+    tokio::time::sleep(2 * BRIEF).await;
+    assert_eq!(a.claim(&AT_ONCE).await, [], "acknowledging has renewed it");
+    assert!(b.acknowledge(&claim, &[events[1].series.as_str()]).await);
+}
+
+pub(crate) async fn one_node_at_a_time_probes(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    assert!(a.0.try_probe(AT_ONCE.lease).await.unwrap());
+    assert!(!b.0.try_probe(AT_ONCE.lease).await.unwrap());
+    if matches!(ground, Ground::Redis(_)) {
+        b.0.end_probe().await.unwrap();
+        assert!(
+            !b.0.try_probe(AT_ONCE.lease).await.unwrap(),
+            "it is a's turn"
+        );
+    }
+    a.0.end_probe().await.unwrap();
+    assert!(b.0.try_probe(BRIEF).await.unwrap());
+    let deadline = Instant::now() + SOON;
+    while !a.0.try_probe(AT_ONCE.lease).await.unwrap() {
+        assert!(Instant::now() < deadline, "a turn to probe lapses");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,87 @@
+//! Recording is idempotent, from however many nodes.
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::ground::{Event, Ground, SEED_MINUTE, event, model};
+
+pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let mut events = vec![
+        event(SEED_MINUTE, "s=1", "x", 1),
+        event(SEED_MINUTE, "s=1", "x", 2),
+        event(SEED_MINUTE, "s=1", "y", 2),
+        event(SEED_MINUTE, "s=2", "x", 2),
+    ];
+    a.record(&events).await;
+    a.record(&events).await;
+    events.reverse();
+    events.extend_from_within(..2);
+    b.record(&events).await;
+    assert_eq!(a.finish_all().await, model(&events));
+}
+
+/// Random events, copied, shuffled and cut into batches that two nodes record.
+pub(crate) async fn counts_are_those_of_a_naive_model(ground: &Ground) {
+    let nodes = [ground.node("a"), ground.node("b")];
+    let first: u64 = rand::random();
+    for seed in (0..24).map(|round| first.wrapping_add(round)) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let events = random_events(&mut rng);
+        let expected = model(&events);
+
+        let mut copies = events.clone();
+        for _ in 0..rng.random_range(0..=events.len()) {
+            copies.push(events[rng.random_range(0..events.len())].clone());
+        }
+        copies.shuffle(&mut rng);
+        let batch = rng.random_range(1..=copies.len());
+        for batch in copies.chunks(batch) {
+            nodes[rng.random_range(0..2)].record(batch).await;
+        }
+        let counts = nodes[rng.random_range(0..2)].finish_all().await;
+        assert_eq!(counts, expected, "seed {seed}: {events:?}");
+    }
+}
+
+/// Each round has minutes of its own.
+fn random_events(rng: &mut StdRng) -> Vec<Event> {
+    let minute = SEED_MINUTE + rng.random_range(0..1_000_000);
+    let users = rng.random_range(1..20);
+    let count = rng.random_range(1..120);
+    let one = |rng: &mut StdRng| {
+        let series = format!("s={}", rng.random_range(0..6));
+        let user = format!("user{}", rng.random_range(0..users));
+        // Few instants, so that users meet in one, and one user comes again in it.
+        let at = minute + rng.random_range(0..3);
+        event(at, &series, &user, rng.random_range(0..5))
+    };
+    (0..count).map(|_| one(rng)).collect()
+}
+
+pub(crate) async fn nodes_may_record_at_the_same_time(ground: &Ground) {
+    let events: Vec<_> = (0..2000)
+        .map(|i| {
+            event(
+                SEED_MINUTE,
+                &format!("s={}", i % 7),
+                &format!("u{}", i % 90),
+                i,
+            )
+        })
+        .collect();
+    let recording = ["a", "b", "c", "d"].map(|name| {
+        let (node, mut events) = (ground.node(name), events.clone());
+        tokio::spawn(async move {
+            events.shuffle(&mut rand::rng());
+            for batch in events.chunks(100) {
+                node.record(batch).await;
+            }
+        })
+    });
+    for node in recording {
+        node.await.unwrap();
+    }
+    assert_eq!(ground.node("e").finish_all().await, model(&events));
+}

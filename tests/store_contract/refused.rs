@@ -1,0 +1,92 @@
+//! Counts that the output refuses.
+
+use std::collections::BTreeMap;
+
+use event_data_service::event::Minute;
+use futures_util::{StreamExt, stream};
+
+use super::ground::{AT_ONCE, Ground, Node, SEED_MINUTE, event, series_of_one_partition};
+
+/// What a partition keeps at most.
+const ROOM: usize = 10_000;
+
+pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    for series in &series {
+        node.record(&[
+            event(SEED_MINUTE, series, "x", 1),
+            event(SEED_MINUTE, series, "x", 2),
+        ])
+        .await;
+    }
+    let claim = node.claim_one(&AT_ONCE).await;
+    node.compact(&claim).await;
+    let words = "field type conflict: \"value\" | 100%s {} 'é'";
+    for _ in 0..2 {
+        assert!(node.0.set_aside(&claim, &series[0], words).await.unwrap());
+    }
+    let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);
+    assert_eq!(node.unsent(&claim).await, unsent);
+    assert_eq!(node.backlog().await, (0, 1, 1));
+    assert!(node.acknowledge(&claim, &[&series[1]]).await);
+    assert_eq!(node.backlog().await, (0, 0, 1));
+
+    if let Ground::Redis(server) = ground {
+        let is_quarantine = |key: &String| key.ends_with(":quarantine");
+        let key = server.keys().into_iter().find(is_quarantine).unwrap();
+        let kept: BTreeMap<String, String> = server.query(&["HGETALL", &key]);
+        let minute = Minute::from_epoch_minutes(SEED_MINUTE).unwrap();
+        let entry = &kept[&format!("{minute}:{}", series[0])];
+        let (counts, rest) = entry.split_once('|').unwrap();
+        let (_seconds, kept_words) = rest.split_once('|').unwrap();
+        assert_eq!((counts, kept_words), ("1:2", words));
+        assert_eq!(
+            server.query::<i64>(&["TTL", &key]),
+            -1,
+            "nobody else has them"
+        );
+    }
+}
+
+pub(crate) async fn the_room_for_counts_set_aside_is_bounded(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(ROOM + 2);
+    let events: Vec<_> = series
+        .iter()
+        .map(|series| event(SEED_MINUTE, series, "x", 1))
+        .collect();
+    node.record(&events).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    while node
+        .0
+        .compact(&claim, 200, AT_ONCE.lease)
+        .await
+        .unwrap()
+        .left
+        > 0
+    {}
+
+    let set_aside = |series: String| {
+        let (Node(store), claim) = (node.clone(), claim.clone());
+        async move { store.set_aside(&claim, &series, "no").await.unwrap() }
+    };
+    let kept = stream::iter(series[..ROOM].to_vec())
+        .map(set_aside)
+        .buffer_unordered(32);
+    assert_eq!(
+        kept.filter(|kept| std::future::ready(*kept)).count().await,
+        ROOM
+    );
+    assert!(
+        !set_aside(series[ROOM].clone()).await,
+        "there is no more room"
+    );
+    assert!(
+        set_aside(series[0].clone()).await,
+        "it has its place already"
+    );
+    assert_eq!(node.backlog().await, (0, 1, ROOM as u64));
+    let unsent: Vec<_> = node.unsent(&claim).await.into_keys().collect();
+    assert_eq!(unsent, series[ROOM + 1..], "nor is it sent again");
+}
