@@ -56,7 +56,11 @@ impl Worker {
     pub async fn run(self) {
         let held = Held::default();
         let mut breaker = Breaker::default();
-        let mut settling = Settling::default();
+        let mut settling: Vec<Settling> = self
+            .partitions
+            .iter()
+            .map(|_| Settling::default())
+            .collect();
         let mut backlog_seen: Option<Instant> = None;
         let mut away_told: Option<Instant> = None;
         while !self.stop.is_cancelled() {
@@ -92,14 +96,9 @@ impl Worker {
         &self,
         held: &Held,
         breaker: &mut Breaker,
-        settling: &mut Settling,
+        settling: &mut [Settling],
     ) -> Result<(), StoreError> {
-        settling.look(self.store.generation(), Instant::now());
-        let may_close = settling.may_close(Instant::now(), self.settings.grace);
-        let (mut claims, error) = self.claim_all(may_close).await;
-        if error.is_some() {
-            settling.failed(Instant::now());
-        }
+        let (mut claims, error) = self.claim_all(settling).await;
         for claim in &claims {
             held.take(claim);
         }
@@ -131,17 +130,12 @@ impl Worker {
     }
 
     /// Claims what is finished or lapsed. One partition's failure does not keep the others from it.
-    async fn claim_all(&self, may_close: bool) -> (Vec<Claim>, Option<StoreError>) {
-        let request = ClaimRequest {
-            grace: self.settings.grace,
-            max_hold: self.settings.max_hold,
-            lease: self.settings.lease,
-            lapsed_max: CLAIMS_MAX,
-            finished_max: if may_close { CLAIMS_MAX } else { 0 },
-        };
-        let request = &request;
-        let answers: Vec<_> = stream::iter(self.partitions.iter())
-            .map(|partition| async move { self.store.claim(partition, request).await })
+    async fn claim_all(&self, settling: &mut [Settling]) -> (Vec<Claim>, Option<StoreError>) {
+        let each = self.partitions.iter().zip(settling);
+        let calls: Vec<_> = each
+            .map(|(partition, settling)| self.claim(partition, settling))
+            .collect();
+        let answers: Vec<_> = stream::iter(calls)
             .buffer_unordered(CONCURRENT)
             .collect()
             .await;
@@ -157,6 +151,27 @@ impl Worker {
         let taken_over = claims.iter().filter(|claim| claim.taken_over).count();
         self.metrics.claims_taken_over.inc_by(taken_over as u64);
         (claims, failure)
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        settling: &mut Settling,
+    ) -> Result<Vec<Claim>, StoreError> {
+        settling.look(self.store.generation(partition), Instant::now());
+        let may_close = settling.may_close(Instant::now(), self.settings.grace);
+        let request = ClaimRequest {
+            grace: self.settings.grace,
+            max_hold: self.settings.max_hold,
+            lease: self.settings.lease,
+            lapsed_max: CLAIMS_MAX,
+            finished_max: if may_close { CLAIMS_MAX } else { 0 },
+        };
+        let claimed = self.store.claim(partition, &request).await;
+        if claimed.is_err() {
+            settling.failed(Instant::now());
+        }
+        claimed
     }
 
     /// Turns all sets of a claim into counts.

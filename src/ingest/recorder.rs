@@ -149,7 +149,7 @@ impl Recorder {
         let mut failures = 0_u32;
         while !parts.is_empty() {
             self.heartbeat.beat();
-            let generation = self.store.generation();
+            let generation = self.store.generation(self.partition);
             self.remembered.belongs_to(generation);
             let recordings: Vec<_> = parts
                 .iter()
@@ -219,7 +219,7 @@ impl Recorder {
         self.ledger.recorded(events);
         self.metrics.users_spared.inc_by((events - users) as u64);
         // A store that changed in between may have confirmed on the one side and forgotten on the other.
-        if self.store.generation() == generation {
+        if self.store.generation(self.partition) == generation {
             for recording in recordings {
                 self.remembered
                     .learn(recording.minute, recording.series, &recording.new_users);

@@ -239,8 +239,8 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn generation(&self) -> u64 {
-        0
+    fn generation(&self, _partition: Partition) -> u64 {
+        1
     }
 
     async fn record(

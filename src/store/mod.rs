@@ -138,7 +138,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
     /// long as there was none.
-    fn generation(&self) -> u64;
+    fn generation(&self, partition: Partition) -> u64;
 
     /// Adds events to the sets of their minutes. All recordings are of this partition.
     async fn record(

@@ -12,26 +12,30 @@ use crate::store::StoreError;
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
-/// What is asked of a Redis.
+/// Looks whether a server can keep the sets.
+pub(super) async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    let info: String = redis::cmd("INFO")
+        .query_async(connection)
+        .await
+        .map_err(|error| reply::store_error(&error))?;
+    check_info(&info)
+}
+
+/// What all nodes must agree on.
 #[derive(Debug)]
-pub(super) struct Fitness {
-    /// The key of what all nodes must agree on.
-    pub(super) settings_key: String,
+pub(super) struct Agreement {
+    /// Where it is written.
+    pub(super) key: String,
     pub(super) partitions: u16,
     pub(super) layout: &'static str,
     pub(super) retention: Duration,
 }
 
-impl Fitness {
+impl Agreement {
     pub(super) async fn check(
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<(), StoreError> {
-        let info: String = redis::cmd("INFO")
-            .query_async(connection)
-            .await
-            .map_err(|error| reply::store_error(&error))?;
-        check_info(&info)?;
         let mut settings = self.settings(connection).await?;
         // Written only where there are none: a Redis over its memory limit refuses writes, and a node that
         // connects to it then must be able to drain it.
@@ -46,7 +50,7 @@ impl Fitness {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<HashMap<String, String>, StoreError> {
-        let command = redis::Cmd::hgetall(&self.settings_key);
+        let command = redis::Cmd::hgetall(&self.key);
         command
             .query_async(connection)
             .await
@@ -55,7 +59,7 @@ impl Fitness {
 
     /// Writes this node's settings, unless another node was faster.
     async fn propose(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-        let key = &self.settings_key;
+        let key = &self.key;
         let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = redis::pipe();
         pipeline.atomic();
@@ -71,7 +75,7 @@ impl Fitness {
     }
 
     fn check_settings(&self, settings: &HashMap<String, String>) -> Result<(), StoreError> {
-        let key = &self.settings_key;
+        let key = &self.key;
         let ours = [
             ("partitions", self.partitions.to_string()),
             ("layout", self.layout.to_owned()),

@@ -26,6 +26,7 @@ pub(super) struct Keys {
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
     tag: String,
+    pub(super) slot: u16,
     pub(super) minutes: String,
     pub(super) claims: String,
     pub(super) tokens: String,
@@ -67,8 +68,9 @@ impl PartitionKeys {
         let tag = (0..TAGS_TRIED)
             .map(|number| format!("{prefix}:{number}"))
             .find(|tag| stretch(u32::from(slot(tag.as_bytes()))) == index)
-            .map(|tag| format!("{{{tag}}}"))
             .unwrap_or_default();
+        let slot = slot(tag.as_bytes());
+        let tag = format!("{{{tag}}}");
         let key = |name: &str| format!("{tag}:{name}");
         Self {
             minutes: key("minutes"),
@@ -77,6 +79,7 @@ impl PartitionKeys {
             arrivals: key("arrivals"),
             quiet: key("quiet"),
             quarantine: key("quarantine"),
+            slot,
             tag,
         }
     }
@@ -88,7 +91,7 @@ impl PartitionKeys {
 }
 
 /// The slot of a key without a hash tag: CRC16 (XMODEM) modulo 16384, as the Redis Cluster specification has it.
-fn slot(key: &[u8]) -> u16 {
+pub(super) fn slot(key: &[u8]) -> u16 {
     let crc = key.iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             if crc & 0x8000 == 0 {
@@ -109,10 +112,6 @@ mod tests {
 
     fn keys(count: u16) -> Keys {
         Keys::new("eds", Partitions::new(NonZeroU16::new(count).unwrap()))
-    }
-
-    fn slot_of(keys: &PartitionKeys) -> u16 {
-        slot(keys.tag.trim_matches(['{', '}']).as_bytes())
     }
 
     #[test]
@@ -140,7 +139,7 @@ mod tests {
             let keys = keys(partitions);
             let mut shares = vec![0_u32; masters];
             for partition in &keys.partitions {
-                shares[usize::from(slot_of(partition)) * masters / SLOTS as usize] += 1;
+                shares[usize::from(partition.slot) * masters / SLOTS as usize] += 1;
             }
             let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
             assert!(most - least <= 2, "{partitions} on {masters}: {shares:?}");

@@ -4,7 +4,6 @@
 //! (`TCP_USER_TIMEOUT` for what was sent, keep-alive for an idle line). While Redis is away only one caller at a
 //! time tries to connect, after a pause that grows; all others are told at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use redis::{AsyncConnectionConfig, Client};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::fitness::Fitness;
+use super::fitness;
 use super::reply;
 use crate::store::StoreError;
 
@@ -37,10 +36,9 @@ pub struct Timeouts {
 pub(super) struct Link {
     client: Client,
     timeouts: Timeouts,
-    fitness: Arc<Fitness>,
-    /// Counts the connections that were made. Whoever remembers what Redis confirmed forgets it when this
+    /// Counts the connections that were lost. Whoever remembers what Redis confirmed forgets it when this
     /// changes: the next connection may lead to a Redis that was restarted or replaced.
-    generation: AtomicU64,
+    losses: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -63,7 +61,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Link {
-    pub(super) fn new(client: Client, timeouts: Timeouts, fitness: Arc<Fitness>) -> Self {
+    pub(super) fn new(client: Client, timeouts: Timeouts) -> Self {
         let error = StoreError::Unavailable("not connected yet".to_owned());
         let state = State::Away {
             error,
@@ -73,14 +71,13 @@ impl Link {
         Self {
             client,
             timeouts,
-            fitness,
-            generation: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
     }
 
     /// The connection, made now if there is none.
@@ -101,7 +98,6 @@ impl Link {
         };
         match self.connect().await {
             Ok(connection) => {
-                self.generation.fetch_add(1, Ordering::AcqRel);
                 *state = State::Connected(connection.clone());
                 Ok(connection)
             }
@@ -130,24 +126,23 @@ impl Link {
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .map_err(|error| reply::store_error(&error))?;
-        self.fitness.check(&mut connection).await?;
+        fitness::check_server(&mut connection).await?;
         Ok(connection)
     }
 
     /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
-    pub(super) async fn failed(&self, generation: u64, error: &redis::RedisError) -> StoreError {
+    pub(super) async fn failed(&self, losses: u64, error: &redis::RedisError) -> StoreError {
         let meaning = reply::store_error(error);
         if reply::ends_connection(error) {
             let mut state = self.state.lock().await;
-            if self.generation() == generation && matches!(*state, State::Connected(_)) {
+            if self.losses() == losses && matches!(*state, State::Connected(_)) {
                 let next = Instant::now();
                 *state = State::Away {
                     error: meaning.clone(),
                     attempts: 0,
                     next,
                 };
-                // Already now: what was confirmed on this connection may be gone.
-                self.generation.fetch_add(1, Ordering::AcqRel);
+                self.losses.fetch_add(1, Ordering::AcqRel);
                 tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
             }
         }

@@ -1,7 +1,7 @@
 //! The store of a cluster of nodes: sets in Redis.
 //!
-//! `keys` names them, `record` fills them, the scripts drain them; `link` keeps the connection and `fitness` looks
-//! whether the server at its other end can be trusted with them.
+//! `keys` names them, `record` fills them, the scripts drain them; `topology` knows which server keeps which slot,
+//! `link` keeps a connection to it, and `fitness` looks whether it can be trusted with them.
 
 mod fitness;
 mod keys;
@@ -10,19 +10,20 @@ mod record;
 mod reply;
 pub mod scripts;
 mod settings;
+mod topology;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
+use tokio::sync::Mutex;
 
-use self::fitness::Fitness;
+use self::fitness::Agreement;
 use self::keys::{Keys, PartitionKeys};
-use self::link::Link;
 pub use self::link::Timeouts;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
+use self::topology::{Server, Topology};
 use super::{
     Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentCounts,
     UnsentPage,
@@ -36,36 +37,41 @@ const UNSENT_PAGE: usize = 500;
 /// The most counts set aside that a partition keeps.
 const QUARANTINE_MAX: usize = 10_000;
 
-/// Sets in one Redis server, shared by all nodes.
+/// Sets in Redis, shared by all nodes.
 #[derive(Debug)]
 pub struct RedisStore {
     node: String,
     keys: Keys,
     retention: Duration,
-    /// Recording has a connection of its own, so that a large batch does not delay a claim.
-    recording: Link,
-    draining: Link,
-    description: String,
+    topology: Topology,
+    agreement: Agreement,
+    /// The generation of the server with the settings when these were last found to agree.
+    agreed: Mutex<Option<u64>>,
+}
+
+/// Which connection a command goes over.
+#[derive(Debug, Clone, Copy)]
+enum Lane {
+    Recording,
+    Draining,
 }
 
 impl RedisStore {
     /// A store by these settings. Connects with the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let keys = Keys::new(&settings.prefix, settings.partitions);
-        let fitness = Arc::new(Fitness {
-            settings_key: keys.settings(),
+        let agreement = Agreement {
+            key: keys.settings(),
             partitions: settings.partitions.count(),
             layout: "sets",
             retention: settings.retention,
-        });
-        let client = settings.client()?;
-        let link = || Link::new(client.clone(), settings.timeouts, Arc::clone(&fitness));
+        };
         Ok(Self {
             node: settings.node.clone(),
             retention: settings.retention,
-            recording: link(),
-            draining: link(),
-            description: client.get_connection_info().addr().to_string(),
+            topology: Topology::new(settings.clone())?,
+            agreement,
+            agreed: Mutex::new(None),
             keys,
         })
     }
@@ -74,47 +80,112 @@ impl RedisStore {
         self.keys.partition(partition)
     }
 
-    /// Runs a command on the draining connection.
-    async fn drain<T, F>(&self, command: F) -> Result<T, StoreError>
+    /// Runs a command for a partition, once all nodes are known to agree.
+    async fn run<T, F>(&self, partition: Partition, lane: Lane, command: F) -> Result<T, StoreError>
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
-        run(&self.draining, command).await
+        self.agree().await?;
+        self.run_in(self.keys(partition).slot, lane, command).await
+    }
+
+    async fn run_in<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        let server = self.topology.server(slot).await?;
+        self.run_on(&server, lane, command).await
+    }
+
+    async fn run_on<T, F>(&self, server: &Server, lane: Lane, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        let link = match lane {
+            Lane::Recording => &server.recording,
+            Lane::Draining => &server.draining,
+        };
+        let losses = link.losses();
+        let mut connection = link
+            .connection()
+            .await
+            .inspect_err(|_| self.topology.suspect())?;
+        match command(&mut connection).await {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                if reply::may_have_moved(&error) {
+                    self.topology.suspect();
+                }
+                Err(link.failed(losses, &error).await)
+            }
+        }
+    }
+
+    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. While
+    /// that one is away a node that agreed before goes on: the other servers of a cluster are not to wait for it.
+    async fn agree(&self) -> Result<(), StoreError> {
+        let slot = keys::slot(self.agreement.key.as_bytes());
+        let mut agreed = self.agreed.lock().await;
+        let generation = self.topology.generation(slot);
+        if *agreed == Some(generation) && generation != 0 {
+            return Ok(());
+        }
+        let server = match self.topology.server(slot).await {
+            Ok(server) => server,
+            Err(error) => return agreed.map(drop).ok_or(error),
+        };
+        let checked = match server.draining.connection().await {
+            Ok(mut connection) => self.agreement.check(&mut connection).await,
+            Err(error) => Err(error),
+        };
+        match checked {
+            Ok(()) => *agreed = Some(self.topology.generation(slot)),
+            Err(error @ StoreError::Refused { .. }) => return Err(error),
+            Err(error) => {
+                self.topology.suspect();
+                return agreed.map(drop).ok_or(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command for a partition on the draining connection.
+    async fn drain<T, F>(&self, partition: Partition, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        self.run(partition, Lane::Draining, command).await
     }
 
     async fn invoke<T: FromRedisValue>(
         &self,
+        partition: Partition,
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
-        self.drain(async move |connection| script.invoke_async(connection).await)
-            .await
-    }
-}
-
-async fn run<T, F>(link: &Link, command: F) -> Result<T, StoreError>
-where
-    F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
-{
-    let mut connection = link.connection().await?;
-    let generation = link.generation();
-    match command(&mut connection).await {
-        Ok(value) => Ok(value),
-        Err(error) => Err(link.failed(generation, &error).await),
+        self.drain(partition, async move |connection| {
+            script.invoke_async(connection).await
+        })
+        .await
     }
 }
 
 #[async_trait]
 impl Store for RedisStore {
     async fn check(&self) -> Result<(), StoreError> {
-        let ping = async |connection: &mut MultiplexedConnection| {
-            ::redis::cmd("PING").query_async::<()>(connection).await
-        };
-        run(&self.recording, ping).await?;
-        run(&self.draining, ping).await
+        self.agree().await?;
+        for server in self.topology.servers() {
+            for lane in [Lane::Recording, Lane::Draining] {
+                let ping = async |connection: &mut MultiplexedConnection| {
+                    ::redis::cmd("PING").query_async::<()>(connection).await
+                };
+                self.run_on(&server, lane, ping).await?;
+            }
+        }
+        Ok(())
     }
 
-    fn generation(&self) -> u64 {
-        self.recording.generation()
+    fn generation(&self, partition: Partition) -> u64 {
+        self.topology.generation(self.keys(partition).slot)
     }
 
     async fn record(
@@ -123,7 +194,7 @@ impl Store for RedisStore {
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         let pipeline = record::pipeline(self.keys(partition), recordings);
-        run(&self.recording, async |connection| {
+        self.run(partition, Lane::Recording, async |connection| {
             pipeline.exec_async(connection).await
         })
         .await
@@ -150,7 +221,7 @@ impl Store for RedisStore {
             .arg(request.lapsed_max)
             .arg(request.finished_max)
             .arg(LOOKED_AT_MAX);
-        let granted: Vec<(String, String, bool)> = self.invoke(script).await?;
+        let granted: Vec<(String, String, bool)> = self.invoke(partition, script).await?;
         let claim = |(name, token, taken_over): (String, String, bool)| match name.parse::<Minute>()
         {
             Ok(minute) => Some(Claim {
@@ -189,7 +260,7 @@ impl Store for RedisStore {
             .arg(series_max)
             .arg(millis(lease));
         script.arg(base);
-        let (counted, late, left) = held(self.invoke(script).await?)?;
+        let (counted, late, left) = held(self.invoke(claim.partition, script).await?)?;
         Ok(Compaction {
             counted,
             late,
@@ -199,7 +270,7 @@ impl Store for RedisStore {
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
         let base = self.keys(claim.partition).minute(claim.minute);
-        self.drain(async move |connection| {
+        self.drain(claim.partition, async move |connection| {
             let (next, series): (u64, Vec<String>) = ::redis::cmd("SSCAN")
                 .arg(format!("{base}unsent"))
                 .arg(cursor)
@@ -262,7 +333,7 @@ impl Store for RedisStore {
             .arg(&claim.token)
             .arg(millis(lease));
         script.arg(millis(self.retention)).arg(series);
-        held(self.invoke(script).await?)
+        held(self.invoke(claim.partition, script).await?)
     }
 
     async fn set_aside(
@@ -284,7 +355,7 @@ impl Store for RedisStore {
             .arg(&claim.token)
             .arg(QUARANTINE_MAX);
         script.arg(series).arg(words);
-        held(self.invoke(script).await?)
+        held(self.invoke(claim.partition, script).await?)
     }
 
     async fn extend(
@@ -302,7 +373,7 @@ impl Store for RedisStore {
         for claim in claims {
             script.arg(claim.minute.to_string()).arg(&claim.token);
         }
-        self.invoke(script).await
+        self.invoke(partition, script).await
     }
 
     async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
@@ -311,13 +382,21 @@ impl Store for RedisStore {
             .key(self.keys.probe())
             .arg(&self.node)
             .arg(millis(lease));
-        self.invoke(script).await
+        let slot = keys::slot(self.keys.probe().as_bytes());
+        let invoke = async move |connection: &mut MultiplexedConnection| {
+            script.invoke_async(connection).await
+        };
+        self.run_in(slot, Lane::Draining, invoke).await
     }
 
     async fn end_probe(&self) -> Result<(), StoreError> {
         let mut script = scripts::END_PROBE.prepare_invoke();
         script.key(self.keys.probe()).arg(&self.node);
-        self.invoke(script).await
+        let slot = keys::slot(self.keys.probe().as_bytes());
+        let invoke = async move |connection: &mut MultiplexedConnection| {
+            script.invoke_async(connection).await
+        };
+        self.run_in(slot, Lane::Draining, invoke).await
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
@@ -328,7 +407,9 @@ impl Store for RedisStore {
             .zcard(&keys.claims)
             .hlen(&keys.quarantine);
         let (waiting, claimed, set_aside) = self
-            .drain(async move |connection| pipeline.query_async(connection).await)
+            .drain(partition, async move |connection| {
+                pipeline.query_async(connection).await
+            })
             .await?;
         Ok(Backlog {
             waiting,
@@ -338,7 +419,7 @@ impl Store for RedisStore {
     }
 
     fn describe(&self) -> String {
-        format!("Redis at {}", self.description)
+        self.topology.describe()
     }
 }
 

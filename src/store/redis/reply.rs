@@ -52,3 +52,20 @@ pub(super) fn ends_connection(error: &RedisError) -> bool {
         )
         || matches!(error.code(), Some("NOAUTH"))
 }
+
+/// Whether another server may have become responsible. A transaction tells so in its words only.
+pub(super) fn may_have_moved(error: &RedisError) -> bool {
+    const CODES: [&str; 6] = [
+        "MOVED",
+        "ASK",
+        "TRYAGAIN",
+        "CLUSTERDOWN",
+        "READONLY",
+        "MASTERDOWN",
+    ];
+    if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
+        return true;
+    }
+    let words = error.to_string();
+    CODES.iter().any(|code| words.contains(code))
+}

@@ -59,6 +59,39 @@ pub enum Address {
     },
     /// A Unix socket.
     Unix(PathBuf),
+    /// A Redis Cluster.
+    Cluster {
+        /// Some of its nodes, by which all are found.
+        nodes: Vec<(String, u16)>,
+        /// `None`: in the clear.
+        certificates: Option<Tls>,
+    },
+    /// A server with replicas, watched by Redis Sentinel.
+    Sentinel {
+        /// The sentinels. They are asked without a password.
+        sentinels: Vec<(String, u16)>,
+        /// The name that they know the master by.
+        name: String,
+        /// `None`: in the clear.
+        certificates: Option<Tls>,
+    },
+}
+
+/// One server, as a connection is made to it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Endpoint {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// A Redis ACL user.
@@ -94,8 +127,8 @@ impl std::fmt::Debug for Tls {
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// A client for these settings. Does not connect.
-    pub(super) fn client(&self) -> Result<Client, SettingsError> {
+    /// A client for a server that keeps the sets. Does not connect.
+    pub(super) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         let mut server = RedisConnectionInfo::default()
             .set_lib_name("eds", env!("CARGO_PKG_VERSION"))
             .set_db(i64::from(self.database));
@@ -105,6 +138,22 @@ impl Settings {
         if let Some(password) = &self.credentials.password {
             server = server.set_password(password.expose());
         }
+        self.client_as(endpoint, server)
+    }
+
+    /// A client for a sentinel. Does not connect.
+    pub(super) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
+        self.client_as(
+            endpoint,
+            RedisConnectionInfo::default().set_skip_set_lib_name(),
+        )
+    }
+
+    fn client_as(
+        &self,
+        endpoint: &Endpoint,
+        server: RedisConnectionInfo,
+    ) -> Result<Client, SettingsError> {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(
@@ -113,28 +162,22 @@ impl Settings {
                     .with_interval(KEEPALIVE),
             )
             .set_user_timeout(self.timeouts.response);
-        let (address, certificates) = match self.address.clone() {
-            Address::Tcp { host, port } => (ConnectionAddr::Tcp(host, port), None),
-            Address::Unix(path) => (ConnectionAddr::Unix(path), None),
-            Address::Tls {
+        let tls = self.certificates();
+        let address = match endpoint.clone() {
+            Endpoint::Unix(path) => ConnectionAddr::Unix(path),
+            Endpoint::Tcp(host, port) if tls.is_some() => ConnectionAddr::TcpTls {
                 host,
                 port,
-                certificates,
-            } => {
-                let address = ConnectionAddr::TcpTls {
-                    host,
-                    port,
-                    insecure: false,
-                    tls_params: None,
-                };
-                (address, Some(certificates))
-            }
+                insecure: false,
+                tls_params: None,
+            },
+            Endpoint::Tcp(host, port) => ConnectionAddr::Tcp(host, port),
         };
         let info = address
             .into_connection_info()?
             .set_redis_settings(server)
             .set_tcp_settings(tcp);
-        let Some(Tls { ca, client }) = certificates else {
+        let Some(Tls { ca, client }) = tls else {
             return Ok(Client::open(info)?);
         };
         let client_tls = client.map(|(client_cert, client_key)| ClientTlsConfig {
@@ -148,5 +191,15 @@ impl Settings {
                 root_cert: ca,
             },
         )?)
+    }
+
+    fn certificates(&self) -> Option<Tls> {
+        match &self.address {
+            Address::Tcp { .. } | Address::Unix(_) => None,
+            Address::Tls { certificates, .. } => Some(certificates.clone()),
+            Address::Cluster { certificates, .. } | Address::Sentinel { certificates, .. } => {
+                certificates.clone()
+            }
+        }
     }
 }

@@ -1,0 +1,341 @@
+//! Which server keeps which slot: one server, the master that the sentinels name, or the masters of a Redis Cluster.
+//!
+//! The map is looked up again when a server failed or said that it is not responsible, by one caller at a time
+//! and not more often than [`REFRESH_INTERVAL`]; all others go on with the map there is. A server is known by a
+//! number that no other has; so whoever remembers what a slot's server confirmed sees when it is another one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::link::Link;
+use super::reply;
+use super::settings::{Address, Endpoint, Settings, SettingsError};
+use crate::store::StoreError;
+
+/// The least time between two looks at the map.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+const LAST_SLOT: u16 = 16383;
+
+/// A server that keeps sets, and the connections to it.
+#[derive(Debug)]
+pub(super) struct Server {
+    number: u64,
+    endpoint: Endpoint,
+    /// Recording has a connection of its own, so that a large batch does not delay a claim.
+    pub(super) recording: Link,
+    pub(super) draining: Link,
+}
+
+impl Server {
+    /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
+    fn generation(&self) -> u64 {
+        ((self.number + 1) << 32) + self.recording.losses() + self.draining.losses()
+    }
+}
+
+/// Ranges of slots, both ends included, and their servers.
+type Map = Vec<(u16, u16, Arc<Server>)>;
+
+/// Which server keeps which slot.
+#[derive(Debug)]
+pub(super) struct Topology {
+    settings: Settings,
+    map: RwLock<Arc<Map>>,
+    stale: AtomicBool,
+    refreshed: Mutex<Option<(Instant, StoreError)>>,
+    servers_made: AtomicU64,
+}
+
+impl Topology {
+    pub(super) fn new(settings: Settings) -> Result<Self, SettingsError> {
+        let topology = Self {
+            settings,
+            map: RwLock::default(),
+            stale: AtomicBool::new(true),
+            refreshed: Mutex::new(None),
+            servers_made: AtomicU64::new(0),
+        };
+        let one = match &topology.settings.address {
+            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
+                Endpoint::Tcp(host.clone(), *port)
+            }
+            Address::Unix(path) => Endpoint::Unix(path.clone()),
+            Address::Cluster { .. } | Address::Sentinel { .. } => {
+                // Made for the checks only: what cannot work is said at the start.
+                topology
+                    .settings
+                    .client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
+                return Ok(topology);
+            }
+        };
+        let server = topology.make_server(one)?;
+        topology.set_map(vec![(0, LAST_SLOT, server)]);
+        Ok(topology)
+    }
+
+    fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_map(&self, map: Map) {
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        self.stale.store(false, Ordering::Release);
+    }
+
+    /// The server that keeps this slot, as far as is known.
+    fn known(&self, slot: u16) -> Option<Arc<Server>> {
+        let map = self.map();
+        let (.., server) = map
+            .iter()
+            .find(|(from, to, _)| (*from..=*to).contains(&slot))?;
+        Some(Arc::clone(server))
+    }
+
+    /// See [`Server::generation`]; 0 while no server is known.
+    pub(super) fn generation(&self, slot: u16) -> u64 {
+        self.known(slot).map_or(0, |server| server.generation())
+    }
+
+    /// All servers that are known.
+    pub(super) fn servers(&self) -> Vec<Arc<Server>> {
+        let mut servers: Vec<Arc<Server>> = Vec::new();
+        for (.., server) in self.map().iter() {
+            if !servers.iter().any(|known| Arc::ptr_eq(known, server)) {
+                servers.push(Arc::clone(server));
+            }
+        }
+        servers
+    }
+
+    /// The map may be wrong: look again before the next command.
+    pub(super) fn suspect(&self) {
+        if matches!(
+            self.settings.address,
+            Address::Cluster { .. } | Address::Sentinel { .. }
+        ) {
+            self.stale.store(true, Ordering::Release);
+        }
+    }
+
+    /// The server that keeps this slot.
+    pub(super) async fn server(&self, slot: u16) -> Result<Arc<Server>, StoreError> {
+        if self.stale.load(Ordering::Acquire) {
+            let known = self.known(slot);
+            // One looks; the others go on with what is known, or wait if nothing is.
+            match (self.refreshed.try_lock(), known) {
+                (Ok(mut refreshed), known) => {
+                    if let Err(error) = self.refresh(&mut refreshed).await {
+                        return known.ok_or(error);
+                    }
+                }
+                (Err(_), Some(server)) => return Ok(server),
+                (Err(_), None) => self.refresh(&mut *self.refreshed.lock().await).await?,
+            }
+        }
+        self.known(slot).ok_or_else(|| {
+            self.suspect();
+            StoreError::Unavailable(format!("no server of the cluster keeps slot {slot}"))
+        })
+    }
+
+    async fn refresh(
+        &self,
+        refreshed: &mut Option<(Instant, StoreError)>,
+    ) -> Result<(), StoreError> {
+        if !self.stale.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some((at, error)) = refreshed
+            && at.elapsed() < REFRESH_INTERVAL
+        {
+            return Err(error.clone());
+        }
+        let looked = self.look().await;
+        let error = match &looked {
+            Ok(_) => StoreError::Unavailable("the cluster was just looked at".to_owned()),
+            Err(error) => error.clone(),
+        };
+        *refreshed = Some((Instant::now(), error));
+        let ranges = looked?;
+        let mut map = Map::new();
+        for (from, to, endpoint) in ranges {
+            let known = self
+                .servers()
+                .into_iter()
+                .chain(map.iter().map(|(.., s)| Arc::clone(s)));
+            let server = match known.into_iter().find(|server| server.endpoint == endpoint) {
+                Some(server) => server,
+                None => self.make_server(endpoint).map_err(|error| {
+                    StoreError::Unavailable(format!("a server cannot be used: {error}"))
+                })?,
+            };
+            map.push((from, to, server));
+        }
+        self.set_map(map);
+        Ok(())
+    }
+
+    fn make_server(&self, endpoint: Endpoint) -> Result<Arc<Server>, SettingsError> {
+        let client = self.settings.client(&endpoint)?;
+        let link = || Link::new(client.clone(), self.settings.timeouts);
+        let number = self.servers_made.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Server {
+            number,
+            endpoint,
+            recording: link(),
+            draining: link(),
+        }))
+    }
+
+    /// Asks those who know, one after the other, until one answers.
+    async fn look(&self) -> Result<Vec<(u16, u16, Endpoint)>, StoreError> {
+        let mut failure = StoreError::Unavailable("nobody to ask".to_owned());
+        match &self.settings.address {
+            Address::Cluster { nodes, .. } => {
+                let mut asked: Vec<Endpoint> = self
+                    .servers()
+                    .iter()
+                    .map(|server| server.endpoint.clone())
+                    .collect();
+                for (host, port) in nodes {
+                    let endpoint = Endpoint::Tcp(host.clone(), *port);
+                    if !asked.contains(&endpoint) {
+                        asked.push(endpoint);
+                    }
+                }
+                for endpoint in asked {
+                    match self.ask_cluster(&endpoint).await {
+                        Ok(ranges) => return Ok(ranges),
+                        Err(error) => failure = error,
+                    }
+                }
+            }
+            Address::Sentinel {
+                sentinels, name, ..
+            } => {
+                for (host, port) in sentinels {
+                    let endpoint = Endpoint::Tcp(host.clone(), *port);
+                    match self.ask_sentinel(&endpoint, name).await {
+                        Ok(master) => return Ok(vec![(0, LAST_SLOT, master)]),
+                        Err(error) => failure = error,
+                    }
+                }
+            }
+            Address::Tcp { .. } | Address::Tls { .. } | Address::Unix(_) => {}
+        }
+        Err(failure)
+    }
+
+    async fn ask_cluster(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<Vec<(u16, u16, Endpoint)>, StoreError> {
+        let client = self
+            .settings
+            .client(endpoint)
+            .map_err(|error| unusable(endpoint, &error))?;
+        let answer: Vec<Vec<Value>> = self
+            .ask(&client, redis::cmd("CLUSTER").arg("SLOTS"))
+            .await?;
+        let ranges: Option<Vec<_>> = answer
+            .into_iter()
+            .map(|range| read_range(range, endpoint))
+            .collect();
+        match ranges {
+            Some(ranges) if !ranges.is_empty() => Ok(ranges),
+            _ => Err(StoreError::Unavailable(format!(
+                "{endpoint} knows of no slots"
+            ))),
+        }
+    }
+
+    async fn ask_sentinel(&self, endpoint: &Endpoint, name: &str) -> Result<Endpoint, StoreError> {
+        let client = self
+            .settings
+            .sentinel(endpoint)
+            .map_err(|error| unusable(endpoint, &error))?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(name);
+        let answer: Option<(String, u16)> = self.ask(&client, &command).await?;
+        answer
+            .map(|(host, port)| Endpoint::Tcp(host, port))
+            .ok_or_else(|| StoreError::Refused {
+                reason: format!("the sentinel {endpoint} knows no master named {name}"),
+                mend: "set the name at the end of store.url to one of `SENTINEL MASTERS`"
+                    .to_owned(),
+            })
+    }
+
+    async fn ask<T: FromRedisValue>(
+        &self,
+        client: &Client,
+        command: &redis::Cmd,
+    ) -> Result<T, StoreError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.settings.timeouts.connect))
+            .set_response_timeout(Some(self.settings.timeouts.response));
+        let asked = async {
+            let mut connection: MultiplexedConnection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            command.query_async(&mut connection).await
+        };
+        asked.await.map_err(|error| reply::store_error(&error))
+    }
+
+    /// Where the sets are, in words.
+    pub(super) fn describe(&self) -> String {
+        let list = |nodes: &[(String, u16)]| {
+            let names: Vec<_> = nodes
+                .iter()
+                .map(|(host, port)| format!("{host}:{port}"))
+                .collect();
+            names.join(", ")
+        };
+        match &self.settings.address {
+            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
+                format!("Redis at {}", Endpoint::Tcp(host.clone(), *port))
+            }
+            Address::Unix(path) => format!("Redis at {}", path.display()),
+            Address::Cluster { nodes, .. } => format!("the Redis Cluster of {}", list(nodes)),
+            Address::Sentinel {
+                sentinels, name, ..
+            } => {
+                format!(
+                    "the Redis that the sentinels {} call {name}",
+                    list(sentinels)
+                )
+            }
+        }
+    }
+}
+
+fn unusable(endpoint: &Endpoint, error: &SettingsError) -> StoreError {
+    StoreError::Unavailable(format!("{endpoint} cannot be asked: {error}"))
+}
+
+/// A range of `CLUSTER SLOTS`: first slot, last slot, then the master's and the replicas' host, port and more. A
+/// master that does not know its own name is the one that was asked.
+fn read_range(range: Vec<Value>, asked: &Endpoint) -> Option<(u16, u16, Endpoint)> {
+    let mut parts = range.into_iter();
+    let from = redis::from_redis_value(parts.next()?).ok()?;
+    let to = redis::from_redis_value(parts.next()?).ok()?;
+    let Value::Array(master) = parts.next()? else {
+        return None;
+    };
+    let mut master = master.into_iter();
+    let host: Option<String> = redis::from_redis_value(master.next()?).ok()?;
+    let port: u16 = redis::from_redis_value(master.next()?).ok()?;
+    let host = host.filter(|host| !host.is_empty() && host != "?");
+    let host = host.or_else(|| match asked {
+        Endpoint::Tcp(host, _) => Some(host.clone()),
+        Endpoint::Unix(_) => None,
+    })?;
+    Some((from, to, Endpoint::Tcp(host, port)))
+}
