@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
 use crate::support::process::signal;
 use crate::support::redis_proxy::{RedisProxy, Then, When};
@@ -134,6 +135,54 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         return;
     }
     panic!("the other node was first in each of {ROUNDS_MAX} rounds");
+}
+
+#[test]
+fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
+    let site = Site::start();
+    let keys = [("store.partitions", "1"), ("flush.max_hold", "10m")];
+    let proxy = RedisProxy::start(site.redis.address());
+    let url = proxy.url();
+    // It trusts its connection however long an answer takes, so only the token can tell it.
+    let through_proxy = [
+        ("store.url", url.as_str()),
+        ("store.response_timeout", "1m"),
+    ];
+    let sleeping = site.start_node("sleeping", &[&keys[..], &through_proxy].concat());
+    let pid = sleeping.pid();
+    let (asleep, sleeps) = mpsc::channel();
+    proxy.at(2, scripts::compact_sha1(), When::Before, move || {
+        signal(pid, "STOP");
+        asleep.send(()).unwrap();
+        Then::Pass
+    });
+
+    let mut sender = Sender::paced_by(&sleeping);
+    let minutes_ns = vec![SEED_MINUTE_NS];
+    let load = Load {
+        seed: seed(),
+        minutes_ns,
+        events: 10_000,
+        series: 1500,
+        users: 1000,
+    };
+    for datagram in load.datagrams() {
+        sender.send(&datagram, &sleeping, &[]);
+    }
+    sleeps.recv_timeout(SOON).unwrap();
+    let living = site.start_node("living", &keys);
+    let expected = sender.truth.points();
+    site.wait_exact(&expected, LEASE + TAKE_OVER);
+
+    sleeping.signal("CONT");
+    eventually("it learns that its claim is lost", SOON, || {
+        let lost = sleeping.metrics().count("eds_claims_lost_total");
+        when(lost > 0, lost)
+    });
+    site.wait_exact(&expected, Duration::ZERO);
+    assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
 }
 
 #[test]

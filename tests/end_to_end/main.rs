@@ -14,6 +14,7 @@ mod demo;
 mod hostile;
 mod kills;
 mod minutes;
+mod overload;
 mod redis_faults;
 mod seed;
 mod signals;

@@ -1,14 +1,18 @@
 //! A Redis that is unfit is refused with a way to mend it; one that is away, comes back or falls silent costs
 //! no event.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use event_data_service::store::redis::scripts;
 
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{Load, SEED_MINUTE_NS, Sender, seed};
 use crate::support::node::Node;
 use crate::support::redis::RedisServer;
-use crate::support::redis_proxy::RedisProxy;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::truth::Truth;
 
 /// Enough for the time-outs and the pauses between attempts.
 const BACK: Duration = Duration::from_secs(60);
@@ -112,35 +116,47 @@ fn a_restart_of_redis_costs_nothing() {
     site.assert_one_value_a_point();
 }
 
+/// A Redis that comes back looks as if nothing had arrived for long; yet each node holds what no other has.
 #[test]
 fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() {
     const OUTAGE: Duration = Duration::from_secs(6);
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut site = Site::with_redis(redis);
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "4s")];
-    let mut node = site.start_node("one", &keys);
-    let mut sender = Sender::paced_by(&node);
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut senders = nodes.each_ref().map(Sender::paced_by);
+    let mut truth = Truth::default();
+    let mut send = |datagrams: &[Vec<u8>]| {
+        for (i, datagram) in datagrams.iter().enumerate() {
+            truth.receive(datagram);
+            senders[i % 2].send(datagram, &nodes[i % 2], &[]);
+        }
+    };
+    let recorded = || {
+        let recorded = |node: &Node| node.metrics().count("eds_events_recorded_total");
+        nodes.iter().map(recorded).sum::<u64>()
+    };
+
     let datagrams: Vec<_> = load(3000).datagrams().collect();
     let (before, during) = datagrams.split_at(datagrams.len() / 2);
-    for datagram in before {
-        sender.send(datagram, &node, &[]);
-    }
+    send(before);
     eventually("the first half is recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded == 1500, recorded)
+        when(recorded() == 1500, recorded())
     });
     site.redis.stop();
     let stopped = Instant::now();
-    for datagram in during {
-        sender.send(datagram, &node, &[]);
-    }
+    send(during);
     eventually("the outage is over", SOON, || {
         when(stopped.elapsed() > OUTAGE, "not yet")
     });
     site.redis.restart();
-    node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
-    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    eventually("the second half is recorded", BACK, || {
+        when(recorded() == 3000, recorded())
+    });
+    site.wait_exact(&truth.points(), BACK);
+    for node in &nodes {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
 }
 
 #[test]
@@ -172,4 +188,52 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
+}
+
+/// Whatever was asked was done; only the answer is missing, or the connection is gone.
+#[test]
+fn a_lost_answer_at_any_step_changes_nothing() {
+    let steps = [
+        ("EXEC", 2, Then::SwallowAnswers),
+        ("EXEC", 12, Then::Cut),
+        (scripts::claim_sha1(), 5, Then::Cut),
+        (scripts::compact_sha1(), 2, Then::SwallowAnswers),
+        (scripts::compact_sha1(), 5, Then::Cut),
+        (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
+        (scripts::acknowledge_sha1(), 3, Then::Cut),
+    ];
+    let site = Site::start();
+    let proxy = RedisProxy::start(site.redis.address());
+    let url = proxy.url();
+    let keys = [
+        ("store.url", url.as_str()),
+        ("store.response_timeout", "500ms"),
+    ];
+    let node = site.start_node("one", &[&keys[..], &[("store.partitions", "8")]].concat());
+    let (report, reports) = mpsc::channel();
+    for (needle, n, then) in steps {
+        // An answer is swallowed from before its question is passed on; a connection is cut after.
+        let when = if then == Then::Cut {
+            When::After
+        } else {
+            When::Before
+        };
+        let report = report.clone();
+        proxy.at(n, needle, when, move || {
+            report.send((needle, n)).unwrap();
+            then
+        });
+    }
+
+    let mut sender = Sender::paced_by(&node);
+    for datagram in load(10_000).datagrams() {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+    let missed = steps.len() - reports.try_iter().count();
+    assert_eq!(missed, 0, "every fault took place");
 }

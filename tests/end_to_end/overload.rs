@@ -1,0 +1,76 @@
+//! What a node cannot take it drops, and counts to the last event.
+
+use std::net::UdpSocket;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, SEED_MINUTE_NS, Sender};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+
+fn load(events: usize) -> Load {
+    Load {
+        seed: 1,
+        minutes_ns: vec![SEED_MINUTE_NS],
+        events,
+        series: 50,
+        users: 500,
+    }
+}
+
+#[test]
+fn what_the_kernel_drops_is_counted_to_the_datagram() {
+    const DATAGRAMS: u64 = 2000;
+    let node = Node::start("stopped", &[("input.receive_buffer", "64KiB")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for round in 1..=3 {
+        // While it is stopped its socket fills up.
+        node.signal("STOP");
+        for datagram in load(15 * 2000).datagrams() {
+            socket.send_to(&datagram, node.udp()).unwrap();
+        }
+        node.signal("CONT");
+        eventually(
+            "every datagram is received or counted as dropped",
+            SOON,
+            || {
+                let metrics = node.metrics();
+                let received = metrics.count("eds_datagrams_received_total");
+                let dropped = metrics.count("eds_kernel_drops_total");
+                let seen = format!("{received} received, {dropped} dropped");
+                assert!(received + dropped <= round * DATAGRAMS, "{seen}");
+                when(received + dropped == round * DATAGRAMS && dropped > 0, seen)
+            },
+        );
+    }
+    node.metrics().assert_ledger_adds_up();
+}
+
+#[test]
+fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
+    const QUEUE: u64 = 1000;
+    const EVENTS: usize = 6000;
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = site.node("one", &[("input.queue_events", "1000")]);
+    node.launch();
+    eventually("it answers", SOON, || node.get("/healthz"));
+    let mut sender = Sender::paced_by(&node);
+    for datagram in load(EVENTS).datagrams() {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    let metrics = node.metrics();
+    let [queued, dropped] =
+        ["eds_events_queued", "eds_events_dropped_total"].map(|name| metrics.count(name));
+    assert_eq!(queued + dropped, EVENTS as u64);
+    assert!((QUEUE / 2..=QUEUE).contains(&queued), "{queued}");
+
+    site.redis.restart();
+    node.wait_ready();
+    eventually("the queue is recorded", SOON, || {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let recorded = metrics.count("eds_events_recorded_total");
+        when(recorded == queued, recorded)
+    });
+}
