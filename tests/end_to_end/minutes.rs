@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
@@ -158,4 +158,94 @@ fn an_old_minute_that_trickles_does_not_delay_the_newest() {
     // The least of three: the machine may be busy for a moment.
     let least = |delays: &[Duration]| *delays.iter().min().unwrap();
     assert!(least(&with_trickle) < least(&alone) + Duration::from_secs(1));
+}
+
+fn line(minute_ns: i64, user: u32) -> String {
+    format!("event_type=a,product=b value=user{user} {minute_ns}")
+}
+
+#[test]
+fn what_comes_after_a_minute_is_counted_as_late_and_never_written() {
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "500ms")]);
+    let mut sender = Sender::paced_by(&node);
+    sender.send(line(SEED_MINUTE_NS, 1).as_bytes(), &node, &[]);
+    let expected = sender.truth.points();
+    site.wait_exact(&expected, SOON);
+    for late in 1..=3 {
+        // One that was counted, come again, is as late as a new one: nobody can tell them apart any more.
+        sender.send(line(SEED_MINUTE_NS, late).as_bytes(), &node, &[]);
+        eventually("it is counted as late", SOON, || {
+            let counted = node.metrics().count("eds_events_late_total");
+            when(counted == u64::from(late), counted)
+        });
+    }
+    site.wait_redis_clean();
+    site.wait_exact(&expected, Duration::ZERO);
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_minute_that_trickles_for_ever_is_closed_at_last() {
+    let site = Site::start();
+    let keys = [
+        ("flush.grace", "3s"),
+        ("flush.max_hold", "4s"),
+        ("store.partitions", "1"),
+    ];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let began = Instant::now();
+    let mut user = 0;
+    eventually("the minute is written", SOON, || {
+        user += 1;
+        sender.send(line(SEED_MINUTE_NS, user).as_bytes(), &node, &[]);
+        when(!site.writes.writes().is_empty(), "nothing")
+    });
+    assert!(
+        began.elapsed() > Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    eventually("what came later is late", SOON, || {
+        user += 1;
+        sender.send(line(SEED_MINUTE_NS, user).as_bytes(), &node, &[]);
+        let late = node.metrics().count("eds_events_late_total");
+        when(late > 0, late)
+    });
+    site.assert_one_value_a_point();
+}
+
+/// The only test that waits for a real minute to pass.
+#[test]
+fn the_present_minute_is_written_when_it_is_over_and_quiet() {
+    let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "1s")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let before = now().as_secs() / 60;
+    socket
+        .send_to(b"event_type=a,product=b value=user", node.udp())
+        .unwrap();
+    eventually("it is recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        when(recorded == 1, recorded)
+    });
+    let after = now().as_secs() / 60;
+
+    let write = eventually("it is written", Duration::from_secs(90), || {
+        site.writes.writes().into_iter().next().ok_or("nothing")
+    });
+    let points = read_back::written(&write.body);
+    assert_eq!(points.values().collect::<Vec<_>>(), [&1, &1]);
+    for point in points.keys() {
+        let minute = u64::try_from(point.minute_start_ns / MINUTE_NS).unwrap();
+        assert!((before..=after).contains(&minute));
+        let over = Duration::from_secs((minute + 1) * 60);
+        let written = now() - write.at.elapsed();
+        assert!(
+            written > over + Duration::from_secs(1),
+            "{written:?}, over at {over:?}"
+        );
+    }
 }
