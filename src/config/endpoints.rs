@@ -26,14 +26,14 @@ pub enum StoreUrl {
         /// Most memory for open minutes, in bytes.
         memory_max: u64,
     },
-    /// One Redis server.
+    /// Redis: one server, a cluster, or a server with sentinels.
     Redis(Box<Redis>),
 }
 
-/// One Redis server, and how to speak to it.
+/// Redis, and how to speak to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redis {
-    /// Where it listens.
+    /// Where it is.
     pub address: RedisAddress,
     /// Number of the database.
     pub database: u32,
@@ -47,7 +47,7 @@ pub struct Redis {
     pub response_timeout: Duration,
 }
 
-/// Where a Redis server listens.
+/// Where Redis is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisAddress {
     /// TCP in the clear.
@@ -57,19 +57,42 @@ pub enum RedisAddress {
         /// Port.
         port: u16,
     },
-    /// TLS. The server's certificate is always checked.
+    /// TLS.
     Tls {
         /// Name or IP address, an IPv6 one without brackets.
         host: String,
         /// Port.
         port: u16,
-        /// The authorities that vouch for the server; `None`: the system's.
-        ca: Option<Pem>,
-        /// What this client shows of itself.
-        identity: Option<Identity>,
+        /// How.
+        tls: Tls,
     },
     /// A Unix socket, by its path.
     Unix(PathBuf),
+    /// A Redis Cluster.
+    Cluster {
+        /// Names or IP addresses and ports of some of its nodes, by which all are found.
+        nodes: Vec<(String, u16)>,
+        /// `None`: in the clear.
+        tls: Option<Tls>,
+    },
+    /// A server with replicas that Redis Sentinel watches.
+    Sentinel {
+        /// Names or IP addresses and ports of the sentinels.
+        sentinels: Vec<(String, u16)>,
+        /// The name by which they know the master.
+        name: String,
+        /// `None`: in the clear.
+        tls: Option<Tls>,
+    },
+}
+
+/// How TLS is spoken. The server's certificate is always checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities that vouch for the server; `None`: the system's.
+    pub ca: Option<Pem>,
+    /// What this client shows of itself.
+    pub identity: Option<Identity>,
 }
 
 /// A client's certificate chain and its private key.

@@ -13,6 +13,7 @@ mod environment;
 mod file;
 mod keys;
 mod kind;
+mod nodes_url;
 mod problem;
 mod reader;
 mod sections;
@@ -27,7 +28,7 @@ use std::ffi::OsString;
 
 pub use self::effective::Effective;
 pub use self::endpoints::{
-    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl,
+    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl, Tls,
 };
 pub use self::keys::{KEYS, Key, VARIABLE_PREFIX};
 pub use self::kind::Kind;

@@ -4,7 +4,7 @@
 //! tries a full configuration out without its servers and their secrets.
 
 use super::endpoints::{
-    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl,
+    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl, Tls,
 };
 use super::kind;
 use super::reader::Reader;
@@ -57,32 +57,38 @@ fn redis(reader: &mut Reader<'_>, parts: RedisParts) -> Redis {
         paired,
         "and store.key_file go together; set both or neither",
     );
-    let address = match parts.place {
-        Place::Tcp {
-            host,
-            port,
-            tls: true,
-        } => {
-            let identity = certificate
-                .zip(key)
-                .map(|(certificate, key)| Identity { certificate, key });
-            RedisAddress::Tls {
-                host,
-                port,
-                ca,
-                identity,
-            }
+    let encrypted = match &parts.place {
+        Place::Tcp { tls, .. } | Place::Cluster { tls, .. } | Place::Sentinel { tls, .. } => *tls,
+        Place::Unix(_) => false,
+    };
+    if !encrypted {
+        for (path, pem) in [(ca_path, &ca), (cert_path, &certificate), (key_path, &key)] {
+            let text =
+                "is set, but store.url is not encrypted; write rediss:// there or leave this out";
+            reader.together(&[path, "store.url"], pem.is_none(), text);
         }
-        place => {
-            for (path, pem) in [(ca_path, ca), (cert_path, certificate), (key_path, key)] {
-                let text = "is set, but store.url is not encrypted; write rediss:// there or leave this out";
-                reader.together(&[path, "store.url"], pem.is_none(), text);
-            }
-            match place {
-                Place::Tcp { host, port, .. } => RedisAddress::Tcp { host, port },
-                Place::Unix(path) => RedisAddress::Unix(path),
-            }
-        }
+    }
+    let tls = encrypted.then(|| {
+        let identity = certificate
+            .zip(key)
+            .map(|(certificate, key)| Identity { certificate, key });
+        Tls { ca, identity }
+    });
+    let address = match (parts.place, tls) {
+        (Place::Tcp { host, port, .. }, Some(tls)) => RedisAddress::Tls { host, port, tls },
+        (Place::Tcp { host, port, .. }, None) => RedisAddress::Tcp { host, port },
+        (Place::Unix(path), _) => RedisAddress::Unix(path),
+        (Place::Cluster { nodes, .. }, tls) => RedisAddress::Cluster { nodes, tls },
+        (
+            Place::Sentinel {
+                sentinels, name, ..
+            },
+            tls,
+        ) => RedisAddress::Sentinel {
+            sentinels,
+            name,
+            tls,
+        },
     };
     Redis {
         address,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use reqwest::Url;
 
+use super::nodes_url;
 use crate::secret::{HIDDEN, Secret};
 
 /// A store's URL, taken apart.
@@ -24,8 +25,21 @@ pub(super) struct RedisParts {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    Tcp { host: String, port: u16, tls: bool },
+    Tcp {
+        host: String,
+        port: u16,
+        tls: bool,
+    },
     Unix(PathBuf),
+    Cluster {
+        nodes: Vec<(String, u16)>,
+        tls: bool,
+    },
+    Sentinel {
+        sentinels: Vec<(String, u16)>,
+        name: String,
+        tls: bool,
+    },
 }
 
 /// An output's URL, taken apart.
@@ -47,8 +61,8 @@ pub(super) struct User {
     pub(super) password: Option<Secret>,
 }
 
-const STORE_WANTED: &str =
-    "write memory:, redis://host:6379, rediss://host:6379 or redis+unix:///path";
+const STORE_WANTED: &str = "write memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, \
+     redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
 const OUTPUT_WANTED: &str = "write stdout:, http://host:8086 or https://host:8086";
 const REDIS_PORT: u16 = 6379;
 
@@ -61,10 +75,7 @@ pub(super) fn store(text: &str) -> Result<StoreParts, String> {
     match scheme {
         "redis" | "rediss" | "unix" | "redis+unix" => {}
         "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel" => {
-            return Err(wrong(
-                "is a cluster or has sentinels, which this version does not support yet",
-                "name one server: redis://host:6379",
-            ));
+            return nodes_url::store(text, scheme);
         }
         _ => return Err(wrong("is no store", STORE_WANTED)),
     }
@@ -175,7 +186,7 @@ pub(super) fn output(text: &str) -> Result<OutputParts, String> {
     })
 }
 
-fn user(url: &Url) -> Option<User> {
+pub(super) fn user(url: &Url) -> Option<User> {
     let some = |text: String| (!text.is_empty()).then_some(text);
     let name = some(decoded(url.username())?);
     let password =

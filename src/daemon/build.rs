@@ -64,19 +64,32 @@ fn address(address: &RedisAddress) -> Address {
     match address.clone() {
         RedisAddress::Tcp { host, port } => Address::Tcp { host, port },
         RedisAddress::Unix(path) => Address::Unix(path),
-        RedisAddress::Tls {
+        RedisAddress::Tls { host, port, tls } => Address::Tls {
             host,
             port,
-            ca,
-            identity,
-        } => Address::Tls {
-            host,
-            port,
-            certificates: Tls {
-                ca: ca.map(|pem| pem.bytes),
-                client: identity.map(|identity| (identity.certificate.bytes, identity.key.bytes)),
-            },
+            certificates: certificates(tls),
         },
+        RedisAddress::Cluster { nodes, tls } => Address::Cluster {
+            nodes,
+            certificates: tls.map(certificates),
+        },
+        RedisAddress::Sentinel {
+            sentinels,
+            name,
+            tls,
+        } => Address::Sentinel {
+            sentinels,
+            name,
+            certificates: tls.map(certificates),
+        },
+    }
+}
+
+fn certificates(tls: config::Tls) -> Tls {
+    let client = |identity: config::Identity| (identity.certificate.bytes, identity.key.bytes);
+    Tls {
+        ca: tls.ca.map(|pem| pem.bytes),
+        client: tls.identity.map(client),
     }
 }
 

@@ -75,8 +75,10 @@ fn store_urls_are_taken_apart() {
             RedisAddress::Tls {
                 host: "h".to_owned(),
                 port: 6379,
-                ca: None,
-                identity: None,
+                tls: Tls {
+                    ca: None,
+                    identity: None,
+                },
             },
             0,
             None,
@@ -98,7 +100,7 @@ fn store_urls_are_taken_apart() {
 #[test]
 fn store_urls_that_are_none_are_refused() {
     let one = "which this version does not support yet; name one server: redis://host:6379";
-    let wanted = "write memory:, redis://host:6379, rediss://host:6379 or redis+unix:///path";
+    let wanted = "write memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
     for (text, expected) in [
         ("", format!("\"\" is no store; {wanted}")),
         ("memory", format!("\"memory\" is no store; {wanted}")),
@@ -126,16 +128,54 @@ fn store_urls_that_are_none_are_refused() {
             "\"unix://\" names no socket; write redis+unix:///run/redis/redis.sock".to_owned(),
         ),
         (
-            "redis+cluster://a,b",
-            format!("\"redis+cluster://a,b\" is a cluster or has sentinels, {one}"),
+            "redis+cluster://a,:1",
+            "\"redis+cluster://a,:1\" has a host that is none (empty host); \
+             write redis+cluster://host1:6379,host2:6379"
+                .to_owned(),
         ),
         (
-            "redis+sentinel://u:s@a/n",
-            format!("\"redis+sentinel://[hidden]@a/n\" is a cluster or has sentinels, {one}"),
+            "redis+cluster://a,b/2",
+            "\"redis+cluster://a,b/2\" has a path; leave it out; a cluster has no databases"
+                .to_owned(),
+        ),
+        (
+            "redis+sentinel://u:s@a,b",
+            "\"redis+sentinel://[hidden]@a,b\" does not name the master; \
+             write redis+sentinel://host1:26379,host2:26379/mymaster"
+                .to_owned(),
         ),
     ] {
         let expected = format!("environment EDS_STORE__URL: store.url: {expected}");
         check_variables(&[("EDS_STORE__URL", text)], &expected);
+    }
+}
+
+#[test]
+fn store_urls_of_several_hosts_are_taken_apart() {
+    let nodes = |port: u16| vec![("a".to_owned(), 7000), ("::1".to_owned(), port)];
+    for (text, address) in [
+        (
+            "redis+cluster://u:p@a:7000,[::1]",
+            RedisAddress::Cluster {
+                nodes: nodes(6379),
+                tls: None,
+            },
+        ),
+        (
+            "redis+sentinel://u:p@a:7000,[::1]/main",
+            RedisAddress::Sentinel {
+                sentinels: nodes(26379),
+                name: "main".to_owned(),
+                tls: None,
+            },
+        ),
+    ] {
+        let config = load_variables(&[("EDS_STORE__URL", text)]).unwrap();
+        let StoreUrl::Redis(redis) = config.store.url else {
+            panic!("{text}");
+        };
+        assert_eq!(redis.address, address, "{text}");
+        assert_eq!(redis.password, Some(Secret::new("p")), "{text}");
     }
 }
 
@@ -301,8 +341,11 @@ fn files_are_read_once_and_must_hold_what_they_should() {
     );
     let Pem { path, bytes } = match redis.address {
         RedisAddress::Tls {
-            ca: Some(ca),
-            identity: Some(_),
+            tls:
+                Tls {
+                    ca: Some(ca),
+                    identity: Some(_),
+                },
             ..
         } => ca,
         other => panic!("{other:?}"),
