@@ -194,6 +194,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             series_max: 1000,
         },
         users_remembered_max: 1000,
+        replay_window: Duration::ZERO,
         flush: FlushSettings {
             interval: Duration::from_millis(200),
             grace: Duration::from_secs(1),

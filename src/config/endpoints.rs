@@ -16,6 +16,8 @@ pub struct Store {
     pub partitions: u16,
     /// How users and events are kept.
     pub layout: Layout,
+    /// What was recorded this lately is recorded again when Redis may have forgotten it; 0: nothing.
+    pub replay_window: Duration,
 }
 
 /// Where the store is.

@@ -25,6 +25,7 @@ pub(super) fn store(reader: &mut Reader<'_>) -> Store {
         prefix: reader.text("store.prefix"),
         partitions: u16::try_from(partitions).unwrap_or(u16::MAX),
         layout: reader.choice("store.layout", &[("sets", Layout::Sets)], Layout::Sets),
+        replay_window: reader.read("store.replay_window", kind::duration),
     }
 }
 

@@ -173,6 +173,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
             series_max: input.max_series_per_minute,
         },
         users_remembered_max: input.remember_users,
+        replay_window: config.store.replay_window,
         flush: FlushSettings {
             interval: flush.interval,
             grace: flush.grace,

@@ -18,7 +18,7 @@ use crate::flush::{FlushSettings, Worker};
 use crate::http::{self, Health};
 use crate::ingest::{
     ArrivalStamps, BindError, Budget, Listener, ListenerSettings, QUEUED_BATCHES, Receiver,
-    Recorder, RecorderSettings, Sieve, SieveSettings,
+    Recorder, RecorderSettings, ReplayWindow, Sieve, SieveSettings,
 };
 use crate::output::Output;
 use crate::store::Store;
@@ -43,6 +43,9 @@ pub struct ServiceSettings {
     pub recorder: RecorderSettings,
     /// The users that the recorders remember together.
     pub users_remembered_max: usize,
+    /// How long the recorders keep what they recorded, to record it again after a failover. It takes as much
+    /// memory as the queue may, at most.
+    pub replay_window: Duration,
     /// How the worker behaves.
     pub flush: FlushSettings,
     /// Where health and metrics are told.
@@ -193,6 +196,8 @@ impl Service {
         store: &Arc<dyn Store>,
     ) -> Vec<mpsc::Sender<crate::event::Batch>> {
         let budget = Arc::new(Budget::new(settings.users_remembered_max));
+        let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
+        let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
         let partitions: Partitions = settings.sieve.partitions;
         let start = |partition: crate::event::Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
@@ -202,6 +207,7 @@ impl Service {
                 receiver,
                 Arc::clone(store),
                 Arc::clone(&budget),
+                Arc::clone(&window),
                 Arc::clone(&self.ledger),
                 Arc::clone(&self.metrics),
                 self.progress

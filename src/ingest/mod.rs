@@ -10,6 +10,7 @@ mod listener;
 mod receive;
 mod recorder;
 mod remembered;
+mod replay;
 mod sieve;
 mod socket;
 
@@ -20,6 +21,7 @@ pub use listener::{Listener, ListenerSettings};
 pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};
 pub use remembered::Budget;
+pub use replay::ReplayWindow;
 pub use sieve::{QueueLimits, Sieve, SieveSettings};
 pub use socket::{BindError, bind};
 

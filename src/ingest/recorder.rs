@@ -2,7 +2,8 @@
 //!
 //! It owns the order of its partition: the next batch is not begun before the store has confirmed the last. It
 //! waits for batches and for the store, and tries again until the store has a batch; recording is idempotent,
-//! so it does not matter whether an attempt that failed was carried out. It stops when all listeners have let
+//! so it does not matter whether an attempt that failed was carried out. When the store may have forgotten
+//! something it gives the batches of the last seconds again. It stops when all listeners have let
 //! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::remembered::{Budget, Remembered};
+use super::replay::{Replay, ReplayWindow};
 use super::{RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, Group, Minute, Partition, Rejection, Window};
 use crate::store::{Recording, Store, StoreError};
@@ -45,6 +47,9 @@ pub struct Recorder {
     batches: mpsc::Receiver<Batch>,
     store: Arc<dyn Store>,
     remembered: Remembered,
+    replay: Replay,
+    /// The store's generation that has all batches of `replay`.
+    replayed: u64,
     series: SeriesCount,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
@@ -56,6 +61,15 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct SeriesCount {
     minutes: HashMap<Minute, HashSet<u64>>,
+}
+
+/// Where a batch comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From a listener: its events are in the ledger's queue.
+    Queue,
+    /// Recorded before: its events have left the ledger.
+    Replay,
 }
 
 /// A part of a group that fits into one transaction.
@@ -78,6 +92,7 @@ impl Recorder {
         batches: mpsc::Receiver<Batch>,
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
+        window: Arc<ReplayWindow>,
         ledger: Arc<Ledger>,
         metrics: Arc<Metrics>,
         heartbeat: Heartbeat,
@@ -91,6 +106,8 @@ impl Recorder {
             batches,
             store,
             remembered,
+            replay: Replay::new(window),
+            replayed: 0,
             series,
             ledger,
             metrics,
@@ -105,22 +122,56 @@ impl Recorder {
             self.heartbeat.beat();
             match tokio::time::timeout(IDLE_BEAT, self.batches.recv()).await {
                 Ok(Some(batch)) => {
-                    self.record(&batch).await;
+                    let generation = self.store.generation(self.partition);
+                    self.record(&batch, Origin::Queue).await;
                     self.ledger.released(batch.bytes());
+                    if self.replay.len() == 0 {
+                        self.replayed = generation;
+                    }
+                    if !self.replay.keep(batch, Instant::now()) {
+                        self.metrics.replay_cut.inc();
+                    }
                 }
                 Ok(None) => return,
                 Err(_idle) => self.remembered.forget_before(now_nanos() - REMEMBERED_FOR),
             }
+            self.replay.forget(Instant::now());
+            self.replay_what_may_be_forgotten().await;
         }
     }
 
-    async fn record(&mut self, batch: &Batch) {
+    /// Records the batches of the last seconds again if the store is not what it was when it confirmed them.
+    async fn replay_what_may_be_forgotten(&mut self) {
+        let mut generation = self.store.generation(self.partition);
+        while self.replayed != generation && !self.abandon.is_cancelled() {
+            let batches = self.replay.len();
+            if batches > 0 {
+                tracing::info!(
+                    partition = self.partition.index(),
+                    batches,
+                    "the store may have forgotten something; recording the last batches again"
+                );
+            }
+            for _ in 0..batches {
+                let Some((recorded, batch)) = self.replay.take_first() else {
+                    break;
+                };
+                self.record(&batch, Origin::Replay).await;
+                self.metrics.events_replayed.inc_by(batch.events() as u64);
+                self.replay.put_last((recorded, batch));
+            }
+            self.replayed = generation;
+            generation = self.store.generation(self.partition);
+        }
+    }
+
+    async fn record(&mut self, batch: &Batch, origin: Origin) {
         let began = Instant::now();
         let mut parts: Vec<Part<'_>> = Vec::new();
         let mut events = 0;
         for group in batch.groups() {
             let count = group.occurrences.len();
-            if !self.series.admits(group, self.settings.series_max) {
+            if origin == Origin::Queue && !self.series.admits(group, self.settings.series_max) {
                 self.ledger.rejected(Rejection::TooManySeries, count);
                 continue;
             }
@@ -131,13 +182,14 @@ impl Recorder {
                 events += to - from;
                 from = to;
                 if events == TRANSACTION_EVENTS {
-                    self.record_parts(batch, std::mem::take(&mut parts)).await;
+                    self.record_parts(batch, std::mem::take(&mut parts), origin)
+                        .await;
                     events = 0;
                 }
             }
         }
         if !parts.is_empty() {
-            self.record_parts(batch, parts).await;
+            self.record_parts(batch, parts, origin).await;
         }
         self.metrics
             .record_seconds
@@ -145,7 +197,7 @@ impl Recorder {
     }
 
     /// Records the parts in one transaction, and does not come back before it is done or given up.
-    async fn record_parts(&mut self, batch: &Batch, mut parts: Vec<Part<'_>>) {
+    async fn record_parts(&mut self, batch: &Batch, mut parts: Vec<Part<'_>>, origin: Origin) {
         let mut failures = 0_u32;
         while !parts.is_empty() {
             self.heartbeat.beat();
@@ -157,11 +209,14 @@ impl Recorder {
                 .collect();
             let result = tokio::select! {
                 result = self.store.record(self.partition, &recordings) => result,
-                () = self.abandon.cancelled() => return self.give_up(&parts),
+                () = self.abandon.cancelled() => return self.give_up(&parts, origin),
             };
             match result {
+                // Another Redis may have taken it than the one that is remembered, and lack the users that were
+                // spared: once more, with all of them.
+                Ok(()) if self.store.generation(self.partition) != generation => {}
                 Ok(()) => {
-                    self.confirmed(&recordings, generation);
+                    self.confirmed(&recordings, origin);
                     if failures > 0 {
                         tracing::info!(
                             partition = self.partition.index(),
@@ -175,9 +230,9 @@ impl Recorder {
                     failures = failures.saturating_add(1);
                     tokio::select! {
                         () = tokio::time::sleep(pause(failures)) => {}
-                        () = self.abandon.cancelled() => return self.give_up(&parts),
+                        () = self.abandon.cancelled() => return self.give_up(&parts, origin),
                     }
-                    self.reject_what_is_too_old(&mut parts);
+                    self.reject_what_is_too_old(&mut parts, origin);
                 }
             }
         }
@@ -207,7 +262,7 @@ impl Recorder {
         }
     }
 
-    fn confirmed(&mut self, recordings: &[Recording<'_>], generation: u64) {
+    fn confirmed(&mut self, recordings: &[Recording<'_>], origin: Origin) {
         let events: usize = recordings
             .iter()
             .map(|recording| recording.occurrences.len())
@@ -216,14 +271,13 @@ impl Recorder {
             .iter()
             .map(|recording| recording.new_users.len())
             .sum();
-        self.ledger.recorded(events);
+        if origin == Origin::Queue {
+            self.ledger.recorded(events);
+        }
         self.metrics.users_spared.inc_by((events - users) as u64);
-        // A store that changed in between may have confirmed on the one side and forgotten on the other.
-        if self.store.generation(self.partition) == generation {
-            for recording in recordings {
-                self.remembered
-                    .learn(recording.minute, recording.series, &recording.new_users);
-            }
+        for recording in recordings {
+            self.remembered
+                .learn(recording.minute, recording.series, &recording.new_users);
         }
     }
 
@@ -240,19 +294,22 @@ impl Recorder {
         }
     }
 
-    fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>) {
+    fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
         let now = now_nanos();
         parts.retain(|part| {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
-            if !keep {
+            if !keep && origin == Origin::Queue {
                 self.ledger.rejected(Rejection::TooOld, part.to - part.from);
             }
             keep
         });
     }
 
-    fn give_up(&self, parts: &[Part<'_>]) {
+    fn give_up(&self, parts: &[Part<'_>], origin: Origin) {
+        if origin == Origin::Replay {
+            return;
+        }
         let events = parts.iter().map(|part| part.to - part.from).sum();
         self.ledger.dropped(DropReason::Shutdown, events);
     }

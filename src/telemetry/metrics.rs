@@ -51,6 +51,10 @@ metrics! {
     record_seconds: Histogram = latency();
     /// Users that were not sent to the store again.
     users_spared: Counter = Counter::default();
+    /// Events that were recorded again because the store may have forgotten them.
+    events_replayed: Counter = Counter::default();
+    /// Batches that memory did not allow to keep for the whole of `store.replay_window`.
+    replay_cut: Counter = Counter::default();
     /// Claims that this node took.
     claims: Counter = Counter::default();
     /// Claims among them that another node, or an earlier life of this one, had let lapse.
