@@ -1,16 +1,17 @@
 //! A connection to Redis that is made again when it breaks.
 //!
 //! Nothing waits without a bound: connecting, each answer, and a peer that is gone without a word
-//! (`TCP_USER_TIMEOUT` for what was sent, keep-alive for an idle line). While Redis is away only one caller at a
-//! time tries to connect, after a pause that grows; all others are told at once.
+//! (`TCP_USER_TIMEOUT` for what was sent, keep-alive for an idle line). When there is no connection one caller
+//! makes it. The others wait for the first attempt; once that has failed, one caller tries again after a pause
+//! that grows, and all others are told at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::fitness;
@@ -39,32 +40,46 @@ pub(super) struct Link {
     /// Counts the connections that were lost. Whoever remembers what Redis confirmed forgets it when this
     /// changes: the next connection may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
+    /// Never held while anything is waited for.
     state: Mutex<State>,
+    /// Held by the one who connects.
+    connecting: tokio::sync::Mutex<()>,
 }
 
+#[derive(Clone)]
 enum State {
-    Connected(MultiplexedConnection),
-    Away {
-        error: StoreError,
-        attempts: u32,
-        next: Instant,
-    },
+    Connected(Connected),
+    Away(Away),
+}
+
+/// A connection, and how many were lost before it.
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
+    losses: u64,
+}
+
+#[derive(Clone)]
+struct Away {
+    error: StoreError,
+    /// Attempts to connect that failed since there was a connection.
+    attempts: u32,
+    next: Instant,
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Connected(_) => f.write_str("Connected"),
-            Self::Away { error, .. } => write!(f, "Away({error})"),
+            Self::Away(Away { error, .. }) => write!(f, "Away({error})"),
         }
     }
 }
 
 impl Link {
     pub(super) fn new(client: Client, timeouts: Timeouts) -> Self {
-        let error = StoreError::Unavailable("not connected yet".to_owned());
-        let state = State::Away {
-            error,
+        let away = Away {
+            error: StoreError::Unavailable("not connected yet".to_owned()),
             attempts: 0,
             next: Instant::now(),
         };
@@ -72,7 +87,8 @@ impl Link {
             client,
             timeouts,
             losses: AtomicU64::new(0),
-            state: Mutex::new(state),
+            state: Mutex::new(State::Away(away)),
+            connecting: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -80,41 +96,82 @@ impl Link {
         self.losses.load(Ordering::Acquire)
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment, so a panic elsewhere leaves a state that holds.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, or why there is none. `None` when it is time to try.
+    fn known(&self) -> Option<Result<Connected, StoreError>> {
+        match &*self.state() {
+            State::Connected(connected) => Some(Ok(connected.clone())),
+            State::Away(away) if Instant::now() < away.next => Some(Err(away.error.clone())),
+            State::Away(_) => None,
+        }
+    }
+
+    /// Why there is no connection, once an attempt to make one has failed.
+    fn failure(&self) -> Option<StoreError> {
+        match &*self.state() {
+            State::Away(away) if away.attempts > 0 => Some(away.error.clone()),
+            _ => None,
+        }
+    }
+
     /// The connection, made now if there is none.
-    pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
-        let mut state = self.state.lock().await;
-        let attempts = match &*state {
-            State::Connected(connection) => return Ok(connection.clone()),
-            State::Away {
-                error,
-                attempts,
-                next,
-            } => {
-                if Instant::now() < *next {
-                    return Err(error.clone());
-                }
-                *attempts
-            }
+    pub(super) async fn connection(&self) -> Result<Connected, StoreError> {
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let _turn = match self.connecting.try_lock() {
+            Ok(turn) => turn,
+            // Somebody tries already. Only the first attempt is worth waiting for.
+            Err(_) => match self.failure() {
+                Some(error) => return Err(error),
+                None => self.waited().await?,
+            },
         };
+        if let Some(known) = self.known() {
+            return known;
+        }
         match self.connect().await {
             Ok(connection) => {
-                *state = State::Connected(connection.clone());
-                Ok(connection)
+                let connected = Connected {
+                    connection,
+                    losses: self.losses(),
+                };
+                *self.state() = State::Connected(connected.clone());
+                Ok(connected)
             }
             Err(error) => {
-                let longest = PAUSE_MIN
-                    .saturating_mul(1 << attempts.min(8))
-                    .min(PAUSE_MAX);
-                let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
-                let next = Instant::now() + pause;
-                *state = State::Away {
-                    error: error.clone(),
-                    attempts: attempts + 1,
-                    next,
-                };
+                self.put_off(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Waits for the attempt that somebody makes. It ends one way or the other; if it failed, this one is told.
+    async fn waited(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, StoreError> {
+        let turn = self.connecting.lock().await;
+        self.failure().map_or(Ok(turn), Err)
+    }
+
+    /// An attempt failed: the next one is made after a pause.
+    fn put_off(&self, error: &StoreError) {
+        let mut state = self.state();
+        let attempts = match &*state {
+            State::Away(away) => away.attempts,
+            State::Connected(_) => 0,
+        };
+        let longest = PAUSE_MIN
+            .saturating_mul(1 << attempts.min(8))
+            .min(PAUSE_MAX);
+        let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
+        *state = State::Away(Away {
+            error: error.clone(),
+            attempts: attempts.saturating_add(1),
+            next: Instant::now() + pause,
+        });
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
@@ -131,20 +188,21 @@ impl Link {
     }
 
     /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
-    pub(super) async fn failed(&self, losses: u64, error: &redis::RedisError) -> StoreError {
+    pub(super) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> StoreError {
         let meaning = reply::store_error(error);
-        if reply::ends_connection(error) {
-            let mut state = self.state.lock().await;
-            if self.losses() == losses && matches!(*state, State::Connected(_)) {
-                let next = Instant::now();
-                *state = State::Away {
-                    error: meaning.clone(),
-                    attempts: 0,
-                    next,
-                };
-                self.losses.fetch_add(1, Ordering::AcqRel);
-                tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
-            }
+        if !reply::ends_connection(error) {
+            return meaning;
+        }
+        let mut state = self.state();
+        if matches!(&*state, State::Connected(now) if now.losses == connected.losses) {
+            *state = State::Away(Away {
+                error: meaning.clone(),
+                attempts: 0,
+                next: Instant::now(),
+            });
+            self.losses.fetch_add(1, Ordering::AcqRel);
+            drop(state);
+            tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
         }
         meaning
     }

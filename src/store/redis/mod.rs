@@ -12,6 +12,7 @@ pub mod scripts;
 mod settings;
 mod topology;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -45,8 +46,10 @@ pub struct RedisStore {
     retention: Duration,
     topology: Topology,
     agreement: Agreement,
-    /// The generation of the server with the settings when these were last found to agree.
-    agreed: Mutex<Option<u64>>,
+    /// The generation of the server with the settings when these were last found to agree; 0 before that.
+    agreed: AtomicU64,
+    /// Held by the one who looks whether they do.
+    agreeing: Mutex<()>,
 }
 
 /// Which connection a command goes over.
@@ -71,7 +74,8 @@ impl RedisStore {
             retention: settings.retention,
             topology: Topology::new(settings.clone())?,
             agreement,
-            agreed: Mutex::new(None),
+            agreed: AtomicU64::new(0),
+            agreeing: Mutex::new(()),
             keys,
         })
     }
@@ -105,48 +109,58 @@ impl RedisStore {
             Lane::Recording => &server.recording,
             Lane::Draining => &server.draining,
         };
-        let losses = link.losses();
-        let mut connection = link
+        let mut connected = link
             .connection()
             .await
             .inspect_err(|_| self.topology.suspect())?;
-        match command(&mut connection).await {
+        match command(&mut connected.connection).await {
             Ok(value) => Ok(value),
             Err(error) => {
                 if reply::may_have_moved(&error) {
                     self.topology.suspect();
                 }
-                Err(link.failed(losses, &error).await)
+                Err(link.failed(&connected, &error))
             }
         }
     }
 
-    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. While
-    /// that one is away a node that agreed before goes on: the other servers of a cluster are not to wait for it.
+    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
+    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away.
     async fn agree(&self) -> Result<(), StoreError> {
         let slot = keys::slot(self.agreement.key.as_bytes());
-        let mut agreed = self.agreed.lock().await;
-        let generation = self.topology.generation(slot);
-        if *agreed == Some(generation) && generation != 0 {
+        let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
+        let agrees_now = || {
+            has_agreed() && self.agreed.load(Ordering::Acquire) == self.topology.generation(slot)
+        };
+        if agrees_now() {
             return Ok(());
         }
-        let server = match self.topology.server(slot).await {
-            Ok(server) => server,
-            Err(error) => return agreed.map(drop).ok_or(error),
+        let _turn = match self.agreeing.try_lock() {
+            Ok(turn) => turn,
+            Err(_) if has_agreed() => return Ok(()),
+            Err(_) => self.agreeing.lock().await,
         };
-        let checked = match server.draining.connection().await {
-            Ok(mut connection) => self.agreement.check(&mut connection).await,
-            Err(error) => Err(error),
-        };
-        match checked {
-            Ok(()) => *agreed = Some(self.topology.generation(slot)),
-            Err(error @ StoreError::Refused { .. }) => return Err(error),
+        if agrees_now() {
+            return Ok(());
+        }
+        match self.check_agreement(slot).await {
+            Ok(()) => {
+                self.agreed
+                    .store(self.topology.generation(slot), Ordering::Release);
+                Ok(())
+            }
+            Err(error @ StoreError::Refused { .. }) => Err(error),
             Err(error) => {
                 self.topology.suspect();
-                return agreed.map(drop).ok_or(error);
+                if has_agreed() { Ok(()) } else { Err(error) }
             }
         }
-        Ok(())
+    }
+
+    async fn check_agreement(&self, slot: u16) -> Result<(), StoreError> {
+        let server = self.topology.server(slot).await?;
+        let mut connected = server.draining.connection().await?;
+        self.agreement.check(&mut connected.connection).await
     }
 
     /// Runs a command for a partition on the draining connection.
