@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
+    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
     TlsCertificates,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::Timeouts;
 use crate::event::Partitions;
@@ -180,6 +182,9 @@ impl Settings {
         let Some(Tls { ca, client }) = tls else {
             return Ok(Client::open(info)?);
         };
+        if let Some(ca) = &ca {
+            check_ca(ca)?;
+        }
         let client_tls = client.map(|(client_cert, client_key)| ClientTlsConfig {
             client_cert,
             client_key,
@@ -202,4 +207,16 @@ impl Settings {
             }
         }
     }
+}
+
+/// A file without a certificate would be taken, and then no server trusted.
+fn check_ca(pem: &[u8]) -> redis::RedisResult<()> {
+    if CertificateDer::pem_slice_iter(pem)
+        .next()
+        .is_some_and(|first| first.is_ok())
+    {
+        return Ok(());
+    }
+    let words = "the authority's file holds no certificate in PEM";
+    Err((ErrorKind::InvalidClientConfig, words).into())
 }
