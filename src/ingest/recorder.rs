@@ -214,7 +214,9 @@ impl Recorder {
             match result {
                 // Another Redis may have taken it than the one that is remembered, and lack the users that were
                 // spared: once more, with all of them.
-                Ok(()) if self.store.generation(self.partition) != generation => {}
+                Ok(())
+                    if self.store.generation(self.partition) != generation
+                        && !self.remembered.is_empty() => {}
                 Ok(()) => {
                     self.confirmed(&recordings, origin);
                     if failures > 0 {

@@ -68,6 +68,10 @@ impl Remembered {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.minutes.is_empty()
+    }
+
     /// Forgets everything if the store is not what it was.
     pub(super) fn belongs_to(&mut self, generation: u64) {
         if self.generation != generation {

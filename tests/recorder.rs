@@ -1,0 +1,188 @@
+//! The recorder, with a store that is replaced under it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+use std::num::NonZeroU16;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
+use event_data_service::ingest::{Budget, Recorder, RecorderSettings, ReplayWindow};
+use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
+use event_data_service::store::{
+    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+};
+use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const SERIES: &str = "s=1";
+
+/// A store whose second recording finds an empty server in the place of the first: as when another task's call
+/// has found the old one gone, and has connected again, after this one's recording was put together.
+#[derive(Debug)]
+struct Replaced {
+    store: Mutex<Arc<MemoryStore>>,
+    generation: AtomicU64,
+    recordings: AtomicU64,
+}
+
+fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::MIN)
+}
+
+fn empty() -> Arc<MemoryStore> {
+    let hour = Duration::from_secs(3600);
+    let store = MemoryStore::new("node", partitions(), hour, u64::MAX, system_clock());
+    Arc::new(store)
+}
+
+impl Replaced {
+    fn current(&self) -> Arc<MemoryStore> {
+        Arc::clone(&self.store.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Store for Replaced {
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn generation(&self, _: Partition) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        if self.recordings.fetch_add(1, Ordering::SeqCst) == 1 {
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            *self.store.lock().unwrap() = empty();
+        }
+        self.current().record(partition, recordings).await
+    }
+
+    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn compact(&self, _: &Claim, _: usize, _: Duration) -> Result<Compaction, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn unsent(&self, _: &Claim, _: u64) -> Result<UnsentPage, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn acknowledge(&self, _: &Claim, _: &[&str], _: Duration) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn set_aside(&self, _: &Claim, _: &str, _: &str) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn extend(&self, _: Partition, _: &[&Claim], _: Duration) -> Result<usize, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn try_probe(&self, _: Duration) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    fn describe(&self) -> String {
+        "a store that is replaced".to_owned()
+    }
+}
+
+/// Records an event and then another of the same user, for which the store is an empty new one, and looks at
+/// what is in there. Answers the offsets in nanoseconds of the events that are.
+async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
+    let store = Arc::new(Replaced {
+        store: Mutex::new(empty()),
+        generation: AtomicU64::new(0),
+        recordings: AtomicU64::new(0),
+    });
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let hour = Duration::from_secs(3600);
+    let settings = RecorderSettings {
+        window: Window::new(hour, hour),
+        series_max: 10,
+    };
+    let (batches, queue) = mpsc::channel(2);
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+    let minute = Minute::of_nanos(now);
+    for nanos in [1, 2] {
+        let mut batch = Batch::default();
+        assert!(batch.push(minute, SERIES, "user", minute.start_nanos() + nanos));
+        ledger.take_in(&Intake {
+            queued: 1,
+            queued_bytes: batch.bytes() as u64,
+            ..Intake::default()
+        });
+        batches.send(batch).await.unwrap();
+    }
+    drop(batches);
+    let recorder = Recorder::new(
+        partitions().of(SERIES),
+        settings,
+        queue,
+        Arc::clone(&store) as Arc<dyn Store>,
+        Arc::new(Budget::new(1000)),
+        Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
+        Arc::clone(&ledger),
+        metrics,
+        Progress::default().watch("recorder"),
+        CancellationToken::new(),
+    );
+    recorder.run().await;
+    assert_eq!(ledger.totals().recorded, 2, "each once");
+    let [
+        OpenSets {
+            series,
+            users,
+            events,
+        },
+    ] = &store.current().open_sets(minute)[..]
+    else {
+        panic!("not one series");
+    };
+    assert_eq!((series.as_str(), users), (SERIES, &vec!["user".to_owned()]));
+    let offset = |event: &String| {
+        let (_, timestamp) = event.split_once('_').unwrap();
+        timestamp.parse::<i64>().unwrap() - minute.start_nanos()
+    };
+    events.iter().map(offset).collect()
+}
+
+/// The users of a batch are complete in the store that took the batch, whatever an earlier store had.
+#[tokio::test]
+async fn a_store_that_is_replaced_gets_the_users_that_the_last_one_had() {
+    assert_eq!(events_in_the_new_store(Duration::ZERO).await, [2]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_replaced_gets_what_was_recorded_lately_again() {
+    assert_eq!(
+        events_in_the_new_store(Duration::from_secs(10)).await,
+        [1, 2]
+    );
+}
