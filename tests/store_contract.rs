@@ -66,7 +66,8 @@ suite! {
         a_minute_that_never_is_quiet_is_claimed_after_max_hold
         the_lowest_minute_comes_first
         a_minute_that_still_fills_does_not_hold_back_a_later_one
-        a_claimed_minute_is_not_claimed_twice;
+        a_claimed_minute_is_not_claimed_twice
+        nothing_finished_is_claimed_when_none_is_asked_for;
     leases:
         a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
         every_lapsed_claim_is_taken_over_in_portions

@@ -145,3 +145,23 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
     assert_eq!(a.finish(&[claim]).await, model(&events));
     assert_eq!(b.claim(&AT_ONCE).await, []);
 }
+
+/// How a worker asks while it must not close anything.
+pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &Ground) {
+    let node = ground.node("a");
+    let lapsing = ClaimRequest {
+        lease: Duration::ZERO,
+        ..AT_ONCE
+    };
+    let none_finished = ClaimRequest {
+        finished_max: 0,
+        ..AT_ONCE
+    };
+    node.record(&[event(SEED_MINUTE, "s=1", "x", 0)]).await;
+    node.claim_one(&lapsing).await;
+    node.record(&[event(SEED_MINUTE + 1, "s=1", "x", 0)]).await;
+    let claim = node.claim_one(&none_finished).await;
+    assert!(claim.taken_over && claim.minute.epoch_minutes() == SEED_MINUTE);
+    assert_eq!(node.claim(&none_finished).await, []);
+    assert_eq!(node.backlog().await, (1, 1, 0));
+}

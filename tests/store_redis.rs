@@ -1,0 +1,31 @@
+//! What is particular to Redis as a store: the ways to reach it, the servers that are refused, shortage of memory,
+//! outages, and what a large minute costs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+#[path = "support"]
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+mod support {
+    pub(crate) mod eventually;
+    pub(crate) mod ports;
+    pub(crate) mod process;
+    pub(crate) mod redis;
+}
+
+#[path = "store_redis"]
+mod store_redis {
+    mod access;
+    mod line;
+    mod load;
+    mod outage;
+    mod refusals;
+    mod role;
+    mod shortage;
+    mod site;
+    mod tls;
+}

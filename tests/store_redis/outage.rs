@@ -1,0 +1,184 @@
+//! Redis goes away and comes back: every call ends in time, and nothing is lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_data_service::store::redis::{RedisStore, Settings, Timeouts};
+use event_data_service::store::{Store, StoreError};
+
+use super::line::Line;
+use super::site::{AT_ONCE, LEASE, claim, finish, minute, partition, record, store, tcp};
+use crate::support::eventually::SOON;
+use crate::support::redis::RedisServer;
+
+const LIMIT: Duration = Duration::from_millis(400);
+
+/// The time that one call may take: one answer and one connection that do not come, and what a loaded machine
+/// adds. Far less than what callers one behind the other would take.
+const IN_TIME: Duration = Duration::from_secs(4);
+
+const CALLERS: usize = 32;
+
+fn impatient(settings: Settings) -> Settings {
+    Settings {
+        timeouts: Timeouts {
+            connect: LIMIT,
+            response: LIMIT,
+        },
+        ..settings
+    }
+}
+
+#[track_caller]
+fn assert_unavailable(result: &Result<(), StoreError>) {
+    assert!(
+        matches!(result, Err(StoreError::Unavailable(_))),
+        "{result:?}"
+    );
+}
+
+async fn until_it_is_back(store: &RedisStore) {
+    let deadline = Instant::now() + SOON;
+    while let Err(error) = store.check().await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_redis_has_everything_and_another_generation() {
+    let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let store = store(&tcp(&server));
+    record(&store, minute(), &["s=1", "s=2"], 1).await.unwrap();
+    let generation = store.generation();
+    record(&store, minute(), &["s=1", "s=2"], 2).await.unwrap();
+    assert_eq!(
+        store.generation(),
+        generation,
+        "as long as the connection holds"
+    );
+    let claims = claim(&store).await.unwrap();
+    store.compact(&claims[0], 1, LEASE).await.unwrap();
+
+    server.stop();
+    assert_unavailable(&record(&store, minute(), &["s=3"], 1).await);
+    assert_ne!(store.generation(), generation, "at once");
+    assert_unavailable(&store.compact(&claims[0], 1, LEASE).await.map(drop));
+    server.restart();
+    until_it_is_back(&store).await;
+    assert_ne!(store.generation(), generation);
+
+    record(&store, minute(), &["s=3"], 1).await.unwrap();
+    assert_eq!(finish(&store, &claims[0]).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_told_at_once() {
+    let mut server = RedisServer::down(&[]);
+    let store = store(&tcp(&server));
+    for _ in 0..20 {
+        let began = Instant::now();
+        assert_unavailable(&store.check().await);
+        assert_unavailable(&claim(&store).await.map(drop));
+        assert!(began.elapsed() < IN_TIME);
+    }
+    server.restart();
+    until_it_is_back(&store).await;
+}
+
+/// Every operation, on a line that is dead from now on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_on_a_dead_line_ends_in_time() {
+    let server = RedisServer::start(&[]);
+    for call in 0..9 {
+        let line = Line::to(server.address()).await;
+        let mut settings = impatient(tcp(&server));
+        settings.address = line.address();
+        settings.prefix = format!("eds{call}");
+        let store = store(&settings);
+        record(&store, minute(), &["s=1"], 1).await.unwrap();
+        let claims = claim(&store).await.unwrap();
+        let (claim, s) = (&claims[0], &store);
+        line.set_dead(true);
+        let began = Instant::now();
+        let result = match call {
+            0 => record(s, minute(), &["s=1"], 2).await,
+            1 => s.claim(partition(), &AT_ONCE).await.map(drop),
+            2 => s.compact(claim, 1, LEASE).await.map(drop),
+            3 => s.unsent(claim, 0).await.map(drop),
+            4 => s.acknowledge(claim, &[], LEASE).await.map(drop),
+            5 => s.set_aside(claim, "s=1", "words").await.map(drop),
+            6 => s.extend(partition(), &[claim], LEASE).await.map(drop),
+            7 => s.try_probe(LEASE).await.map(drop),
+            _ => s.check().await,
+        };
+        let took = began.elapsed();
+        assert_unavailable(&result);
+        assert!(took < IN_TIME, "call {call} took {took:?}");
+    }
+}
+
+/// More than a socket's buffers hold, from many callers at once, and again while connections are tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
+    let server = RedisServer::start(&[]);
+    let line = Line::to(server.address()).await;
+    let mut settings = impatient(tcp(&server));
+    settings.address = line.address();
+    let store = Arc::new(store(&settings));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    line.set_dead(true);
+    let names: Vec<_> = (0..2000).map(|i| format!("s={i:0200}")).collect();
+    let names = Arc::new(names);
+    for round in 0..4 {
+        let callers = (0..CALLERS).map(|_| {
+            let (store, names) = (Arc::clone(&store), Arc::clone(&names));
+            tokio::spawn(async move {
+                let series: Vec<_> = names.iter().map(String::as_str).collect();
+                let began = Instant::now();
+                let result = record(&store, minute(), &series, 2).await;
+                (result, began.elapsed())
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            let (result, took) = caller.await.unwrap();
+            assert_unavailable(&result);
+            assert!(took < IN_TIME, "in round {round}: {took:?}");
+        }
+    }
+    line.set_dead(false);
+    until_it_is_back(&store).await;
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+}
+
+/// While one caller tries to connect the others are told what is known already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_one_caller_waits_for_a_connection() {
+    let server = RedisServer::start(&[]);
+    let line = Line::to(server.address()).await;
+    let mut settings = impatient(tcp(&server));
+    settings.address = line.address();
+    // Long enough to tell one who waits from one who is told.
+    settings.timeouts.connect = 2 * IN_TIME;
+    line.set_dead(true);
+    let store = Arc::new(store(&settings));
+    // Nothing is known yet: this one has to wait.
+    assert_unavailable(&claim(&store).await.map(drop));
+    let began = Instant::now();
+    let mut told = 0;
+    let mut waiting = Vec::new();
+    while told < CALLERS {
+        let caller = Arc::clone(&store);
+        let mut call = tokio::spawn(async move { claim(&caller).await.map(drop) });
+        match tokio::time::timeout(IN_TIME, &mut call).await {
+            Ok(result) => {
+                assert_unavailable(&result.unwrap());
+                told += 1;
+            }
+            Err(_elapsed) => waiting.push(call),
+        }
+        assert!(waiting.len() <= 1 && began.elapsed() < SOON);
+        // Until the pause after the first attempt is over, all are told; then one tries.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

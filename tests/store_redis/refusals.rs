@@ -1,0 +1,161 @@
+//! Servers that a node refuses, and what it says.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroU16;
+use std::thread;
+
+use event_data_service::event::Partitions;
+use event_data_service::secret::Secret;
+use event_data_service::store::redis::{Address, Credentials, Settings};
+use event_data_service::store::{Store, StoreError};
+
+use super::site::{store, tcp};
+use crate::support::redis::RedisServer;
+
+/// The store refuses itself, and says what is wrong and how to mend it.
+async fn refuses(settings: &Settings, wrong: &str, mended_by: &str) {
+    let store = store(settings);
+    for _ in 0..2 {
+        match store.check().await {
+            Err(StoreError::Refused { reason, mend }) => {
+                assert!(reason.contains(wrong), "{reason}");
+                assert!(mend.contains(mended_by), "{mend}");
+            }
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+}
+
+fn with_password(server: &RedisServer, username: Option<&str>, password: &str) -> Settings {
+    Settings {
+        credentials: Credentials {
+            username: username.map(ToOwned::to_owned),
+            password: Some(Secret::new(password)),
+        },
+        ..tcp(server)
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_evicts() {
+    let server = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
+    refuses(
+        &tcp(&server),
+        "maxmemory-policy allkeys-lru",
+        "CONFIG SET maxmemory-policy noeviction",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nodes_with_other_partitions() {
+    let server = RedisServer::start(&[]);
+    store(&tcp(&server)).check().await.unwrap();
+    let differs = Settings {
+        partitions: Partitions::new(NonZeroU16::new(32).unwrap()),
+        ..tcp(&server)
+    };
+    refuses(
+        &differs,
+        "store.partitions = 1, and this one 32",
+        "delete the key eds:settings",
+    )
+    .await;
+    // Another prefix is another cluster.
+    let other = Settings {
+        prefix: "other".to_owned(),
+        ..differs
+    };
+    store(&other).check().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_password() {
+    let server = RedisServer::start(&[]);
+    server.query::<()>(&["ACL", "SETUSER", "eds", "on", ">right", "~*", "+@all"]);
+    let mend = "store.username and store.password_file";
+    refuses(
+        &with_password(&server, Some("eds"), "wrong"),
+        "credentials",
+        mend,
+    )
+    .await;
+    refuses(
+        &with_password(&server, Some("nobody"), "right"),
+        "credentials",
+        mend,
+    )
+    .await;
+    store(&with_password(&server, Some("eds"), "right"))
+        .check()
+        .await
+        .unwrap();
+
+    // From now on nobody comes in without one.
+    server.query::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
+    refuses(&tcp(&server), "NOAUTH", mend).await;
+    refuses(&with_password(&server, None, "wrong"), "credentials", mend).await;
+    store(&with_password(&server, None, "secret"))
+        .check()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_user_without_rights() {
+    let server = RedisServer::start(&[]);
+    let mend = "config/redis-acl.conf";
+    for rights in [
+        &["~*", "-@all"][..],
+        &["~*", "-@all", "+info"],
+        &["~*", "+@all", "-hsetnx"],
+        &["~other:*", "+@all"],
+    ] {
+        let user = [
+            &["ACL", "SETUSER", "poor", "reset", "on", ">secret"][..],
+            rights,
+        ]
+        .concat();
+        server.query::<()>(&user);
+        refuses(&with_password(&server, Some("poor"), "secret"), "", mend).await;
+        assert_eq!(server.keys(), [""; 0]);
+    }
+}
+
+/// Answers INFO as an older Redis does, and everything else with OK.
+fn serve_old_version(mut client: &TcpStream) -> std::io::Result<()> {
+    let info = "redis_version:6.2.14\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
+    let mut chunk = [0; 4096];
+    loop {
+        let n = client.read(&mut chunk)?;
+        if n == 0 {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&chunk[..n]);
+        // A command begins with the number of its parts; none of the parts begins so.
+        for command in text.split("\r\n*") {
+            if command.contains("INFO") && !command.contains("SETINFO") {
+                write!(client, "${}\r\n{info}\r\n", info.len())?;
+            } else {
+                write!(client, "+OK\r\n")?;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_old_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            thread::spawn(move || serve_old_version(&client));
+        }
+    });
+    let settings = super::site::at(Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port,
+    });
+    refuses(&settings, "Redis 6.2.14", "Redis 7.0 or later, or Valkey").await;
+}

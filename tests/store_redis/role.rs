@@ -1,0 +1,54 @@
+//! A master that becomes a replica: whoever still has a connection to it leaves it.
+
+use std::time::Instant;
+
+use event_data_service::store::redis::RedisStore;
+use event_data_service::store::{Store, StoreError};
+
+use super::site::{claim, finish, minute, record, store, tcp};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::redis::RedisServer;
+
+async fn record_until_it_works(store: &RedisStore) {
+    let deadline = Instant::now() + SOON;
+    while let Err(error) = record(store, minute(), &["s=1"], 1).await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
+    let (master, server) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let store = store(&tcp(&server));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    let generation = store.generation();
+
+    let port = master.address().port().to_string();
+    server.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    eventually("the replica has the master's data", SOON, || {
+        let keys = server.keys();
+        when(keys.is_empty(), format!("{keys:?}"))
+    });
+    let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert_ne!(store.generation(), generation, "what was confirmed is gone");
+    claim(&store).await.unwrap_err();
+    let error = store.check().await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Unavailable(text) if text.contains("replica")),
+        "{error}"
+    );
+
+    server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    record_until_it_works(&store).await;
+    let deadline = Instant::now() + SOON;
+    let claims = loop {
+        if let Ok(claims) = claim(&store).await {
+            break claims;
+        }
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(finish(&store, &claims[0]).await.unwrap(), 1);
+}

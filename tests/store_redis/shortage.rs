@@ -1,0 +1,70 @@
+//! Redis out of memory: recording fails, and everything else makes room.
+
+use event_data_service::store::{Store, StoreError};
+
+use super::site::{LEASE, claim, drain_all, finish, minute, record, store, tcp};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::redis::RedisServer;
+
+fn used_memory(server: &RedisServer) -> u64 {
+    let info: String = server.query(&["INFO", "memory"]);
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+fn limit_memory(server: &RedisServer, bytes: u64) {
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
+}
+
+#[track_caller]
+fn assert_full(result: &Result<(), StoreError>) {
+    assert!(matches!(result, Err(StoreError::Full(_))), "{result:?}");
+}
+
+/// Whatever a node does but recording, also one that comes only now, and whose scripts Redis does not know.
+#[tokio::test]
+async fn all_but_recording_goes_on() {
+    let server = RedisServer::start(&[]);
+    let old = store(&tcp(&server));
+    record(&old, minute(), &["s=1", "s=2"], 1).await.unwrap();
+    limit_memory(&server, 1);
+    assert_full(&record(&old, minute(), &["s=1"], 2).await);
+    server.query::<()>(&["SCRIPT", "FLUSH"]);
+    drain_all(&old).await.unwrap();
+    limit_memory(&server, 0);
+    record(&old, minute(), &["s=3"], 1).await.unwrap();
+
+    limit_memory(&server, 1);
+    server.query::<()>(&["SCRIPT", "FLUSH"]);
+    let new = store(&tcp(&server));
+    assert_full(&record(&new, minute(), &["s=1"], 2).await);
+    drain_all(&new).await.unwrap();
+}
+
+#[tokio::test]
+async fn draining_makes_room() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    let names: Vec<_> = (0..2000).map(|i| format!("s={i}")).collect();
+    let series: Vec<_> = names.iter().map(String::as_str).collect();
+    for nanos in 0..5 {
+        record(&store, minute(), &series, nanos).await.unwrap();
+    }
+    let before = used_memory(&server);
+    limit_memory(&server, before - 100_000);
+    assert_full(&record(&store, minute(), &["s=1"], 9).await);
+
+    let claims = claim(&store).await.unwrap();
+    while store.compact(&claims[0], 200, LEASE).await.unwrap().left > 0 {}
+    eventually("there is room", SOON, || {
+        let used = used_memory(&server);
+        when(
+            used < before - 100_000,
+            format!("{used} of {before} bytes used"),
+        )
+    });
+    record(&store, minute(), &["s=new"], 1).await.unwrap();
+    assert_eq!(finish(&store, &claims[0]).await.unwrap(), 2001);
+}

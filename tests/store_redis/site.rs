@@ -1,0 +1,130 @@
+//! A node at a Redis, and the whole way of an event through its store.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute, Partition, Partitions};
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::{Claim, ClaimRequest, Recording, Store, StoreError};
+
+use crate::support::eventually::SOON;
+use crate::support::redis::RedisServer;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(600);
+
+pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
+    grace: Duration::ZERO,
+    max_hold: LEASE,
+    lease: LEASE,
+    lapsed_max: 100,
+    finished_max: 100,
+};
+
+pub(crate) fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::MIN)
+}
+
+/// The only partition.
+pub(crate) fn partition() -> Partition {
+    partitions().iter().next().unwrap()
+}
+
+pub(crate) fn minute() -> Minute {
+    "20161204:1118".parse().unwrap()
+}
+
+pub(crate) fn tcp(server: &RedisServer) -> Settings {
+    at(Address::Tcp {
+        host: server.address().ip().to_string(),
+        port: server.address().port(),
+    })
+}
+
+pub(crate) fn at(address: Address) -> Settings {
+    Settings {
+        address,
+        database: 0,
+        credentials: Credentials::default(),
+        timeouts: Timeouts {
+            connect: SOON,
+            response: SOON,
+        },
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        retention: Duration::from_secs(7200),
+        node: "node".to_owned(),
+    }
+}
+
+pub(crate) fn store(settings: &Settings) -> RedisStore {
+    RedisStore::new(settings).unwrap()
+}
+
+/// One event of each of these series, at this many ns after the beginning of the minute.
+pub(crate) async fn record(
+    store: &RedisStore,
+    minute: Minute,
+    series: &[&str],
+    nanos: i64,
+) -> Result<(), StoreError> {
+    let mut batch = Batch::default();
+    for series in series {
+        assert!(batch.push(minute, series, "user", minute.start_nanos() + nanos));
+    }
+    let recordings: Vec<_> = batch
+        .groups()
+        .iter()
+        .map(|group| Recording {
+            minute,
+            series: &group.series,
+            new_users: vec!["user"],
+            occurrences: &group.occurrences,
+            batch: &batch,
+        })
+        .collect();
+    store.record(partition(), &recordings).await
+}
+
+pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
+    store.claim(partition(), &AT_ONCE).await
+}
+
+/// Compacts, reads, acknowledges. Gives how many series there were.
+pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, StoreError> {
+    while store.compact(claim, 200, LEASE).await?.left > 0 {}
+    let mut unsent = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        let page = store.unsent(claim, at).await?;
+        unsent.extend(page.counts);
+        cursor = page.next;
+    }
+    let series: Vec<_> = unsent.iter().map(|counts| counts.series.as_str()).collect();
+    assert!(store.acknowledge(claim, &series, LEASE).await?);
+    Ok(series.len())
+}
+
+/// Every operation that a node does, but for recording.
+pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
+    store.check().await?;
+    let claims = claim(store).await?;
+    assert!(!claims.is_empty(), "something to do");
+    for claim in &claims {
+        while store.compact(claim, 1, LEASE).await?.left > 0 {}
+        let page = store.unsent(claim, 0).await?;
+        let series = &page.counts[0].series;
+        assert!(store.set_aside(claim, series, "words").await?);
+        assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
+        assert!(store.try_probe(LEASE).await?);
+        store.end_probe().await?;
+        store.backlog(partition()).await?;
+        finish(store, claim).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> {
+    store.check().await?;
+    record(store, minute(), &["s=1", "s=2"], 1).await?;
+    drain_all(store).await
+}

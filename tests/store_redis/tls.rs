@@ -1,0 +1,164 @@
+//! TLS: the server is verified always, the client when the server asks for it.
+
+use std::path::PathBuf;
+
+use event_data_service::store::redis::{Address, Settings, Tls};
+use event_data_service::store::{Store, StoreError};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+use super::site::{at, do_everything, store};
+use crate::support::ports::free_port;
+use crate::support::redis::RedisServer;
+
+const HOST: &str = "127.0.0.1";
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        // A name of its own: a certificate of its own name would be taken for self-signed.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        Self { pem, issuer }
+    }
+
+    /// A certificate for this host and its key, in PEM.
+    fn certify(&self, host: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([host.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+struct TlsServer {
+    _server: RedisServer,
+    _directory: TempDir,
+    port: u16,
+}
+
+impl TlsServer {
+    fn start(authority: &Authority, host: &str, auth_clients: &str) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = |name: &str, text: &str| -> String {
+            let path: PathBuf = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (certificate, key) = authority.certify(host);
+        let port = free_port();
+        let server = RedisServer::start(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-ca-cert-file",
+            &file("ca.pem", &authority.pem),
+            "--tls-cert-file",
+            &file("server.pem", &certificate),
+            "--tls-key-file",
+            &file("server.key", &key),
+            "--tls-auth-clients",
+            auth_clients,
+        ]);
+        Self {
+            _server: server,
+            _directory: directory,
+            port,
+        }
+    }
+
+    fn settings(&self, certificates: Tls) -> Settings {
+        at(Address::Tls {
+            host: HOST.to_owned(),
+            port: self.port,
+            certificates,
+        })
+    }
+}
+
+fn trusting(authority: &Authority) -> Tls {
+    Tls {
+        ca: Some(authority.pem.clone().into_bytes()),
+        client: None,
+    }
+}
+
+#[track_caller]
+fn assert_unavailable(result: Result<(), StoreError>, words: &[&str]) {
+    let Err(StoreError::Unavailable(text)) = result else {
+        panic!("{result:?}");
+    };
+    assert!(words.iter().any(|word| text.contains(word)), "{text}");
+}
+
+#[tokio::test]
+async fn by_tls_to_a_server_of_the_trusted_authority() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority, HOST, "no");
+    do_everything(&store(&server.settings(trusting(&authority))))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn servers_that_cannot_prove_who_they_are_are_refused() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority, HOST, "no");
+    let stranger = trusting(&Authority::new());
+    let unknown = ["UnknownIssuer", "BadSignature"];
+    assert_unavailable(store(&server.settings(stranger)).check().await, &unknown);
+    let system = Tls::default();
+    assert_unavailable(store(&server.settings(system)).check().await, &unknown);
+
+    let elsewhere = TlsServer::start(&authority, "redis.example", "no");
+    let check = store(&elsewhere.settings(trusting(&authority)))
+        .check()
+        .await;
+    assert_unavailable(check, &["NotValidForName", "not valid for name"]);
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_given_when_the_server_wants_one() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority, HOST, "yes");
+    let with = |(certificate, key): (String, String)| Tls {
+        client: Some((certificate.into_bytes(), key.into_bytes())),
+        ..trusting(&authority)
+    };
+    let known = with(authority.certify("node"));
+    do_everything(&store(&server.settings(known)))
+        .await
+        .unwrap();
+
+    let unknown = with(Authority::new().certify("node"));
+    store(&server.settings(unknown)).check().await.unwrap_err();
+    store(&server.settings(trusting(&authority)))
+        .check()
+        .await
+        .unwrap_err();
+}
+
+#[test]
+fn certificates_that_are_none_are_refused_at_once() {
+    let nonsense = Tls {
+        ca: Some(b"nonsense".to_vec()),
+        client: None,
+    };
+    let settings = at(Address::Tls {
+        host: HOST.to_owned(),
+        port: 1,
+        certificates: nonsense,
+    });
+    let refused = event_data_service::store::redis::RedisStore::new(&settings);
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("store.url or its certificates"), "{words}");
+}
