@@ -1,10 +1,13 @@
 //! The ways to Redis: TCP, a Unix socket, a database of its own, a user with no more rights than it needs.
 
-use event_data_service::secret::Secret;
-use event_data_service::store::redis::{Address, Credentials, Settings};
-use event_data_service::store::{Store, StoreError};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::site::{at, do_everything, drain_all, minute, record, store, tcp};
+use event_data_service::secret::Secret;
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings};
+use event_data_service::store::{ClaimRequest, Store, StoreError};
+
+use super::site::{AT_ONCE, at, do_everything, drain_all, minute, partition, record, store, tcp};
 use crate::support::redis::RedisServer;
 
 #[tokio::test]
@@ -94,4 +97,64 @@ async fn a_right_that_is_missing_is_named() {
         }
     }
     println!("granted by the sample, but not needed on this way: {not_missed:?}");
+}
+
+/// Claims, compacts, sends and acknowledges. Gives what was sent even when an error ended it.
+async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
+    let brief = ClaimRequest {
+        lease: Duration::ZERO,
+        ..AT_ONCE
+    };
+    for claim in store.claim(partition(), &brief).await? {
+        while store.compact(&claim, 1, Duration::ZERO).await?.left > 0 {}
+        let page = store.unsent(&claim, 0).await?;
+        for counts in &page.counts {
+            let of = (counts.unique, counts.cumulative);
+            let before = sent.insert(counts.series.clone(), of);
+            assert!(before.is_none_or(|before| before == of), "two values");
+        }
+        let series: Vec<_> = page
+            .counts
+            .iter()
+            .map(|counts| counts.series.as_str())
+            .collect();
+        assert!(store.acknowledge(&claim, &series, Duration::ZERO).await?);
+    }
+    Ok(())
+}
+
+type Sent = BTreeMap<String, (u64, u64)>;
+
+/// A right that is missing stops a script between two of its commands, as a slot that moves does in a cluster.
+#[tokio::test]
+async fn a_script_that_stops_half_way_loses_nothing() {
+    let server = RedisServer::start(&[]);
+    let (name, rights) = sample_user();
+    let whole = store(&tcp(&server));
+    for command in rights.iter().filter(|right| right.starts_with('+')) {
+        server.query::<()>(&["FLUSHALL"]);
+        let poor = store(&as_user(&server, &name, &rights));
+        poor.check().await.unwrap();
+        for nanos in [1, 2] {
+            record(&whole, minute(), &["s=1", "s=2"], nanos)
+                .await
+                .unwrap();
+        }
+        let fewer = format!("-{}", &command[1..]);
+        server.query::<()>(&["ACL", "SETUSER", &name, &fewer]);
+        let mut sent = Sent::new();
+        let stopped = send(&poor, &mut sent).await;
+        server.query::<()>(&["ACL", "SETUSER", &name, command]);
+
+        send(&whole, &mut sent).await.unwrap();
+        let expected = ["s=1", "s=2"].map(|series| (series.to_owned(), (1, 2)));
+        assert_eq!(sent, Sent::from(expected), "without {command}: {stopped:?}");
+        let counts = format!("{{eds:0}}:{}:counts", minute());
+        let left: Vec<_> = server.keys();
+        assert_eq!(
+            left,
+            ["eds:settings".to_owned(), counts],
+            "without {command}: {stopped:?}"
+        );
+    }
 }

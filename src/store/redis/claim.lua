@@ -56,7 +56,9 @@ local finished, filling = 0, 0
 for i = 1, #looked, 2 do
   local name, minute = looked[i], tonumber(looked[i + 1])
   if redis.call('ZSCORE', claims, name) then
-    -- Claimed already: its holder finds what was added, by event_types.
+    -- Claimed already: its holder finds what was added, by event_types. (`quiet` has it only when an error
+    -- ended the script after the claim.)
+    redis.call('HDEL', quiet, name)
     redis.call('ZREM', minutes, name)
   elseif (minute + 1) * 60000 > now or finished >= finished_max then
     break
