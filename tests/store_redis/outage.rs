@@ -50,10 +50,10 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let store = store(&tcp(&server));
     record(&store, minute(), &["s=1", "s=2"], 1).await.unwrap();
-    let generation = store.generation();
+    let generation = store.generation(partition());
     record(&store, minute(), &["s=1", "s=2"], 2).await.unwrap();
     assert_eq!(
-        store.generation(),
+        store.generation(partition()),
         generation,
         "as long as the connection holds"
     );
@@ -62,11 +62,11 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
 
     server.stop();
     assert_unavailable(&record(&store, minute(), &["s=3"], 1).await);
-    assert_ne!(store.generation(), generation, "at once");
+    assert_ne!(store.generation(partition()), generation, "at once");
     assert_unavailable(&store.compact(&claims[0], 1, LEASE).await.map(drop));
     server.restart();
     until_it_is_back(&store).await;
-    assert_ne!(store.generation(), generation);
+    assert_ne!(store.generation(partition()), generation);
 
     record(&store, minute(), &["s=3"], 1).await.unwrap();
     assert_eq!(finish(&store, &claims[0]).await.unwrap(), 3);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{Store, StoreError};
 
-use super::site::{claim, finish, minute, record, store, tcp};
+use super::site::{claim, finish, minute, partition, record, store, tcp};
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::redis::RedisServer;
 
@@ -22,7 +22,7 @@ async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
     let (master, server) = (RedisServer::start(&[]), RedisServer::start(&[]));
     let store = store(&tcp(&server));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
-    let generation = store.generation();
+    let generation = store.generation(partition());
 
     let port = master.address().port().to_string();
     server.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
@@ -32,7 +32,11 @@ async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
     });
     let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert_ne!(store.generation(), generation, "what was confirmed is gone");
+    assert_ne!(
+        store.generation(partition()),
+        generation,
+        "what was confirmed is gone"
+    );
     claim(&store).await.unwrap_err();
     let error = store.check().await.unwrap_err();
     assert!(

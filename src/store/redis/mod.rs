@@ -1,9 +1,11 @@
 //! The store of a cluster of nodes: sets in Redis.
 //!
-//! `keys` names them, `record` fills them, the scripts drain them; `topology` knows which server keeps which slot,
+//! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway` to the server of
+//! its slot: `topology` knows which server that is,
 //! `link` keeps a connection to it, and `fitness` looks whether it can be trusted with them.
 
 mod fitness;
+mod gateway;
 mod keys;
 mod link;
 mod record;
@@ -12,19 +14,17 @@ pub mod scripts;
 mod settings;
 mod topology;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
-use tokio::sync::Mutex;
 
 use self::fitness::Agreement;
+use self::gateway::{Gateway, Lane};
 use self::keys::{Keys, PartitionKeys};
 pub use self::link::Timeouts;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
-use self::topology::{Server, Topology};
 use super::{
     Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentCounts,
     UnsentPage,
@@ -44,19 +44,7 @@ pub struct RedisStore {
     node: String,
     keys: Keys,
     retention: Duration,
-    topology: Topology,
-    agreement: Agreement,
-    /// The generation of the server with the settings when these were last found to agree; 0 before that.
-    agreed: AtomicU64,
-    /// Held by the one who looks whether they do.
-    agreeing: Mutex<()>,
-}
-
-/// Which connection a command goes over.
-#[derive(Debug, Clone, Copy)]
-enum Lane {
-    Recording,
-    Draining,
+    gateway: Gateway,
 }
 
 impl RedisStore {
@@ -72,10 +60,7 @@ impl RedisStore {
         Ok(Self {
             node: settings.node.clone(),
             retention: settings.retention,
-            topology: Topology::new(settings.clone())?,
-            agreement,
-            agreed: AtomicU64::new(0),
-            agreeing: Mutex::new(()),
+            gateway: Gateway::new(settings, agreement)?,
             keys,
         })
     }
@@ -84,122 +69,36 @@ impl RedisStore {
         self.keys.partition(partition)
     }
 
-    /// Runs a command for a partition, once all nodes are known to agree.
-    async fn run<T, F>(&self, partition: Partition, lane: Lane, command: F) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
-    {
-        self.agree().await?;
-        self.run_in(self.keys(partition).slot, lane, command).await
-    }
-
-    async fn run_in<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
-    {
-        let server = self.topology.server(slot).await?;
-        self.run_on(&server, lane, command).await
-    }
-
-    async fn run_on<T, F>(&self, server: &Server, lane: Lane, command: F) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
-    {
-        let link = match lane {
-            Lane::Recording => &server.recording,
-            Lane::Draining => &server.draining,
-        };
-        let mut connected = link
-            .connection()
-            .await
-            .inspect_err(|_| self.topology.suspect())?;
-        match command(&mut connected.connection).await {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                if reply::may_have_moved(&error) {
-                    self.topology.suspect();
-                }
-                Err(link.failed(&connected, &error))
-            }
-        }
-    }
-
-    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
-    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away.
-    async fn agree(&self) -> Result<(), StoreError> {
-        let slot = keys::slot(self.agreement.key.as_bytes());
-        let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
-        let agrees_now = || {
-            has_agreed() && self.agreed.load(Ordering::Acquire) == self.topology.generation(slot)
-        };
-        if agrees_now() {
-            return Ok(());
-        }
-        let _turn = match self.agreeing.try_lock() {
-            Ok(turn) => turn,
-            Err(_) if has_agreed() => return Ok(()),
-            Err(_) => self.agreeing.lock().await,
-        };
-        if agrees_now() {
-            return Ok(());
-        }
-        match self.check_agreement(slot).await {
-            Ok(()) => {
-                self.agreed
-                    .store(self.topology.generation(slot), Ordering::Release);
-                Ok(())
-            }
-            Err(error @ StoreError::Refused { .. }) => Err(error),
-            Err(error) => {
-                self.topology.suspect();
-                if has_agreed() { Ok(()) } else { Err(error) }
-            }
-        }
-    }
-
-    async fn check_agreement(&self, slot: u16) -> Result<(), StoreError> {
-        let server = self.topology.server(slot).await?;
-        let mut connected = server.draining.connection().await?;
-        self.agreement.check(&mut connected.connection).await
-    }
-
     /// Runs a command for a partition on the draining connection.
     async fn drain<T, F>(&self, partition: Partition, command: F) -> Result<T, StoreError>
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
-        self.run(partition, Lane::Draining, command).await
+        self.gateway
+            .run(self.keys(partition).slot, Lane::Draining, command)
+            .await
     }
 
     async fn invoke<T: FromRedisValue>(
         &self,
-        partition: Partition,
+        slot: u16,
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
-        self.drain(partition, async move |connection| {
+        let invoke = async move |connection: &mut MultiplexedConnection| {
             script.invoke_async(connection).await
-        })
-        .await
+        };
+        self.gateway.run(slot, Lane::Draining, invoke).await
     }
 }
 
 #[async_trait]
 impl Store for RedisStore {
     async fn check(&self) -> Result<(), StoreError> {
-        self.agree().await?;
-        for server in self.topology.servers() {
-            for lane in [Lane::Recording, Lane::Draining] {
-                let ping = async |connection: &mut MultiplexedConnection| {
-                    ::redis::cmd("PING").query_async::<()>(connection).await
-                };
-                self.run_on(&server, lane, ping).await?;
-            }
-        }
-        Ok(())
+        self.gateway.check().await
     }
 
     fn generation(&self, partition: Partition) -> u64 {
-        self.topology.generation(self.keys(partition).slot)
+        self.gateway.generation(self.keys(partition).slot)
     }
 
     async fn record(
@@ -208,10 +107,13 @@ impl Store for RedisStore {
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         let pipeline = record::pipeline(self.keys(partition), recordings);
-        self.run(partition, Lane::Recording, async |connection| {
-            pipeline.exec_async(connection).await
-        })
-        .await
+        self.gateway
+            .run(
+                self.keys(partition).slot,
+                Lane::Recording,
+                async |connection| pipeline.exec_async(connection).await,
+            )
+            .await
     }
 
     async fn claim(
@@ -235,7 +137,7 @@ impl Store for RedisStore {
             .arg(request.lapsed_max)
             .arg(request.finished_max)
             .arg(LOOKED_AT_MAX);
-        let granted: Vec<(String, String, bool)> = self.invoke(partition, script).await?;
+        let granted: Vec<(String, String, bool)> = self.invoke(keys.slot, script).await?;
         let claim = |(name, token, taken_over): (String, String, bool)| match name.parse::<Minute>()
         {
             Ok(minute) => Some(Claim {
@@ -274,7 +176,7 @@ impl Store for RedisStore {
             .arg(series_max)
             .arg(millis(lease));
         script.arg(base);
-        let (counted, late, left) = held(self.invoke(claim.partition, script).await?)?;
+        let (counted, late, left) = held(self.invoke(keys.slot, script).await?)?;
         Ok(Compaction {
             counted,
             late,
@@ -347,7 +249,7 @@ impl Store for RedisStore {
             .arg(&claim.token)
             .arg(millis(lease));
         script.arg(millis(self.retention)).arg(series);
-        held(self.invoke(claim.partition, script).await?)
+        held(self.invoke(keys.slot, script).await?)
     }
 
     async fn set_aside(
@@ -369,7 +271,7 @@ impl Store for RedisStore {
             .arg(&claim.token)
             .arg(QUARANTINE_MAX);
         script.arg(series).arg(words);
-        held(self.invoke(claim.partition, script).await?)
+        held(self.invoke(keys.slot, script).await?)
     }
 
     async fn extend(
@@ -387,7 +289,7 @@ impl Store for RedisStore {
         for claim in claims {
             script.arg(claim.minute.to_string()).arg(&claim.token);
         }
-        self.invoke(partition, script).await
+        self.invoke(keys.slot, script).await
     }
 
     async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
@@ -396,21 +298,15 @@ impl Store for RedisStore {
             .key(self.keys.probe())
             .arg(&self.node)
             .arg(millis(lease));
-        let slot = keys::slot(self.keys.probe().as_bytes());
-        let invoke = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
-        self.run_in(slot, Lane::Draining, invoke).await
+        self.invoke(keys::slot(self.keys.probe().as_bytes()), script)
+            .await
     }
 
     async fn end_probe(&self) -> Result<(), StoreError> {
         let mut script = scripts::END_PROBE.prepare_invoke();
         script.key(self.keys.probe()).arg(&self.node);
-        let slot = keys::slot(self.keys.probe().as_bytes());
-        let invoke = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
-        self.run_in(slot, Lane::Draining, invoke).await
+        self.invoke(keys::slot(self.keys.probe().as_bytes()), script)
+            .await
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
@@ -433,7 +329,7 @@ impl Store for RedisStore {
     }
 
     fn describe(&self) -> String {
-        self.topology.describe()
+        self.gateway.describe()
     }
 }
 

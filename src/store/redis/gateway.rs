@@ -1,0 +1,141 @@
+//! The way to the servers: a command goes to the server of its slot, over one of two connections, once all nodes
+//! are known to agree on how the sets are kept.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Mutex;
+
+use super::fitness::Agreement;
+use super::settings::{Settings, SettingsError};
+use super::topology::{Server, Topology};
+use super::{keys, reply};
+use crate::store::StoreError;
+
+/// Which connection a command goes over.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lane {
+    /// Of its own, so that a large batch does not delay a claim.
+    Recording,
+    /// All else.
+    Draining,
+}
+
+/// The way to the servers.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    topology: Topology,
+    agreement: Agreement,
+    /// The generation of the server with the settings when these were last found to agree; 0 before that.
+    agreed: AtomicU64,
+    /// Held by the one who looks whether they do.
+    agreeing: Mutex<()>,
+}
+
+impl Gateway {
+    pub(super) fn new(settings: &Settings, agreement: Agreement) -> Result<Self, SettingsError> {
+        Ok(Self {
+            topology: Topology::new(settings.clone())?,
+            agreement,
+            agreed: AtomicU64::new(0),
+            agreeing: Mutex::new(()),
+        })
+    }
+
+    /// A number that changes when the server of this slot may have forgotten what it confirmed; 0 while no
+    /// server is known.
+    pub(super) fn generation(&self, slot: u16) -> u64 {
+        self.topology.generation(slot)
+    }
+
+    /// Where the servers are, in words, without secrets.
+    pub(super) fn describe(&self) -> String {
+        self.topology.describe()
+    }
+
+    /// Looks whether all servers that are known answer on both connections.
+    pub(super) async fn check(&self) -> Result<(), StoreError> {
+        self.agree().await?;
+        for server in self.topology.servers() {
+            for lane in [Lane::Recording, Lane::Draining] {
+                let ping = async |connection: &mut MultiplexedConnection| {
+                    redis::cmd("PING").query_async::<()>(connection).await
+                };
+                self.run_on(&server, lane, ping).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command whose keys are in this slot.
+    pub(super) async fn run<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        self.agree().await?;
+        let server = self.topology.server(slot).await?;
+        self.run_on(&server, lane, command).await
+    }
+
+    async fn run_on<T, F>(&self, server: &Server, lane: Lane, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        let link = match lane {
+            Lane::Recording => &server.recording,
+            Lane::Draining => &server.draining,
+        };
+        let mut connected = link
+            .connection()
+            .await
+            .inspect_err(|_| self.topology.suspect())?;
+        match command(&mut connected.connection).await {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                if reply::may_have_moved(&error) {
+                    self.topology.suspect();
+                }
+                Err(link.failed(&connected, &error))
+            }
+        }
+    }
+
+    /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
+    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away.
+    async fn agree(&self) -> Result<(), StoreError> {
+        let slot = keys::slot(self.agreement.key.as_bytes());
+        let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
+        let agrees_now = || {
+            has_agreed() && self.agreed.load(Ordering::Acquire) == self.topology.generation(slot)
+        };
+        if agrees_now() {
+            return Ok(());
+        }
+        match self.agree_again(slot, has_agreed()).await {
+            Ok(()) => Ok(()),
+            Err(error @ StoreError::Refused { .. }) => Err(error),
+            Err(error) => {
+                self.topology.suspect();
+                if has_agreed() { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<(), StoreError> {
+        let server = self.topology.server(slot).await?;
+        // Before the turn is taken: when there is no connection, all are told at once and none waits for another.
+        let mut connected = server.draining.connection().await?;
+        let _turn = match self.agreeing.try_lock() {
+            Ok(turn) => turn,
+            Err(_) if has_agreed => return Ok(()),
+            Err(_) => self.agreeing.lock().await,
+        };
+        let generation = self.topology.generation(slot);
+        if self.agreed.load(Ordering::Acquire) != generation {
+            self.agreement.check(&mut connected.connection).await?;
+            self.agreed.store(generation, Ordering::Release);
+        }
+        Ok(())
+    }
+}
