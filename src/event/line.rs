@@ -6,7 +6,8 @@
 //!
 //! A backslash before a comma, an equals sign or a space takes that character literally; before anything else
 //! it is itself. This is InfluxDB's rule, and it makes the escaped form of a tag unique: the tags as they
-//! were written, sorted by key, are the canonical series, and nothing has to be decoded.
+//! were written, sorted by key, are the canonical series, and nothing has to be decoded. Two backslashes before
+//! such a character are refused in tags: InfluxDB's own parsers do not agree on what they mean.
 //!
 //! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
 //! the input, any other is written into a buffer that the parser keeps.
@@ -188,6 +189,9 @@ impl Parser {
             } else if start == 0 && equals > 0 {
                 self.check_tag_length(equals)?;
                 if self.measurement_tag.is_some() {
+                    if is_ambiguous(&line[..equals]) {
+                        return Err(Rejection::AmbiguousBackslash);
+                    }
                     self.tags.push(Tag {
                         key: TagKey::Measurement,
                         value: 0..equals,
@@ -221,6 +225,9 @@ impl Parser {
         }
         self.check_tag_length(equals - start)?;
         self.check_tag_length(end - value)?;
+        if is_ambiguous(&line[start..end]) {
+            return Err(Rejection::AmbiguousBackslash);
+        }
         self.tags.push(Tag {
             key: TagKey::Input(start..equals),
             value: value..end,
@@ -325,6 +332,14 @@ impl Parser {
             .map(Some)
             .ok_or(Rejection::TimestampInvalid)
     }
+}
+
+/// Whether a tag has a backslash right before one that escapes.
+fn is_ambiguous(tag: &[u8]) -> bool {
+    memchr::memchr(b'\\', tag).is_some_and(|first| {
+        let mut triples = tag[first..].windows(3);
+        triples.any(|triple| triple.starts_with(br"\\") && is_special(triple[2]))
+    })
 }
 
 /// Where the user of a line is.

@@ -68,8 +68,10 @@ fn tags_are_sorted_by_key() {
 fn escapes_are_honoured_in_tags() {
     accept(r"a=1\,2,b=x\=y\ z value=u 1", r"a=1\,2,b=x\=y\ z", "u", 1);
     accept(r"a=back\slash value=u 1", r"a=back\slash", "u", 1);
-    // A literal backslash, then an escaped comma: one tag.
-    accept(r"a=two\\,b value=u 1", r"a=two\\,b", "u", 1);
+    accept(r"a=two\\b value=u 1", r"a=two\\b", "u", 1);
+    for tags in [r"a=two\\,b", r"a=two\\ b", r"a\\=b=c", r"a=b\\\=c"] {
+        refuse(format!("{tags} value=u 1"), Rejection::AmbiguousBackslash);
+    }
     refuse(r"m\=1,a= value=u", Rejection::TagMalformed);
     accept(r"m\=1,a=2 value=u", "a=2", "u", None);
 }
@@ -226,9 +228,12 @@ fn a_measurement_can_be_made_a_tag() {
     );
 }
 
-/// Text that a tag can hold: anything but control characters, not empty, no backslash at the end.
+/// Text that a tag can hold: anything but control characters, not empty, no backslash at the end or before
+/// a character that is escaped.
 fn tag_text() -> impl Strategy<Value = String> {
-    "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| !text.ends_with('\\'))
+    "[^\\p{Cc}]{1,12}".prop_filter("cannot be represented", |text| {
+        !(text.ends_with('\\') || [r"\ ", r"\,", r"\="].iter().any(|it| text.contains(it)))
+    })
 }
 
 fn escaped(text: &str) -> String {

@@ -48,6 +48,9 @@ rejections! {
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
     /// A tag that ends in a backslash, which line protocol cannot represent.
     TrailingBackslash => "trailing_backslash", "a tag ends in a backslash, which line protocol cannot represent";
+    /// A tag with a backslash right before an escaped character. Servers differ in what they read there, and
+    /// InfluxDB 1 and 2 may take the lines that follow into the point.
+    AmbiguousBackslash => "ambiguous_backslash", "a tag has a backslash before an escaped character, which servers read differently";
     /// All tags together longer than `input.max_series`.
     SeriesTooLong => "series_too_long", "the tags together are longer than input.max_series";
     /// A field without a key, `=` or value.
