@@ -1,0 +1,143 @@
+//! Who works on which minute, and until when.
+
+use std::time::Duration;
+
+use super::state::{Held, MinuteState, PartitionState, Quiet, State, deadline};
+use crate::event::{Minute, Partition};
+use crate::store::{Claim, ClaimRequest};
+
+impl State {
+    /// Claims for this node, `micros` since the epoch: lapsed claims first, then what is over and quiet.
+    pub(super) fn claim(
+        &mut self,
+        node: &str,
+        index: Partition,
+        request: &ClaimRequest,
+        micros: i64,
+    ) -> Vec<Claim> {
+        let now_ms = micros.div_euclid(1000);
+        let partition = self.partition(index);
+        partition.forget_expired(now_ms);
+        let mut granted = Vec::new();
+        let mut grant = |partition: &mut PartitionState, minute, taken_over| {
+            let token = partition.grant(node, minute, micros, request.lease);
+            granted.push(Claim {
+                partition: index,
+                minute,
+                token,
+                taken_over,
+            });
+        };
+        for minute in partition.lapsed(now_ms, request.lapsed_max) {
+            grant(partition, minute, true);
+        }
+        let mut finished = 0;
+        for minute in partition.waiting.clone() {
+            if partition.claims.contains_key(&minute) {
+                partition.waiting.remove(&minute);
+            } else if minute.end_millis() > now_ms || finished >= request.finished_max {
+                break;
+            } else if partition.is_finished(minute, now_ms, request) {
+                grant(partition, minute, false);
+                partition.waiting.remove(&minute);
+                if let Some(state) = partition.minutes.get_mut(&minute) {
+                    state.quiet = None;
+                }
+                finished += 1;
+            }
+        }
+        granted
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+        now_ms: i64,
+    ) -> usize {
+        let partition = self.partition(partition);
+        let mut extended = 0;
+        for claim in claims {
+            if let Some(held) = partition.claims.get_mut(&claim.minute)
+                && held.token == claim.token
+            {
+                held.deadline_ms = deadline(now_ms, lease);
+                extended += 1;
+            }
+        }
+        extended
+    }
+
+    pub(super) fn try_probe(&mut self, node: &str, lease: Duration, now_ms: i64) -> bool {
+        let free = self
+            .probe
+            .as_ref()
+            .is_none_or(|(_, until_ms)| *until_ms <= now_ms);
+        if free {
+            self.probe = Some((node.to_owned(), deadline(now_ms, lease)));
+        }
+        free
+    }
+
+    /// Ends the turn to probe if it is this node's.
+    pub(super) fn end_probe(&mut self, node: &str) {
+        if self.probe.as_ref().is_some_and(|(whose, _)| whose == node) {
+            self.probe = None;
+        }
+    }
+}
+
+impl PartitionState {
+    fn lapsed(&self, now_ms: i64, most: usize) -> Vec<Minute> {
+        self.claims
+            .iter()
+            .filter(|(_, held)| held.deadline_ms <= now_ms)
+            .map(|(minute, _)| *minute)
+            .take(most)
+            .collect()
+    }
+
+    fn grant(&mut self, node: &str, minute: Minute, micros: i64, lease: Duration) -> String {
+        let last = self.claims.get(&minute).map_or(0, |held| held.number);
+        let number = micros.max(last + 1);
+        let token = format!("{node}|{number}");
+        let held = Held {
+            token: token.clone(),
+            number,
+            deadline_ms: deadline(micros.div_euclid(1000), lease),
+        };
+        self.claims.insert(minute, held);
+        token
+    }
+
+    /// Whether a minute that is over may be closed.
+    fn is_finished(&mut self, minute: Minute, now_ms: i64, request: &ClaimRequest) -> bool {
+        self.minutes
+            .get_mut(&minute)
+            .is_none_or(|state| state.is_finished(minute, now_ms, request))
+    }
+
+    fn forget_expired(&mut self, now_ms: i64) {
+        self.minutes
+            .retain(|_, state| state.expires_ms.is_none_or(|expires| expires > now_ms));
+    }
+}
+
+impl MinuteState {
+    fn is_finished(&mut self, minute: Minute, now_ms: i64, request: &ClaimRequest) -> bool {
+        let arrivals = self.arrivals;
+        let quiet = self.quiet.get_or_insert(Quiet {
+            arrivals,
+            since_ms: now_ms,
+            first_ms: now_ms,
+        });
+        if quiet.arrivals != arrivals {
+            quiet.arrivals = arrivals;
+            quiet.since_ms = now_ms;
+        }
+        let hold_from = minute.end_millis().max(quiet.first_ms);
+        now_ms >= deadline(quiet.since_ms, request.grace)
+            || now_ms >= deadline(hold_from, request.max_hold)
+    }
+}

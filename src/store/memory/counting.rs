@@ -1,0 +1,109 @@
+//! From sets to counts, and what becomes of the counts.
+
+use std::time::Duration;
+
+use super::state::{State, deadline};
+use crate::store::{Claim, Compaction, StoreError, UnsentCounts, UnsentPage};
+
+/// The counts given at once.
+const UNSENT_PAGE: usize = 500;
+/// The counts that a partition sets aside at most.
+const SET_ASIDE_MAX: usize = 10_000;
+
+impl State {
+    pub(super) fn compact(
+        &mut self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        now_ms: i64,
+    ) -> Result<Compaction, StoreError> {
+        let (partition, bytes) = self.held(claim)?;
+        partition.extend(claim.minute, deadline(now_ms, lease));
+        let mut done = Compaction::default();
+        let Some(state) = partition.minutes.get_mut(&claim.minute) else {
+            return Ok(done);
+        };
+        for _ in 0..series_max {
+            let Some((series, sets)) = state.sets.pop_first() else {
+                break;
+            };
+            *bytes -= sets.bytes;
+            if state.counts.contains_key(&series) {
+                done.late += sets.events.len() as u64;
+            } else {
+                let counts = (sets.users.len() as u64, sets.events.len() as u64);
+                state.counts.insert(series.clone(), counts);
+                state.unsent.insert(series);
+                done.counted += 1;
+            }
+        }
+        done.left = state.sets.len() as u64;
+        Ok(done)
+    }
+
+    pub(super) fn unsent(&self, claim: &Claim, cursor: u64) -> UnsentPage {
+        let partition = &self.partitions[claim.partition.index()];
+        let Some(minute) = partition.minutes.get(&claim.minute) else {
+            return UnsentPage::default();
+        };
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let page = minute.unsent.iter().skip(from).take(UNSENT_PAGE);
+        let counts = page.filter_map(|series| {
+            let &(unique, cumulative) = minute.counts.get(series)?;
+            Some(UnsentCounts {
+                series: series.clone(),
+                unique,
+                cumulative,
+            })
+        });
+        let next = from + UNSENT_PAGE;
+        UnsentPage {
+            counts: counts.collect(),
+            next: (next < minute.unsent.len()).then_some(next as u64),
+        }
+    }
+
+    pub(super) fn acknowledge(
+        &mut self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+        now_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let retention = self.retention;
+        let (partition, _) = self.held(claim)?;
+        if let Some(state) = partition.minutes.get_mut(&claim.minute) {
+            for series in series {
+                state.unsent.remove(*series);
+            }
+            if !state.sets.is_empty() || !state.unsent.is_empty() {
+                partition.extend(claim.minute, deadline(now_ms, lease));
+                return Ok(false);
+            }
+            state.arrivals = 0;
+            state.expires_ms = Some(deadline(now_ms, retention));
+        }
+        partition.claims.remove(&claim.minute);
+        Ok(true)
+    }
+
+    pub(super) fn set_aside(
+        &mut self,
+        claim: &Claim,
+        series: &str,
+        words: &str,
+    ) -> Result<bool, StoreError> {
+        let (partition, _) = self.held(claim)?;
+        if let Some(state) = partition.minutes.get_mut(&claim.minute) {
+            state.unsent.remove(series);
+        }
+        let entry = (claim.minute, series.to_owned());
+        let room =
+            partition.set_aside.len() < SET_ASIDE_MAX || partition.set_aside.contains_key(&entry);
+        if room {
+            partition.set_aside.insert(entry, words.to_owned());
+        }
+        Ok(room)
+    }
+}

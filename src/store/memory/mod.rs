@@ -1,0 +1,184 @@
+//! The store of a single node: the hash maps that the service began with, in this process.
+//!
+//! It is the default, for which nothing has to be installed, and the model that tests hold the Redis store
+//! against. What it holds is lost with the process. [`State`] is the data with its steps, which are pure and are
+//! given the time; [`MemoryStore`] lends it a lock and a clock.
+
+mod claiming;
+mod counting;
+mod recording;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage};
+use crate::event::{Minute, Partition, Partitions};
+
+pub use state::{Held, MinuteState, OpenSets, PartitionState, Quiet, Sets, State};
+
+/// A clock that answers microseconds since the epoch.
+pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// The clock of this machine.
+#[must_use]
+pub fn system_clock() -> Clock {
+    Arc::new(|| chrono::Utc::now().timestamp_micros())
+}
+
+/// Sets in this process.
+pub struct MemoryStore {
+    node: String,
+    clock: Clock,
+    state: Arc<Mutex<State>>,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store for this node. `retention` is how long the counts of a minute are remembered after it is
+    /// done; `bytes_max` is when recording is refused, roughly.
+    #[must_use]
+    pub fn new(
+        node: &str,
+        partitions: Partitions,
+        retention: Duration,
+        bytes_max: u64,
+        clock: Clock,
+    ) -> Self {
+        let state = State::new(partitions, retention, bytes_max);
+        Self {
+            node: node.to_owned(),
+            clock,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// The same sets for another node of this process, by the clock that is given: for tests, in which several
+    /// nodes share a store.
+    #[must_use]
+    pub fn shared_with(&self, node: &str, clock: Clock) -> Self {
+        Self {
+            node: node.to_owned(),
+            clock,
+            state: Arc::clone(&self.state),
+        }
+    }
+
+    /// The sets of a minute that are not compacted yet, members in order.
+    #[must_use]
+    pub fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+        self.lock().open_sets(minute)
+    }
+
+    /// Looks into what the store holds, and may change it: for tests, which also break its rules.
+    pub fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock was held is a bug elsewhere; the counts are better served than refused.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> i64 {
+        (self.clock)().div_euclid(1000)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn generation(&self, _partition: Partition) -> u64 {
+        1
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        self.lock().record(partition, recordings)
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let micros = (self.clock)();
+        Ok(self.lock().claim(&self.node, partition, request, micros))
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError> {
+        let now_ms = self.now_ms();
+        self.lock().compact(claim, series_max, lease, now_ms)
+    }
+
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+        Ok(self.lock().unsent(claim, cursor))
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let now_ms = self.now_ms();
+        self.lock().acknowledge(claim, series, lease, now_ms)
+    }
+
+    async fn set_aside(
+        &self,
+        claim: &Claim,
+        series: &str,
+        words: &str,
+    ) -> Result<bool, StoreError> {
+        self.lock().set_aside(claim, series, words)
+    }
+
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        let now_ms = self.now_ms();
+        Ok(self.lock().extend(partition, claims, lease, now_ms))
+    }
+
+    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
+        let now_ms = self.now_ms();
+        Ok(self.lock().try_probe(&self.node, lease, now_ms))
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        self.lock().end_probe(&self.node);
+        Ok(())
+    }
+
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
+        Ok(self.lock().partition(partition).backlog())
+    }
+
+    fn describe(&self) -> String {
+        "this process' memory (single node)".to_owned()
+    }
+}

@@ -1,0 +1,46 @@
+//! Events into sets.
+
+use super::state::State;
+use crate::event::Partition;
+use crate::store::{Recording, StoreError};
+
+/// What a member of a set costs beside its text, in bytes; roughly.
+const MEMBER_BYTES: u64 = 64;
+
+impl State {
+    pub(super) fn record(
+        &mut self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        if self.bytes >= self.bytes_max {
+            return Err(StoreError::Full(format!(
+                "the open minutes take {} bytes; store.memory_max allows {}",
+                self.bytes, self.bytes_max
+            )));
+        }
+        let partition = &mut self.partitions[partition.index()];
+        for recording in recordings {
+            let minute = partition.minutes.entry(recording.minute).or_default();
+            let sets = minute.sets.entry(recording.series.to_owned()).or_default();
+            let before = sets.bytes;
+            for user in &recording.new_users {
+                if sets.users.insert((*user).into()) {
+                    sets.bytes += user.len() as u64 + MEMBER_BYTES;
+                }
+            }
+            for occurrence in recording.occurrences {
+                let user = recording.batch.user(occurrence);
+                if sets.events.insert((user.into(), occurrence.timestamp)) {
+                    sets.bytes += user.len() as u64 + MEMBER_BYTES;
+                }
+            }
+            self.bytes += sets.bytes - before;
+            minute.arrivals += recording.occurrences.len() as u64;
+            // Nothing is forgotten of a minute that has something to do.
+            minute.expires_ms = None;
+            partition.waiting.insert(recording.minute);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! What the memory store holds: plain data, open to whoever looks into it.
+//!
+//! The steps that change it are in `recording`, `claiming` and `counting`. They are pure: each is given the time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::event::{Minute, Partition, Partitions};
+use crate::store::{Backlog, Claim, StoreError};
+
+/// All that the store knows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// By [`Partition::index`].
+    pub partitions: Vec<PartitionState>,
+    /// The memory that the open sets take, roughly.
+    pub bytes: u64,
+    /// Whose turn it is to probe the output, and until when in ms since the epoch.
+    pub probe: Option<(String, i64)>,
+    pub(super) retention: Duration,
+    pub(super) bytes_max: u64,
+}
+
+/// The minutes of one partition.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PartitionState {
+    /// Minutes with something to do, that nobody has claimed.
+    pub waiting: BTreeSet<Minute>,
+    /// Minutes that are claimed and not done.
+    pub claims: BTreeMap<Minute, Held>,
+    /// What is known of each minute.
+    pub minutes: HashMap<Minute, MinuteState>,
+    /// The output's words for counts that it refused.
+    pub set_aside: BTreeMap<(Minute, String), String>,
+}
+
+/// A claim as the store sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The proof that its holder has.
+    pub token: String,
+    /// The part of the token that grows.
+    pub number: i64,
+    /// When it lapses, in ms since the epoch.
+    pub deadline_ms: i64,
+}
+
+/// One minute of a partition.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MinuteState {
+    /// Events recorded since it was last done, copies included.
+    pub arrivals: u64,
+    /// How quiet it has been; `None` before it was first looked at.
+    pub quiet: Option<Quiet>,
+    /// What is not compacted yet, by series.
+    pub sets: BTreeMap<String, Sets>,
+    /// Different users and different events, by series. Fixed for good.
+    pub counts: BTreeMap<String, (u64, u64)>,
+    /// Series whose counts no output has confirmed.
+    pub unsent: BTreeSet<String>,
+    /// When the counts are forgotten, in ms since the epoch.
+    pub expires_ms: Option<i64>,
+}
+
+/// What was seen of a minute that is over and fills still.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quiet {
+    /// The arrivals when it was last looked at.
+    pub arrivals: u64,
+    /// Since when they are the same, in ms since the epoch.
+    pub since_ms: i64,
+    /// When it was first looked at, in ms since the epoch.
+    pub first_ms: i64,
+}
+
+/// The sets of a series in a minute.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sets {
+    /// The users.
+    pub users: HashSet<Box<str>>,
+    /// The events: user and timestamp.
+    pub events: HashSet<(Box<str>, i64)>,
+    /// The memory that they take, roughly.
+    pub bytes: u64,
+}
+
+/// The sets of one series in one minute, members in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSets {
+    /// The canonical series.
+    pub series: String,
+    /// The users.
+    pub users: Vec<String>,
+    /// The events: user and timestamp, joined by an underscore.
+    pub events: Vec<String>,
+}
+
+impl State {
+    pub(super) fn new(partitions: Partitions, retention: Duration, bytes_max: u64) -> Self {
+        let partitions = partitions.iter().map(|_| PartitionState::default());
+        Self {
+            partitions: partitions.collect(),
+            bytes: 0,
+            probe: None,
+            retention,
+            bytes_max,
+        }
+    }
+
+    pub(super) fn partition(&mut self, partition: Partition) -> &mut PartitionState {
+        &mut self.partitions[partition.index()]
+    }
+
+    /// The partition of a claim that is held, and the memory of all open sets.
+    pub(super) fn held(
+        &mut self,
+        claim: &Claim,
+    ) -> Result<(&mut PartitionState, &mut u64), StoreError> {
+        let partition = &mut self.partitions[claim.partition.index()];
+        match partition.claims.get(&claim.minute) {
+            Some(held) if held.token == claim.token => Ok((partition, &mut self.bytes)),
+            _ => Err(StoreError::ClaimLost),
+        }
+    }
+
+    pub(super) fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+        let minutes = self
+            .partitions
+            .iter()
+            .filter_map(|partition| partition.minutes.get(&minute));
+        minutes
+            .flat_map(|minute| minute.sets.iter().map(|(series, sets)| sets.open(series)))
+            .collect()
+    }
+}
+
+impl PartitionState {
+    pub(super) fn extend(&mut self, minute: Minute, deadline_ms: i64) {
+        if let Some(held) = self.claims.get_mut(&minute) {
+            held.deadline_ms = deadline_ms;
+        }
+    }
+
+    pub(super) fn backlog(&self) -> Backlog {
+        Backlog {
+            waiting: self.waiting.len() as u64,
+            claimed: self.claims.len() as u64,
+            set_aside: self.set_aside.len() as u64,
+        }
+    }
+}
+
+impl Sets {
+    fn open(&self, series: &str) -> OpenSets {
+        let mut users: Vec<_> = self.users.iter().map(ToString::to_string).collect();
+        let event = |(user, timestamp): &(Box<str>, i64)| format!("{user}_{timestamp}");
+        let mut events: Vec<_> = self.events.iter().map(event).collect();
+        users.sort_unstable();
+        events.sort_unstable();
+        OpenSets {
+            series: series.to_owned(),
+            users,
+            events,
+        }
+    }
+}
+
+/// So long after an instant, both in ms since the epoch.
+pub(super) fn deadline(from_ms: i64, span: Duration) -> i64 {
+    from_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+}
