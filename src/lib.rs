@@ -13,4 +13,5 @@ pub mod output;
 pub mod secret;
 pub mod send;
 pub mod store;
+pub mod surroundings;
 pub mod telemetry;

@@ -18,6 +18,7 @@ use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
     Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
 };
+use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -148,6 +149,7 @@ async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
         Arc::clone(&store) as Arc<dyn Store>,
         Arc::new(Budget::new(1000)),
         Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
+        Arc::new(Surroundings::default()),
         Arc::clone(&ledger),
         metrics,
         Progress::default().watch("recorder"),

@@ -15,13 +15,17 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
+    ("surroundings", &[]),
     ("config", &["secret"]),
     ("send", &[]),
     ("store", &["event", "secret"]),
     ("output", &["event", "secret"]),
     ("telemetry", &["event"]),
-    ("ingest", &["event", "store", "telemetry"]),
-    ("flush", &["event", "store", "output", "telemetry"]),
+    ("ingest", &["event", "store", "surroundings", "telemetry"]),
+    (
+        "flush",
+        &["event", "store", "output", "surroundings", "telemetry"],
+    ),
     ("http", &["store", "telemetry"]),
     (
         "daemon",
@@ -33,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "ingest",
             "output",
             "store",
+            "surroundings",
             "telemetry",
         ],
     ),

@@ -22,6 +22,7 @@ use crate::ingest::{
 };
 use crate::output::Output;
 use crate::store::Store;
+use crate::surroundings::Surroundings;
 use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
 
 /// How a node behaves.
@@ -127,13 +128,15 @@ impl Service {
         };
         service.start_http(settings.http, &store).await?;
         let receivers = service.bind(settings)?;
-        let recorders = service.start_recorders(settings, &store);
+        let surroundings = Arc::new(Surroundings::default());
+        let recorders = service.start_recorders(settings, &store, &surroundings);
         service.start_listeners(settings, receivers, &recorders);
         let worker = Worker {
             store,
             output,
             partitions: settings.sieve.partitions,
             settings: settings.flush,
+            surroundings,
             metrics: Arc::clone(&service.metrics),
             heartbeat: service.progress.watch("the flush worker"),
             stop: service.stop.clone(),
@@ -194,6 +197,7 @@ impl Service {
         &mut self,
         settings: &ServiceSettings,
         store: &Arc<dyn Store>,
+        surroundings: &Arc<Surroundings>,
     ) -> Vec<mpsc::Sender<crate::event::Batch>> {
         let budget = Arc::new(Budget::new(settings.users_remembered_max));
         let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
@@ -208,6 +212,7 @@ impl Service {
                 Arc::clone(store),
                 Arc::clone(&budget),
                 Arc::clone(&window),
+                Arc::clone(surroundings),
                 Arc::clone(&self.ledger),
                 Arc::clone(&self.metrics),
                 self.progress

@@ -1,6 +1,8 @@
 //! When an output that fails is tried again. Pure: the caller brings the time and the randomness.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// The pause after the first failure, at most.
 const PAUSE_MIN: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The claims that this node works on, and the renewal of their leases.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::store::{Claim, Store};
 
 /// The claims in hand.
 #[derive(Debug, Default)]
-pub(super) struct Held(Mutex<HashMap<(Partition, Minute), Claim>>);
+pub(super) struct Held(Mutex<BTreeMap<(Partition, Minute), Claim>>);
 
 impl Held {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Partition, Minute), Claim>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Partition, Minute), Claim>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,7 +64,7 @@ impl Held {
 }
 
 async fn set_deadlines(store: &dyn Store, claims: Vec<Claim>, lease: Duration) {
-    let mut by_partition: HashMap<Partition, Vec<&Claim>> = HashMap::new();
+    let mut by_partition: BTreeMap<Partition, Vec<&Claim>> = BTreeMap::new();
     for claim in &claims {
         by_partition.entry(claim.partition).or_default().push(claim);
     }

@@ -1,14 +1,15 @@
 //! From counts to points: reads what is unsent, writes it in large pieces, and acknowledges.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rand::RngExt;
+use tokio::time::Instant;
 
 use super::FlushSettings;
 use super::breaker::{Advice, Breaker};
 use super::held::Held;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, Store, StoreError};
+use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;
 
 /// What sending works with.
@@ -18,6 +19,7 @@ pub(super) struct Sender<'a> {
     pub(super) held: &'a Held,
     pub(super) metrics: &'a Metrics,
     pub(super) settings: &'a FlushSettings,
+    pub(super) surroundings: &'a Surroundings,
     pub(super) breaker: &'a mut Breaker,
 }
 
@@ -165,8 +167,9 @@ impl Sender<'_> {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             WriteError::Misconfigured { .. } => None,
         };
-        let jitter = rand::rng().random_range(0.5..1.0);
-        let pause = self.breaker.failed(Instant::now(), asked, jitter);
+        let pause = self
+            .breaker
+            .failed(Instant::now(), asked, self.surroundings.jitter());
         let output = self.output.describe();
         let failures = self.breaker.failures();
         let pause = humantime::format_duration(Duration::from_millis(
@@ -220,7 +223,8 @@ impl Sender<'_> {
             Ok(false) => {}
             Ok(true) => {
                 self.held.let_go(claim);
-                let delay_ms = chrono::Utc::now().timestamp_millis() - claim.minute.end_millis();
+                let now_ms = self.surroundings.now_nanos() / 1_000_000;
+                let delay_ms = now_ms - claim.minute.end_millis();
                 #[expect(
                     clippy::cast_precision_loss,
                     reason = "a delay in ms is far below 2^52"

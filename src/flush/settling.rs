@@ -4,7 +4,9 @@
 //! the nodes is not recorded yet. A minute that is closed at that moment loses these events. So for a while
 //! after the last trouble no minute is closed; claims that lapse are taken over all the same.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// The least time that all nodes get to record what waited: a few times the longest pause between attempts.
 const SETTLE_MIN: Duration = Duration::from_secs(5);

@@ -5,10 +5,11 @@
 //! so that any other node takes them up at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::FlushSettings;
@@ -19,6 +20,7 @@ use super::settling::Settling;
 use crate::event::{Partition, Partitions};
 use crate::output::Output;
 use crate::store::{Backlog, Claim, ClaimRequest, Store, StoreError};
+use crate::surroundings::Surroundings;
 use crate::telemetry::{Heartbeat, Metrics};
 
 /// The most claims of a kind that a round takes of a partition.
@@ -43,6 +45,8 @@ pub struct Worker {
     pub partitions: Partitions,
     /// How it behaves.
     pub settings: FlushSettings,
+    /// Its clock and its dice.
+    pub surroundings: Arc<Surroundings>,
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// Its sign of life.
@@ -118,6 +122,7 @@ impl Worker {
                     held,
                     metrics: &self.metrics,
                     settings: &self.settings,
+                    surroundings: &self.surroundings,
                     breaker,
                 };
                 sender.send(&claims).await;

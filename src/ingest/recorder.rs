@@ -7,11 +7,11 @@
 //! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
-use rand::RngExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::remembered::{Budget, Remembered};
@@ -19,6 +19,7 @@ use super::replay::{Replay, ReplayWindow};
 use super::{RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, Group, Minute, Partition, Rejection, Window};
 use crate::store::{Recording, Store, StoreError};
+use crate::surroundings::Surroundings;
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
 /// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
@@ -51,6 +52,7 @@ pub struct Recorder {
     /// The store's generation that has all batches of `replay`.
     replayed: u64,
     series: SeriesCount,
+    surroundings: Arc<Surroundings>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
@@ -93,6 +95,7 @@ impl Recorder {
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
         window: Arc<ReplayWindow>,
+        surroundings: Arc<Surroundings>,
         ledger: Arc<Ledger>,
         metrics: Arc<Metrics>,
         heartbeat: Heartbeat,
@@ -109,6 +112,7 @@ impl Recorder {
             replay: Replay::new(window),
             replayed: 0,
             series,
+            surroundings,
             ledger,
             metrics,
             heartbeat,
@@ -133,7 +137,10 @@ impl Recorder {
                     }
                 }
                 Ok(None) => return,
-                Err(_idle) => self.remembered.forget_before(now_nanos() - REMEMBERED_FOR),
+                Err(_idle) => {
+                    let now = self.surroundings.now_nanos();
+                    self.remembered.forget_before(now - REMEMBERED_FOR);
+                }
             }
             self.replay.forget(Instant::now());
             self.replay_what_may_be_forgotten().await;
@@ -208,6 +215,8 @@ impl Recorder {
                 .map(|part| self.recording(batch, part))
                 .collect();
             let result = tokio::select! {
+                // An answer that is there counts, although the node gives up.
+                biased;
                 result = self.store.record(self.partition, &recordings) => result,
                 () = self.abandon.cancelled() => return self.give_up(&parts, origin),
             };
@@ -230,8 +239,10 @@ impl Recorder {
                 Err(error) => {
                     self.failed(&error, failures);
                     failures = failures.saturating_add(1);
+                    let pause = longest_pause(failures).mul_f64(self.surroundings.jitter());
                     tokio::select! {
-                        () = tokio::time::sleep(pause(failures)) => {}
+                        biased;
+                        () = tokio::time::sleep(pause) => {}
                         () = self.abandon.cancelled() => return self.give_up(&parts, origin),
                     }
                     self.reject_what_is_too_old(&mut parts, origin);
@@ -297,7 +308,7 @@ impl Recorder {
     }
 
     fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
-        let now = now_nanos();
+        let now = self.surroundings.now_nanos();
         parts.retain(|part| {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
@@ -335,13 +346,8 @@ impl SeriesCount {
     }
 }
 
-fn now_nanos() -> i64 {
-    chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX)
-}
-
-fn pause(failures: u32) -> Duration {
-    let longest = RETRY_MIN
+fn longest_pause(failures: u32) -> Duration {
+    RETRY_MIN
         .saturating_mul(1 << failures.min(8))
-        .min(RETRY_MAX);
-    longest.mul_f64(rand::rng().random_range(0.5..1.0))
+        .min(RETRY_MAX)
 }
