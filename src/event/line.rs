@@ -15,6 +15,10 @@
 use std::ops::Range;
 
 use super::Rejection;
+use super::scan::{
+    User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted, scan_until,
+    skip_spaces,
+};
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,22 +107,6 @@ struct Tag {
 enum TagKey {
     Input(Range<usize>),
     Measurement,
-}
-
-/// Escapes a tag key or value, or a field key, for line protocol.
-pub(crate) fn escape(text: &str) -> Vec<u8> {
-    let mut escaped = Vec::with_capacity(text.len());
-    for byte in text.bytes() {
-        if is_special(byte) {
-            escaped.push(b'\\');
-        }
-        escaped.push(byte);
-    }
-    escaped
-}
-
-const fn is_special(byte: u8) -> bool {
-    matches!(byte, b',' | b'=' | b' ')
 }
 
 impl Parser {
@@ -332,124 +320,6 @@ impl Parser {
             .map(Some)
             .ok_or(Rejection::TimestampInvalid)
     }
-}
-
-/// Whether a tag has a backslash right before one that escapes.
-fn is_ambiguous(tag: &[u8]) -> bool {
-    memchr::memchr(b'\\', tag).is_some_and(|first| {
-        let mut triples = tag[first..].windows(3);
-        triples.any(|triple| triple.starts_with(br"\\") && is_special(triple[2]))
-    })
-}
-
-/// Where the user of a line is.
-enum User {
-    /// In the input as it is.
-    Literal(Range<usize>),
-    /// In the parser's buffer.
-    Decoded,
-}
-
-/// The first unescaped byte from `at` on that `ends` accepts, or the end of the line.
-fn scan_until(line: &[u8], at: usize, ends: impl Fn(u8) -> bool) -> Result<usize, Rejection> {
-    let mut at = at;
-    while let Some(&byte) = line.get(at) {
-        if byte == b'\\' {
-            match line.get(at + 1) {
-                Some(&next) if is_special(next) => at += 1,
-                Some(_) => {}
-                None => return Err(Rejection::TrailingBackslash),
-            }
-        } else if ends(byte) {
-            break;
-        }
-        at += 1;
-    }
-    Ok(at)
-}
-
-/// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.
-fn scan_bare(
-    line: &[u8],
-    start: usize,
-    keep: Option<&mut Vec<u8>>,
-) -> Result<(User, usize), Rejection> {
-    // A backslash at the very end stands for itself: nothing follows that it could escape.
-    let end = scan_until(line, start, |byte| matches!(byte, b',' | b' ')).unwrap_or(line.len());
-    let raw = &line[start..end];
-    if raw.is_empty() {
-        return Err(if keep.is_some() {
-            Rejection::UserEmpty
-        } else {
-            Rejection::FieldMalformed
-        });
-    }
-    match keep {
-        Some(user) if raw.contains(&b'\\') => {
-            decode(raw, user, is_special);
-            Ok((User::Decoded, end))
-        }
-        _ => Ok((User::Literal(start..end), end)),
-    }
-}
-
-/// A quoted field value whose quote is at `start`; returns where it ends, behind the closing quote.
-fn scan_quoted(
-    line: &[u8],
-    start: usize,
-    keep: Option<&mut Vec<u8>>,
-) -> Result<(User, usize), Rejection> {
-    let open = start + 1;
-    let mut at = open;
-    let mut escapes = false;
-    loop {
-        match line.get(at) {
-            Some(b'"') => break,
-            Some(b'\\') if matches!(line.get(at + 1), Some(b'"' | b'\\')) => {
-                escapes = true;
-                at += 2;
-            }
-            Some(_) => at += 1,
-            None => return Err(Rejection::QuoteUnclosed),
-        }
-    }
-    match keep {
-        Some(user) if escapes => {
-            decode(&line[open..at], user, |byte| matches!(byte, b'"' | b'\\'));
-            Ok((User::Decoded, at + 1))
-        }
-        _ => Ok((User::Literal(open..at), at + 1)),
-    }
-}
-
-/// Writes `raw` to `text` without the backslashes that escape.
-fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
-    text.clear();
-    let mut bytes = raw.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        match (byte, bytes.peek()) {
-            (b'\\', Some(&next)) if escapable(next) => {
-                text.push(next);
-                bytes.next();
-            }
-            _ => text.push(byte),
-        }
-    }
-}
-
-fn skip_spaces(line: &[u8], at: usize) -> usize {
-    line[at..]
-        .iter()
-        .position(|&byte| byte != b' ')
-        .map_or(line.len(), |spaces| at + spaces)
-}
-
-fn has_control_character(text: &str) -> bool {
-    // The common case first, in a form that the compiler turns into vector code.
-    let ascii = text.bytes().fold(0_u8, |found, byte| {
-        found | u8::from(byte < 0x20) | u8::from(byte == 0x7f)
-    }) != 0;
-    ascii || (!text.is_ascii() && text.chars().any(char::is_control))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod line;
 mod minute;
 mod partition;
 mod rejection;
+mod scan;
 mod window;
 
 pub use batch::{Batch, Group, Occurrence};

@@ -99,7 +99,6 @@ fn store_urls_are_taken_apart() {
 
 #[test]
 fn store_urls_that_are_none_are_refused() {
-    let one = "which this version does not support yet; name one server: redis://host:6379";
     let wanted = "write memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
     for (text, expected) in [
         ("", format!("\"\" is no store; {wanted}")),
