@@ -182,8 +182,8 @@ impl Receiver {
     }
 
     /// Reads one datagram a system call, as on a kernel without recvmmsg.
-    #[cfg(test)]
-    fn without_batches(mut self) -> Self {
+    #[must_use]
+    pub fn without_batches(mut self) -> Self {
         self.batched = false;
         self
     }

@@ -1,0 +1,73 @@
+//! From bytes to batches, without a socket: the parser alone, and the sieve with all that it does.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use event_data_service::event::Parser;
+use event_data_service::ingest::{ArrivalStamps, Sieve};
+
+use crate::load::{Load, START_NANOS, partitions, sieve_settings};
+use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
+
+const LINES: i64 = 600_000;
+const ROUNDS: usize = 7;
+const LINES_PER_DATAGRAM: usize = 15;
+/// The lines between two sweeps of the listener at full speed: a quarter of the linger at 1 M/s.
+const LINES_PER_SWEEP: usize = 25_000;
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    let load = Load::new(LINES);
+    let seeds = load.datagrams(LINES_PER_DATAGRAM);
+    let strict = load.strict_datagrams(LINES_PER_DATAGRAM);
+    let way = |name, datagrams, work: fn(&[String]) -> anyhow::Result<()>| Way {
+        name,
+        run: Box::new(move || nanos_per_line(datagrams, work)),
+    };
+    side_by_side(
+        &format!("parsing {LINES} lines"),
+        ROUNDS,
+        &[column("ns/line", 0)],
+        &mut [
+            way("parser, the seeds' form", &seeds, parse),
+            way("parser, strict line protocol", &strict, parse),
+            way("sieve, the seeds' form", &seeds, sieve),
+            way("sieve, strict line protocol", &strict, sieve),
+        ],
+    )?;
+    Ok(())
+}
+
+fn nanos_per_line(
+    datagrams: &[String],
+    work: fn(&[String]) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<f64>> {
+    let lines: usize = datagrams.iter().map(|d| d.lines().count()).sum();
+    let before = thread_cpu()?;
+    work(datagrams)?;
+    Ok(vec![(thread_cpu()? - before) * 1e9 / figure(lines)])
+}
+
+fn parse(datagrams: &[String]) -> anyhow::Result<()> {
+    let mut parser = Parser::new(&sieve_settings().rules);
+    for line in datagrams.iter().flat_map(|datagram| datagram.lines()) {
+        black_box(parser.parse(line.as_bytes())?);
+    }
+    Ok(())
+}
+
+fn sieve(datagrams: &[String]) -> anyhow::Result<()> {
+    let mut sieve = Sieve::new(&sieve_settings(), Arc::new(ArrivalStamps::default()));
+    for swept in datagrams.chunks(LINES_PER_SWEEP / LINES_PER_DATAGRAM) {
+        for datagram in swept {
+            sieve.datagram(datagram.as_bytes(), false, START_NANOS);
+        }
+        for partition in partitions().iter() {
+            black_box(std::mem::take(sieve.open(partition)));
+        }
+        let intake = sieve.take_intake();
+        let refused = intake.dropped + intake.rejected.iter().sum::<u64>();
+        ensure!(refused == 0, "{refused} lines were refused");
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Receiving: real datagrams over loopback, to a store that takes everything.
+//!
+//! What counts is the CPU time of the threads that receive. The sender keeps close behind them, so that the
+//! kernel never has to drop and every way gets the same datagrams.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use event_data_service::event::Batch;
+use event_data_service::ingest::{
+    ArrivalStamps, Listener, ListenerSettings, Receiver, Sieve, bind,
+};
+use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use socket2::Socket;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::{Load, partitions, sieve_settings};
+use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
+use crate::task;
+
+const ROUNDS: usize = 5;
+const DATAGRAM_MAX: usize = 65_536;
+const RECEIVE_BUFFER: u64 = 8 << 20;
+/// How far the sender may be ahead. The kernel's records of so many datagrams fit the receive buffer.
+const AHEAD_MAX: u64 = 2_000;
+const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;
+
+/// A node as far as a listener needs one.
+pub(crate) struct Node {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) settings: ListenerSettings,
+    /// All partitions' batches go to one place.
+    pub(crate) batches: mpsc::Sender<Batch>,
+    pub(crate) stop: CancellationToken,
+    socket: Socket,
+}
+
+impl Node {
+    pub(crate) fn receiver(&self) -> anyhow::Result<Receiver> {
+        Ok(Receiver::sharing(self.socket.try_clone()?, DATAGRAM_MAX))
+    }
+
+    pub(crate) fn socket(&self) -> anyhow::Result<Socket> {
+        Ok(self.socket.try_clone()?)
+    }
+
+    pub(crate) fn sieve(&self) -> Sieve {
+        Sieve::new(&sieve_settings(), Arc::new(ArrivalStamps::default()))
+    }
+
+    /// Starts a listener, and answers its CPU seconds when it has stopped.
+    fn listen(&self, receiver: Receiver) -> JoinHandle<anyhow::Result<f64>> {
+        let listener = Listener {
+            receiver,
+            sieve: self.sieve(),
+            settings: self.settings,
+            recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
+            ledger: Arc::clone(&self.ledger),
+            metrics: Arc::new(Metrics::new(Arc::clone(&self.ledger))),
+            heartbeat: Progress::default().watch("the listener"),
+            stop: self.stop.clone(),
+        };
+        thread::spawn(move || {
+            listener.run();
+            thread_cpu()
+        })
+    }
+
+    /// Reads and counts, nothing else.
+    fn count(&self, mut receiver: Receiver, lines: usize) -> JoinHandle<anyhow::Result<f64>> {
+        let (ledger, stop) = (Arc::clone(&self.ledger), self.stop.clone());
+        thread::spawn(move || {
+            while !stop.is_cancelled() {
+                receiver.wait()?;
+                let intake = Intake {
+                    dropped: (receiver.datagrams().count() * lines) as u64,
+                    ..Intake::default()
+                };
+                ledger.take_in(&intake);
+            }
+            thread_cpu()
+        })
+    }
+}
+
+type Threads = Vec<JoinHandle<anyhow::Result<f64>>>;
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    for (lines, events, pause) in [
+        (15, 1_500_000, None),
+        (1, 300_000, None),
+        (1, 40_000, Some(QUIET_DATAGRAMS_PER_SECOND)),
+    ] {
+        let datagrams = Load::new(events).datagrams(lines);
+        let way = |name, start: fn(&Node, usize) -> anyhow::Result<Threads>| Way {
+            name,
+            run: Box::new({
+                let datagrams = &datagrams;
+                move || receive(datagrams, lines, pause, start)
+            }),
+        };
+        let speed = pause.map_or("full speed".to_owned(), |rate| {
+            format!("{rate} datagrams/s")
+        });
+        side_by_side(
+            &format!("receiving, {lines} lines a datagram, {speed}"),
+            ROUNDS,
+            &[column("CPU s/M", 3), column("events/s", 0)],
+            &mut [
+                way("a thread, batched receive", |node, _| {
+                    Ok(vec![node.listen(node.receiver()?)])
+                }),
+                way("a thread, one datagram a call", |node, _| {
+                    Ok(vec![node.listen(node.receiver()?.without_batches())])
+                }),
+                way("two threads on one socket, batched", |node, _| {
+                    Ok(vec![
+                        node.listen(node.receiver()?),
+                        node.listen(node.receiver()?),
+                    ])
+                }),
+                way("a tokio task, batched", |node, _| {
+                    Ok(vec![task::listen(node)?])
+                }),
+                way("counting datagrams only, batched", |node, lines| {
+                    Ok(vec![node.count(node.receiver()?, lines)])
+                }),
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// Sends the datagrams to what `start` starts.
+fn receive(
+    datagrams: &[String],
+    lines: usize,
+    rate: Option<u32>,
+    start: fn(&Node, usize) -> anyhow::Result<Threads>,
+) -> anyhow::Result<Vec<f64>> {
+    let settings = ListenerSettings {
+        linger: Duration::from_millis(100),
+        partitions: partitions(),
+    };
+    let address = "127.0.0.1:0".parse()?;
+    let socket = bind(address, RECEIVE_BUFFER, settings.read_timeout())?;
+    let address = socket.local_addr()?.as_socket().context("an IP address")?;
+    let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
+    let node = Node {
+        ledger: Arc::new(Ledger::default()),
+        settings,
+        batches,
+        stop: CancellationToken::new(),
+        socket,
+    };
+    let store = take_everything(Arc::clone(&node.ledger), taken);
+    let threads = start(&node, lines)?;
+    let sender = UdpSocket::bind("127.0.0.1:0")?;
+    sender.connect(address)?;
+    let received = || node.ledger.totals().received;
+    let began = Instant::now();
+    for (sent, datagram) in (0_u32..).zip(datagrams) {
+        while u64::from(sent) > received() / lines as u64 + AHEAD_MAX {
+            thread::sleep(Duration::from_micros(100));
+        }
+        if let Some(rate) = rate {
+            let due = began + Duration::from_secs(1) * sent / rate;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        sender.send(datagram.as_bytes())?;
+    }
+    let events: usize = datagrams.iter().map(|d| d.lines().count()).sum();
+    while received() < events as u64 {
+        thread::sleep(Duration::from_micros(100));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    node.stop.cancel();
+    let mut cpu = 0.0;
+    for thread in threads {
+        cpu += thread.join().map_err(|_| anyhow!("a thread panicked"))??;
+    }
+    drop(node);
+    store.join().map_err(|_| anyhow!("the store panicked"))?;
+    Ok(vec![cpu * 1e6 / figure(events), figure(events) / seconds])
+}
+
+fn take_everything(ledger: Arc<Ledger>, mut taken: mpsc::Receiver<Batch>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while let Some(batch) = taken.blocking_recv() {
+            ledger.recorded(batch.events());
+            ledger.released(batch.bytes());
+        }
+    })
+}

@@ -1,0 +1,221 @@
+//! Recording in Redis: the seeds' four commands an event against a node's recorders.
+//!
+//! Both sides have the same crate, a server of their own for the run, more than one pipeline under way, and
+//! their events ready in memory; turning them into commands is part of what is measured. Afterwards the sets
+//! are counted, so that nobody is fast by leaving something out.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use event_data_service::event::{Batch, Partition, Window};
+use event_data_service::ingest::{Budget, QUEUED_BATCHES, Recorder, RecorderSettings};
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::{Event, Load, partitions};
+use crate::measure::{Way, column, figure, process_cpu, side_by_side};
+use crate::server::Server;
+
+const EVENTS: i64 = 1_500_000;
+const ROUNDS: usize = 5;
+/// The seeds' events in a pipeline, and the pipelines under way. Between 100 and 1000, between 2 and 8, and with
+/// more connections, nothing changes that stands out of the noise.
+const PIPELINE_EVENTS: usize = 1_000;
+const PIPELINES: usize = 4;
+/// What arrives within the time that events linger, at full speed: 1 M/s for 100 ms.
+const ARRIVING: usize = 100_000;
+const USERS_REMEMBERED: usize = 1_000_000;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    let runtime = Runtime::new()?;
+    let load = Load::new(EVENTS);
+    let server = RefCell::new(Server::start()?);
+    let measured = |record: &mut dyn FnMut(&Server) -> anyhow::Result<f64>| {
+        let server = &mut *server.borrow_mut();
+        server.empty()?;
+        let (redis, own) = (server.cpu()?, process_cpu(std::process::id())?);
+        let seconds = record(server)?;
+        let own = process_cpu(std::process::id())? - own;
+        let redis = server.cpu()? - redis;
+        let recorded = server.members("cumulative_user")?;
+        ensure!(
+            recorded == load.events.len(),
+            "{recorded} events are in Redis, not {}",
+            load.events.len()
+        );
+        let events = figure(load.events.len());
+        Ok(vec![
+            events / seconds,
+            redis * 1e6 / events,
+            own * 1e6 / events,
+        ])
+    };
+    let seeds = || measured(&mut |server| runtime.block_on(seeds_way(server, &load)));
+    let recorders = || {
+        let mut batches = batches(&load);
+        measured(&mut |server| {
+            let batches = std::mem::take(&mut batches);
+            runtime.block_on(recorders_way(server, batches, load.events.len()))
+        })
+    };
+    let ratios = side_by_side(
+        &format!("recording {EVENTS} events in Redis"),
+        ROUNDS,
+        &[
+            column("events/s", 0),
+            column("Redis CPU s/M", 2),
+            column("own CPU s/M", 2),
+        ],
+        &mut [
+            Way {
+                name: "four commands an event, pipelined",
+                run: Box::new(seeds),
+            },
+            Way {
+                name: "the recorders of eds",
+                run: Box::new(recorders),
+            },
+        ],
+    )?;
+    println!(
+        "recording ratio: {:.2} (at least 2.5 wanted)",
+        ratios[1] / ratios[0]
+    );
+    Ok(())
+}
+
+/// ZADD of the minute, SADD of the series, SADD of the user, SADD of the event: for each event.
+async fn seeds_way(server: &Server, load: &Load) -> anyhow::Result<f64> {
+    let client = redis::Client::open(("127.0.0.1", server.port))?;
+    let connection = client.get_multiplexed_async_connection().await?;
+    let began = Instant::now();
+    stream::iter(load.events.chunks(PIPELINE_EVENTS))
+        .map(|events| send_pipeline(load, events, connection.clone()))
+        .buffer_unordered(PIPELINES)
+        .try_collect::<()>()
+        .await?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+async fn send_pipeline(
+    load: &Load,
+    events: &[Event],
+    mut connection: MultiplexedConnection,
+) -> anyhow::Result<()> {
+    let mut pipeline = redis::pipe();
+    let mut minute = (events[0].minute, events[0].minute.to_string());
+    for event in events {
+        if minute.0 != event.minute {
+            minute = (event.minute, event.minute.to_string());
+        }
+        let name = &minute.1;
+        let (series, user) = (load.series(event), load.user(event));
+        pipeline
+            .zadd("minutes", name, event.minute.epoch_minutes())
+            .ignore()
+            .sadd(format!("{name}:event_types"), series)
+            .ignore()
+            .sadd(format!("{name}:unique_user:{series}"), user)
+            .ignore()
+            .sadd(
+                format!("{name}:cumulative_user:{series}"),
+                format!("{user}_{}", event.timestamp),
+            )
+            .ignore();
+    }
+    Ok(pipeline.exec_async(&mut connection).await?)
+}
+
+/// The batches of each partition as a listener makes them at full speed.
+fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
+    let mut queues: Vec<_> = partitions().iter().map(|p| (p, Vec::new())).collect();
+    for arriving in load.events.chunks(ARRIVING) {
+        let mut open: Vec<_> = queues.iter().map(|_| Batch::default()).collect();
+        for event in arriving {
+            let (series, user) = (load.series(event), load.user(event));
+            let batch = &mut open[partitions().of(series).index()];
+            batch.push(event.minute, series, user, event.timestamp);
+        }
+        for ((_, queue), batch) in queues.iter_mut().zip(open) {
+            if !batch.is_empty() {
+                queue.push(batch);
+            }
+        }
+    }
+    queues
+}
+
+async fn recorders_way(
+    server: &Server,
+    batches: Vec<(Partition, Vec<Batch>)>,
+    events: usize,
+) -> anyhow::Result<f64> {
+    let store = Arc::new(RedisStore::new(&settings(server))?);
+    let budget = Arc::new(Budget::new(USERS_REMEMBERED));
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let progress = Progress::default();
+    let bytes: usize = batches.iter().flat_map(|(_, b)| b).map(Batch::bytes).sum();
+    ledger.take_in(&Intake {
+        queued: events as u64,
+        queued_bytes: bytes as u64,
+        ..Intake::default()
+    });
+    let mut tasks = JoinSet::new();
+    let began = Instant::now();
+    for (partition, queue) in batches {
+        let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
+        let settings = RecorderSettings {
+            window: Window::new(Duration::MAX, Duration::MAX),
+            series_max: 100_000,
+        };
+        let recorder = Recorder::new(
+            partition,
+            settings,
+            receiver,
+            Arc::clone(&store) as Arc<_>,
+            Arc::clone(&budget),
+            Arc::clone(&ledger),
+            Arc::clone(&metrics),
+            progress.watch("a recorder"),
+            CancellationToken::new(),
+        );
+        tasks.spawn(recorder.run());
+        tasks.spawn(async move {
+            for batch in queue {
+                // A recorder that is gone shows in the count of what is in Redis.
+                let _ = sender.send(batch).await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn settings(server: &Server) -> Settings {
+    Settings {
+        address: Address::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: server.port,
+        },
+        database: 0,
+        credentials: Credentials::default(),
+        timeouts: Timeouts {
+            connect: TIMEOUT,
+            response: TIMEOUT,
+        },
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        retention: Duration::from_secs(7200),
+        node: "bench".to_owned(),
+    }
+}
