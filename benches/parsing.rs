@@ -1,10 +1,11 @@
-//! From bytes to batches, without a socket: the parser alone, and the sieve with all that it does.
+//! From bytes to batches, without a socket: splitting and parsing alone, and the sieve with all that it does.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use anyhow::ensure;
 use event_data_service::event::Parser;
+use event_data_service::event::datagram::{Piece, pieces};
 use event_data_service::ingest::{ArrivalStamps, Sieve};
 
 use crate::load::{Load, START_NANOS, partitions, sieve_settings};
@@ -50,8 +51,10 @@ fn nanos_per_line(
 
 fn parse(datagrams: &[String]) -> anyhow::Result<()> {
     let mut parser = Parser::new(&sieve_settings().rules);
-    for line in datagrams.iter().flat_map(|datagram| datagram.lines()) {
-        black_box(parser.parse(line.as_bytes())?);
+    for piece in datagrams.iter().flat_map(|d| pieces(d.as_bytes(), false)) {
+        if let Piece::Line(line) = piece {
+            black_box(parser.parse(line)?);
+        }
     }
     Ok(())
 }

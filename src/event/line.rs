@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use super::Rejection;
 use super::scan::{
-    User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted, scan_until,
-    skip_spaces,
+    NAME_ENDS, User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted,
+    scan_until, skip_spaces,
 };
 
 /// One event, borrowed from the input and the parser.
@@ -136,31 +136,36 @@ impl Parser {
         if has_control_character(text) {
             return Err(Rejection::ControlCharacter);
         }
-        let line = text.trim_matches(' ').as_bytes();
+        let text = text.trim_matches(' ');
+        let line = text.as_bytes();
         let tags_end = self.scan_tags(line)?;
         let fields_start = skip_spaces(line, tags_end);
         let (user, fields_end) = self.scan_fields(line, fields_start)?;
-        let timestamp = self.scan_timestamp(&line[skip_spaces(line, fields_end)..])?;
+        // All parts are cut at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
+        let cut = |range| text.get(range).ok_or(Rejection::NotUtf8);
+        let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
+        let timestamp = self.scan_timestamp(cut(skip_spaces(line, fields_end)..line.len())?)?;
         let in_order = self.order_tags(line)?;
 
         let user = match user {
-            User::Literal(range) => &line[range],
-            User::Decoded => &self.user[..],
+            User::Literal(range) => cut(range)?,
+            User::Decoded => utf8(&self.user)?,
         };
         match user.len() {
             0 => return Err(Rejection::UserEmpty),
             bytes if bytes > self.limits.user => return Err(Rejection::UserTooLong),
             _ => {}
         }
-        let series = in_order.map_or(&self.series[..], |range| &line[range]);
+        let series = match in_order {
+            Some(range) => cut(range)?,
+            None => utf8(&self.series)?,
+        };
         if series.len() > self.limits.series {
             return Err(Rejection::SeriesTooLong);
         }
-        // Both are cut from UTF-8 at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
-        let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
         Ok(Line {
-            series: utf8(series)?,
-            user: utf8(user)?,
+            series,
+            user,
             timestamp,
         })
     }
@@ -171,7 +176,7 @@ impl Parser {
         let mut at = 0;
         loop {
             let start = at;
-            let equals = scan_until(line, at, |byte| matches!(byte, b'=' | b',' | b' '))?;
+            let equals = scan_until(line, at, &NAME_ENDS)?;
             if line.get(equals) == Some(&b'=') {
                 at = self.scan_tag(line, start, equals)?;
             } else if start == 0 && equals > 0 {
@@ -207,7 +212,7 @@ impl Parser {
             return Err(Rejection::TagKeyEmpty);
         }
         let value = equals + 1;
-        let end = scan_until(line, value, |byte| matches!(byte, b'=' | b',' | b' '))?;
+        let end = scan_until(line, value, &NAME_ENDS)?;
         if end == value || line.get(end) == Some(&b'=') {
             return Err(Rejection::TagMalformed);
         }
@@ -276,8 +281,7 @@ impl Parser {
         }
         loop {
             let key = at;
-            let equals = scan_until(line, at, |byte| matches!(byte, b'=' | b',' | b' '))
-                .map_err(|_| Rejection::FieldMalformed)?;
+            let equals = scan_until(line, at, &NAME_ENDS).map_err(|_| Rejection::FieldMalformed)?;
             if equals == key || line.get(equals) != Some(&b'=') {
                 return Err(Rejection::FieldMalformed);
             }
@@ -305,16 +309,13 @@ impl Parser {
         user.map(|user| (user, at)).ok_or(Rejection::UserMissing)
     }
 
-    fn scan_timestamp(&self, text: &[u8]) -> Result<Option<i64>, Rejection> {
+    fn scan_timestamp(&self, text: &str) -> Result<Option<i64>, Rejection> {
         if text.is_empty() {
             return Ok(None);
         }
-        let digits = text.strip_prefix(b"-").unwrap_or(text);
-        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(Rejection::TimestampInvalid);
-        }
-        std::str::from_utf8(text)
-            .ok()
+        // Rust's numbers may have a plus sign, and are otherwise as ours.
+        Some(text)
+            .filter(|text| !text.starts_with('+'))
             .and_then(|text| text.parse::<i64>().ok())
             .and_then(|number| number.checked_mul(self.precision.nanos()))
             .map(Some)

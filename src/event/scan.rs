@@ -36,26 +36,39 @@ pub(super) enum User {
     Decoded,
 }
 
-/// The first unescaped byte from `at` on that `ends` accepts, or the end of the line.
-pub(super) fn scan_until(
-    line: &[u8],
-    at: usize,
-    ends: impl Fn(u8) -> bool,
-) -> Result<usize, Rejection> {
-    let mut at = at;
-    while let Some(&byte) = line.get(at) {
-        if byte == b'\\' {
-            match line.get(at + 1) {
-                Some(&next) if is_special(next) => at += 1,
-                Some(_) => {}
-                None => return Err(Rejection::TrailingBackslash),
-            }
-        } else if ends(byte) {
-            break;
-        }
-        at += 1;
+/// The bytes at which a scan has to look twice: one entry for each byte, since a look-up costs less than
+/// four comparisons.
+pub(super) type Stops = [bool; 256];
+
+/// Where a key or a tag value may end.
+pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
+/// Where a bare field value may end.
+static VALUE_ENDS: Stops = stops(b"\\, ");
+
+const fn stops(bytes: &[u8]) -> Stops {
+    let mut stops = [false; 256];
+    let mut index = 0;
+    while index < bytes.len() {
+        stops[bytes[index] as usize] = true;
+        index += 1;
     }
-    Ok(at)
+    stops
+}
+
+/// The first unescaped byte from `at` on that is in `ends`, or the end of the line.
+pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, Rejection> {
+    let mut at = at;
+    loop {
+        match line.get(at) {
+            Some(&byte) if !ends[usize::from(byte)] => at += 1,
+            Some(b'\\') => match line.get(at + 1) {
+                Some(&next) if is_special(next) => at += 2,
+                Some(_) => at += 1,
+                None => return Err(Rejection::TrailingBackslash),
+            },
+            Some(_) | None => return Ok(at),
+        }
+    }
 }
 
 /// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.
@@ -65,7 +78,7 @@ pub(super) fn scan_bare(
     keep: Option<&mut Vec<u8>>,
 ) -> Result<(User, usize), Rejection> {
     // A backslash at the very end stands for itself: nothing follows that it could escape.
-    let end = scan_until(line, start, |byte| matches!(byte, b',' | b' ')).unwrap_or(line.len());
+    let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
     let raw = &line[start..end];
     if raw.is_empty() {
         return Err(if keep.is_some() {
@@ -136,8 +149,9 @@ pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
 
 pub(super) fn has_control_character(text: &str) -> bool {
     // The common case first, in a form that the compiler turns into vector code.
-    let ascii = text.bytes().fold(0_u8, |found, byte| {
-        found | u8::from(byte < 0x20) | u8::from(byte == 0x7f)
-    }) != 0;
-    ascii || (!text.is_ascii() && text.chars().any(char::is_control))
+    let (ascii, beyond) = text.bytes().fold((0_u8, 0_u8), |(ascii, beyond), byte| {
+        let control = u8::from(byte < 0x20) | u8::from(byte == 0x7f);
+        (ascii | control, beyond | u8::from(byte >= 0x80))
+    });
+    ascii != 0 || (beyond != 0 && text.chars().any(char::is_control))
 }

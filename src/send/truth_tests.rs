@@ -1,3 +1,5 @@
+//! Tests of the truth file.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
