@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Flags};
-use crate::{daemon, demo, send};
+use crate::{daemon, demo, quarantine, send};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -32,6 +32,32 @@ enum Command {
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(send::Options),
+    /// Look at counts that the output refused; have them sent again, or drop them
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum QuarantineCommand {
+    /// One line each: minute, series, counts, since when, the first words of the server
+    List(WithFlags<quarantine::List>),
+    /// Everything about each
+    Show(WithFlags<quarantine::Show>),
+    /// Take counts back: any node sends them again, with the value that they had. For when the server will take
+    /// them; those that it refuses are set aside again
+    Retry(WithFlags<quarantine::Change>),
+    /// Print counts, and forget them for good
+    Drop(WithFlags<quarantine::Change>),
+}
+
+/// What a command does, with the configuration of the nodes. `--output stdout:` does without their secrets of
+/// the output.
+#[derive(Debug, Args)]
+struct WithFlags<A: Args> {
+    #[command(flatten)]
+    arguments: A,
+    #[command(flatten)]
+    flags: Flags,
 }
 
 #[derive(Debug, Args)]
@@ -51,12 +77,13 @@ pub fn main() -> ExitCode {
         Command::Run(flags) => run(&flags),
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
+        Command::Quarantine(command) => set_aside(command),
         Command::Send(options) => send::run(&options).map(drop).map_err(Into::into),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let code = if error.is::<ConfigErrors>() {
+            let code = if error.is::<ConfigErrors>() || error.is::<daemon::NothingShared>() {
                 MISUSED
             } else {
                 FAILED
@@ -72,6 +99,20 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let config = Config::load(flags, environment.iter().cloned())?;
     daemon::run(&config, flags, &environment)
+}
+
+fn set_aside(command: QuarantineCommand) -> anyhow::Result<()> {
+    use QuarantineCommand::{Drop, List, Retry, Show};
+    use quarantine::Action;
+
+    let (flags, action) = match command {
+        List(WithFlags { arguments, flags }) => (flags, Action::List(arguments)),
+        Show(WithFlags { arguments, flags }) => (flags, Action::Show(arguments)),
+        Retry(WithFlags { arguments, flags }) => (flags, Action::Retry(arguments)),
+        Drop(WithFlags { arguments, flags }) => (flags, Action::Drop(arguments)),
+    };
+    let config = Config::load(&flags, std::env::vars_os())?;
+    daemon::quarantine(&config, &action)
 }
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {

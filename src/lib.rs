@@ -10,6 +10,7 @@ pub mod flush;
 pub mod http;
 pub mod ingest;
 pub mod output;
+pub mod quarantine;
 pub mod secret;
 pub mod send;
 pub mod store;

@@ -27,6 +27,7 @@ mod contract {
     pub(crate) mod ground;
     pub(crate) mod leases;
     pub(crate) mod names;
+    pub(crate) mod quarantine;
     pub(crate) mod recording;
     pub(crate) mod refused;
 }
@@ -86,6 +87,13 @@ suite! {
     refused:
         counts_set_aside_keep_their_words
         the_room_for_counts_set_aside_is_bounded;
+    quarantine:
+        what_is_set_aside_is_read_in_pages
+        counts_sent_again_come_out_as_they_were
+        counts_sent_again_are_remembered_when_the_store_has_forgotten_them
+        counts_sent_again_under_a_claim_keep_it_open
+        counts_may_be_refused_again
+        only_what_was_seen_is_forgotten;
     names:
         hostile_names_stay_apart
         the_same_minute_of_two_days_does_not_mix

@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["event", "store", "output", "surroundings", "telemetry"],
     ),
     ("http", &["store", "telemetry"]),
+    ("quarantine", &["event", "store"]),
     (
         "daemon",
         &[
@@ -36,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "http",
             "ingest",
             "output",
+            "quarantine",
             "store",
             "surroundings",
             "telemetry",
@@ -45,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "demo",
         &["daemon", "event", "flush", "ingest", "output", "store"],
     ),
-    ("cli", &["config", "daemon", "demo", "send"]),
+    ("cli", &["config", "daemon", "demo", "quarantine", "send"]),
 ];
 
 /// A longer file does two things.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -27,36 +28,48 @@ fn partitions(config: &Config) -> anyhow::Result<Partitions> {
 
 /// The store that the configuration names. Does not connect.
 pub(super) fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let partitions = partitions(config)?;
-    let retention = config.input.max_age.saturating_mul(RETENTION_AGES);
-    let node = config.node.clone();
     match &config.store.url {
         StoreUrl::Memory { memory_max } => Ok(Arc::new(MemoryStore::new(
-            &node,
-            partitions,
-            retention,
+            &config.node,
+            partitions(config)?,
+            retention(config),
             *memory_max,
             system_clock(),
         ))),
-        StoreUrl::Redis(redis) => {
-            let settings = Settings {
-                address: address(&redis.address),
-                database: redis.database,
-                credentials: Credentials {
-                    username: redis.username.clone(),
-                    password: redis.password.clone(),
-                },
-                timeouts: Timeouts {
-                    connect: redis.connect_timeout,
-                    response: redis.response_timeout,
-                },
-                prefix: config.store.prefix.clone(),
-                partitions,
-                retention,
-                node,
-            };
-            Ok(Arc::new(RedisStore::new(&settings)?))
-        }
+        StoreUrl::Redis(redis) => Ok(Arc::new(redis_store(config, redis)?)),
+    }
+}
+
+fn redis_store(config: &Config, redis: &config::Redis) -> anyhow::Result<RedisStore> {
+    let settings = Settings {
+        address: address(&redis.address),
+        database: redis.database,
+        credentials: Credentials {
+            username: redis.username.clone(),
+            password: redis.password.clone(),
+        },
+        timeouts: Timeouts {
+            connect: redis.connect_timeout,
+            response: redis.response_timeout,
+        },
+        prefix: config.store.prefix.clone(),
+        partitions: partitions(config)?,
+        retention: retention(config),
+        node: config.node.clone(),
+    };
+    Ok(RedisStore::new(&settings)?)
+}
+
+fn retention(config: &Config) -> Duration {
+    config.input.max_age.saturating_mul(RETENTION_AGES)
+}
+
+/// What is set aside in the store that the configuration names, and its partitions; `None` where that is this
+/// process' memory. Does not connect.
+pub(super) fn quarantine(config: &Config) -> anyhow::Result<Option<(RedisStore, Partitions)>> {
+    match &config.store.url {
+        StoreUrl::Memory { .. } => Ok(None),
+        StoreUrl::Redis(redis) => Ok(Some((redis_store(config, redis)?, partitions(config)?))),
     }
 }
 

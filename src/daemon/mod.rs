@@ -4,6 +4,7 @@
 
 mod build;
 mod log;
+mod operate;
 mod service;
 mod signals;
 mod systemd;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sd_notify::NotifyState;
 
+pub use self::operate::{NothingShared, quarantine};
 pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
 use self::signals::Request;
 use crate::config::{self, Config, Flags};

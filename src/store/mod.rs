@@ -13,12 +13,14 @@
 //! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
 
 pub mod memory;
+mod quarantine;
 pub mod redis;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// Events of one series in one minute, to be recorded.

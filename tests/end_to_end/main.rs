@@ -15,6 +15,7 @@ mod hostile;
 mod kills;
 mod minutes;
 mod overload;
+mod quarantine;
 mod redis_faults;
 mod seed;
 mod signals;

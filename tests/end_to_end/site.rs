@@ -29,18 +29,30 @@ impl Site {
     }
 
     pub(crate) fn with_redis(redis: RedisServer) -> Self {
-        let server = InfluxServer::start();
+        Self::with(redis, InfluxServer::start())
+    }
+
+    pub(crate) fn with(redis: RedisServer, server: InfluxServer) -> Self {
         let influxdb = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
-        let create = percent_encoded(&format!("CREATE DATABASE {DATABASE}"));
-        let created = post(influxdb, &format!("/query?q={create}"), b"").unwrap();
-        assert_eq!(created.status, 200, "{}", created.body);
         let writes = HttpProxy::start(Some(influxdb));
-        Self {
+        let site = Self {
             redis,
             influxdb,
             _influxdb: server,
             writes,
-        }
+        };
+        site.command(&format!("CREATE DATABASE {DATABASE}"));
+        site
+    }
+
+    /// Has InfluxDB do something, in `InfluxQL`.
+    #[track_caller]
+    pub(crate) fn command(&self, influxql: &str) {
+        let query = percent_encoded(influxql);
+        let path = format!("/query?db={DATABASE}&q={query}");
+        let done = post(self.influxdb, &path, b"").unwrap();
+        let failed = done.body.contains("\"error\"");
+        assert!(done.status == 200 && !failed, "{influxql}: {}", done.body);
     }
 
     /// A node of this site that is not started yet, with these keys over the defaults.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
-use event_data_service::store::{Claim, ClaimRequest, Recording, Store, StoreError, UnsentCounts};
+use event_data_service::store::{
+    Claim, ClaimRequest, Quarantine, Recording, Store, StoreError, UnsentCounts,
+};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -34,7 +36,7 @@ pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 
 /// See the module.
 pub(crate) enum Ground {
-    Memory(Arc<dyn Store>),
+    Memory(Arc<MemoryStore>),
     Redis(RedisServer),
 }
 
@@ -100,8 +102,16 @@ impl Ground {
     /// A node of this name. The memory store has one node only, by whatever name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
-            Self::Memory(store) => Node(Arc::clone(store)),
+            Self::Memory(store) => Node(store.clone()),
             Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
+        }
+    }
+
+    /// What an operator holds.
+    pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::Redis(server) => Arc::new(redis_store(server, "operator")),
         }
     }
 }

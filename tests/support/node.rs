@@ -107,6 +107,11 @@ impl Node {
         self.environment.push((key.to_owned(), value.to_owned()));
     }
 
+    /// The variables set so far.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        self.environment.clone()
+    }
+
     /// Writes the configuration as it is now to its file.
     pub(crate) fn write_config(&self) {
         fs::write(self.config_path(), self.config.to_string()).expect("a file can be written");
@@ -207,7 +212,8 @@ impl Node {
         fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
 
-    fn config_path(&self) -> PathBuf {
+    /// Where its configuration is, once it was written.
+    pub(crate) fn config_path(&self) -> PathBuf {
         self.path("eds.toml")
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::{State, deadline};
-use crate::store::{Claim, Compaction, StoreError, UnsentCounts, UnsentPage};
+use crate::store::{Claim, Compaction, SetAside, StoreError, UnsentCounts, UnsentPage};
 
 /// The counts given at once.
 const UNSENT_PAGE: usize = 500;
@@ -93,16 +93,27 @@ impl State {
         claim: &Claim,
         series: &str,
         words: &str,
+        now_ms: i64,
     ) -> Result<bool, StoreError> {
         let (partition, _) = self.held(claim)?;
+        let mut counts = (0, 0);
         if let Some(state) = partition.minutes.get_mut(&claim.minute) {
             state.unsent.remove(series);
+            counts = state.counts.get(series).copied().unwrap_or_default();
         }
         let entry = (claim.minute, series.to_owned());
         let room =
             partition.set_aside.len() < SET_ASIDE_MAX || partition.set_aside.contains_key(&entry);
         if room {
-            partition.set_aside.insert(entry, words.to_owned());
+            let set_aside = SetAside {
+                minute: claim.minute,
+                series: series.to_owned(),
+                unique: counts.0,
+                cumulative: counts.1,
+                since: now_ms.div_euclid(1000),
+                words: words.to_owned(),
+            };
+            partition.set_aside.insert(entry, set_aside);
         }
         Ok(room)
     }

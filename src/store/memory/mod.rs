@@ -6,6 +6,7 @@
 
 mod claiming;
 mod counting;
+mod quarantine;
 mod recording;
 mod state;
 
@@ -151,7 +152,8 @@ impl Store for MemoryStore {
         series: &str,
         words: &str,
     ) -> Result<bool, StoreError> {
-        self.lock().set_aside(claim, series, words)
+        let now_ms = self.now_ms();
+        self.lock().set_aside(claim, series, words, now_ms)
     }
 
     async fn extend(

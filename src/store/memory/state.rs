@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Backlog, Claim, StoreError};
+use crate::store::{Backlog, Claim, SetAside, StoreError};
 
 /// All that the store knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +31,7 @@ pub struct PartitionState {
     /// What is known of each minute.
     pub minutes: HashMap<Minute, MinuteState>,
     /// The output's words for counts that it refused.
-    pub set_aside: BTreeMap<(Minute, String), String>,
+    pub set_aside: BTreeMap<(Minute, String), SetAside>,
 }
 
 /// A claim as the store sees it.

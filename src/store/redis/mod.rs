@@ -8,6 +8,7 @@ mod fitness;
 mod gateway;
 mod keys;
 mod link;
+mod quarantine;
 mod record;
 mod reply;
 pub mod scripts;

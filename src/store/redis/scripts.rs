@@ -23,6 +23,8 @@ scripts! {
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
     EXTEND, extend_sha1 => "extend.lua";
     SET_ASIDE, set_aside_sha1 => "set_aside.lua";
+    SEND_AGAIN, send_again_sha1 => "send_again.lua";
+    FORGET, forget_sha1 => "forget.lua";
     TRY_PROBE, try_probe_sha1 => "try_probe.lua";
     END_PROBE, end_probe_sha1 => "end_probe.lua";
 }

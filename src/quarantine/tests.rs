@@ -1,0 +1,199 @@
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::event::Batch;
+use crate::store::memory::MemoryStore;
+use crate::store::{ClaimRequest, Recording, Store};
+
+const WORDS: &str =
+    "partial write: max-values-per-tag limit exceeded (2/2): measurement=\"a\" tag=\"b\" dropped=1";
+
+fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::new(4).unwrap())
+}
+
+/// A store in which these series of two minutes are set aside.
+async fn store(series: &[&str]) -> MemoryStore {
+    let clock = Arc::new(|| 1_480_900_000_000_000);
+    let store = MemoryStore::new("n", partitions(), Duration::from_secs(60), u64::MAX, clock);
+    for series in series {
+        let partition = partitions().of(series);
+        for minute in [24_681_278, 24_681_279] {
+            let mut batch = Batch::default();
+            let minute = Minute::from_epoch_minutes(minute).unwrap();
+            assert!(batch.push(minute, series, "u", minute.start_nanos()));
+            let recordings: Vec<_> = batch
+                .groups()
+                .iter()
+                .map(|group| Recording {
+                    minute,
+                    series: &group.series,
+                    new_users: vec!["u"],
+                    occurrences: &group.occurrences,
+                    batch: &batch,
+                })
+                .collect();
+            store.record(partition, &recordings).await.unwrap();
+        }
+    }
+    let request = ClaimRequest {
+        grace: Duration::ZERO,
+        max_hold: Duration::ZERO,
+        lease: Duration::from_secs(9),
+        lapsed_max: 9,
+        finished_max: 9,
+    };
+    for partition in partitions().iter() {
+        for claim in store.claim(partition, &request).await.unwrap() {
+            let lease = request.lease;
+            store.compact(&claim, 99, lease).await.unwrap();
+            for unsent in store.unsent(&claim, 0).await.unwrap().counts {
+                store
+                    .set_aside(&claim, &unsent.series, WORDS)
+                    .await
+                    .unwrap();
+            }
+            assert!(store.acknowledge(&claim, &[], lease).await.unwrap());
+        }
+    }
+    store
+}
+
+/// What comes of an action, and what it says.
+async fn act(store: &MemoryStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let result = run(store, partitions(), &action, &mut out, &mut notes).await;
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (result, text(out), text(notes))
+}
+
+fn list(limit: Option<usize>, json: bool) -> Action {
+    let selection = Selection::default();
+    Action::List(List {
+        selection,
+        limit,
+        json,
+    })
+}
+
+fn change(minute: &[&str], series: &[&str]) -> Change {
+    Change {
+        selection: selection(minute, series),
+        all: minute.is_empty() && series.is_empty(),
+        json: true,
+    }
+}
+
+fn selection(minute: &[&str], series: &[&str]) -> Selection {
+    Selection {
+        minute: minute.iter().map(|it| it.parse().unwrap()).collect(),
+        series: series.iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[tokio::test]
+async fn a_table_has_a_line_each_in_order() {
+    let store = store(&["b=\u{1b}[31m", "a=1"]).await;
+    let (result, out, notes) = act(&store, list(None, false)).await;
+    result.unwrap();
+    let expected = "\
+minute         series       unique  cumulative  since                 words
+20161204:1118  a=1               1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
+20161204:1118  b=\u{fffd}[31m           1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
+20161204:1119  a=1               1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
+20161204:1119  b=\u{fffd}[31m           1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
+";
+    assert_eq!(out, expected);
+    assert_eq!(notes, "");
+
+    let (_, out, notes) = act(&store, list(Some(1), false)).await;
+    assert_eq!(out.lines().count(), 2);
+    assert!(out.contains("20161204:1118  a=1"), "{out}");
+    assert!(notes.starts_with("1 of 4 shown"), "{notes}");
+}
+
+#[tokio::test]
+async fn json_is_an_object_a_line_with_all_there_is() {
+    let store = store(&["a=1"]).await;
+    let (_, out, _) = act(&store, list(None, true)).await;
+    let first: serde_json::Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    let expected = serde_json::json!({
+        "minute": "20161204:1118",
+        "begins": "2016-12-04T18:38:00Z",
+        "series": "a=1",
+        "unique": 1,
+        "cumulative": 1,
+        "since": "2016-12-05T01:06:40Z",
+        "words": WORDS,
+    });
+    assert_eq!(first, expected);
+}
+
+#[tokio::test]
+async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
+    let store = store(&[]).await;
+    let (result, out, notes) = act(&store, list(None, false)).await;
+    result.unwrap();
+    assert_eq!(
+        (out.as_str(), notes.as_str()),
+        ("", "nothing is set aside\n")
+    );
+    for action in [Action::Retry, Action::Drop] {
+        let (result, ..) = act(&store, action(change(&[], &[]))).await;
+        result.unwrap();
+        let (result, ..) = act(&store, action(change(&[], &["a=1"]))).await;
+        assert!(matches!(result, Err(QuarantineError::NothingSelected)));
+    }
+}
+
+#[tokio::test]
+async fn only_what_is_selected_is_shown_and_changed() {
+    let store = store(&["a=1", "b=2"]).await;
+    let show = Show {
+        selection: selection(&["20161204:1119"], &["b=2"]),
+        json: false,
+    };
+    let (result, out, _) = act(&store, Action::Show(show)).await;
+    result.unwrap();
+    assert_eq!(out.matches("series      b=2").count(), 1, "{out}");
+    assert!(out.contains(WORDS) && !out.contains("a=1"), "{out}");
+
+    let (result, out, notes) = act(&store, Action::Drop(change(&["20161204:1118"], &[]))).await;
+    result.unwrap();
+    assert_eq!((out.lines().count(), notes.as_str()), (2, "2 dropped\n"));
+    let (result, out, notes) = act(&store, Action::Retry(change(&[], &["a=1"]))).await;
+    result.unwrap();
+    assert_eq!(out.lines().count(), 1, "{out}");
+    assert!(notes.starts_with("1 taken back"), "{notes}");
+    let (_, out, _) = act(&store, list(None, true)).await;
+    assert_eq!(out.lines().count(), 1);
+    assert!(
+        out.contains("b=2") && out.contains("20161204:1119"),
+        "{out}"
+    );
+}
+
+/// A writer that takes nothing.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_printed_is_not_dropped() {
+    let store = store(&["a=1"]).await;
+    let action = Action::Drop(change(&[], &[]));
+    let result = run(&store, partitions(), &action, &mut Full, &mut io::sink()).await;
+    assert!(matches!(result, Err(QuarantineError::Io(_))));
+    let (_, out, _) = act(&store, list(None, true)).await;
+    assert_eq!(out.lines().count(), 2);
+}

@@ -1,0 +1,139 @@
+//! What is set aside in Redis.
+
+use async_trait::async_trait;
+
+use super::{RedisStore, scripts};
+use crate::event::{Minute, Partition};
+use crate::store::{Quarantine, SetAside, SetAsidePage, StoreError};
+
+/// The counts read at once, roughly.
+const PAGE: usize = 500;
+
+#[async_trait]
+impl Quarantine for RedisStore {
+    async fn set_aside_page(
+        &self,
+        partition: Partition,
+        cursor: u64,
+    ) -> Result<SetAsidePage, StoreError> {
+        let key = &self.keys(partition).quarantine;
+        let (next, entries): (u64, Vec<(String, String)>) = self
+            .drain(partition, async move |connection| {
+                ::redis::cmd("HSCAN")
+                    .arg(key)
+                    .arg(cursor)
+                    .arg("COUNT")
+                    .arg(PAGE)
+                    .query_async(connection)
+                    .await
+            })
+            .await?;
+        let known = entries.iter().filter_map(|(entry, content)| {
+            let parsed = parse(entry, content);
+            if parsed.is_none() {
+                tracing::error!(key, entry, content, "a foreign entry in the quarantine");
+            }
+            parsed
+        });
+        Ok(SetAsidePage {
+            counts: known.collect(),
+            next: (next != 0).then_some(next),
+        })
+    }
+
+    async fn send_again(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &[&str],
+    ) -> Result<u64, StoreError> {
+        let keys = self.keys(partition);
+        let base = keys.minute(minute);
+        let mut script = scripts::SEND_AGAIN.prepare_invoke();
+        script
+            .key(&keys.minutes)
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"));
+        script.key(&keys.quarantine);
+        script
+            .arg(minute.to_string())
+            .arg(minute.epoch_minutes())
+            .arg(series);
+        self.invoke(self.keys(partition).slot, script).await
+    }
+
+    async fn forget(&self, partition: Partition, seen: &[SetAside]) -> Result<u64, StoreError> {
+        let mut script = scripts::FORGET.prepare_invoke();
+        script.key(&self.keys(partition).quarantine);
+        for seen in seen {
+            let (entry, content) = written(seen);
+            script.arg(entry).arg(content);
+        }
+        self.invoke(self.keys(partition).slot, script).await
+    }
+}
+
+/// An entry as `set_aside.lua` writes it: `20161204:1118:<series>` → `unique:cumulative|seconds|server's words`.
+fn parse(entry: &str, content: &str) -> Option<SetAside> {
+    let (date, rest) = entry.split_once(':')?;
+    let (number, series) = rest.split_once(':')?;
+    let mut parts = content.splitn(3, '|');
+    let (unique, cumulative) = parts.next()?.split_once(':')?;
+    let set_aside = SetAside {
+        minute: format!("{date}:{number}").parse().ok()?,
+        series: series.to_owned(),
+        unique: unique.parse().ok()?,
+        cumulative: cumulative.parse().ok()?,
+        since: parts.next()?.parse().ok()?,
+        words: parts.next()?.to_owned(),
+    };
+    // What does not come out again as it went in could be neither sent again nor forgotten.
+    (written(&set_aside) == (entry.to_owned(), content.to_owned())).then_some(set_aside)
+}
+
+fn written(set_aside: &SetAside) -> (String, String) {
+    let SetAside {
+        minute,
+        series,
+        unique,
+        cumulative,
+        since,
+        words,
+    } = set_aside;
+    (
+        format!("{minute}:{series}"),
+        format!("{unique}:{cumulative}|{since}|{words}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_is_written() {
+        let entry = "20161204:1118:a=b:c|d,e=f";
+        let content = "7:12|1480876800|partial write: a | b";
+        let read = parse(entry, content).unwrap();
+        assert_eq!(read.series, "a=b:c|d,e=f");
+        assert_eq!((read.unique, read.cumulative), (7, 12));
+        assert_eq!(read.since, 1_480_876_800);
+        assert_eq!(read.words, "partial write: a | b");
+        assert_eq!(written(&read), (entry.to_owned(), content.to_owned()));
+    }
+
+    #[test]
+    fn what_is_foreign_is_left_alone() {
+        for (entry, content) in [
+            ("20161204:1118", "1:2|3|x"),
+            ("tomorrow:1:a=b", "1:2|3|x"),
+            ("20161204:01118:a=b", "1:2|3|x"),
+            ("20161204:1118:a=b", "1:2|3"),
+            ("20161204:1118:a=b", "1|3|x"),
+            ("20161204:1118:a=b", "01:2|3|x"),
+            ("20161204:1118:a=b", ""),
+        ] {
+            assert_eq!(parse(entry, content), None, "{entry} {content}");
+        }
+    }
+}

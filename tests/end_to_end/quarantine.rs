@@ -1,0 +1,187 @@
+//! Counts that the database refuses are set aside with its words, alone; and come out as they were when it has been
+//! mended.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::influxdb::InfluxServer;
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::node::{Node, eds};
+use crate::support::ports::free_port;
+use crate::support::redis::RedisServer;
+use crate::support::truth::Points;
+
+/// Values of a tag that the database takes: those of [`KNOWN`].
+const VALUES_MAX: usize = 4;
+const KNOWN: [&str; VALUES_MAX] = ["login", "logout", "search", "passing"];
+
+/// A site whose database has room for the values of [`KNOWN`] only.
+pub(crate) fn site(redis: RedisServer) -> Site {
+    Site::with(redis, InfluxServer::start_with_tag_limit(VALUES_MAX))
+}
+
+/// `eds quarantine` with the node's configuration.
+pub(crate) fn quarantine(node: &Node, arguments: &[&str]) -> Output {
+    node.write_config();
+    eds()
+        .arg("quarantine")
+        .args(arguments)
+        .arg("--config")
+        .arg(node.config_path())
+        .envs(node.environment())
+        .output()
+        .expect("the binary starts")
+}
+
+/// The same, which must succeed: what it says on standard output.
+#[track_caller]
+pub(crate) fn answer(node: &Node, arguments: &[&str]) -> String {
+    let output = quarantine(node, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn send(sender: &mut Sender, node: &Node, event_type: &str, minute: i64) {
+    for user in 0..3 {
+        for event in 0..2 {
+            let at = SEED_MINUTE_NS + minute * MINUTE_NS + event;
+            let line = format!("event_type={event_type},product=shop value=user{user} {at}");
+            sender.send(line.as_bytes(), node, &[]);
+        }
+    }
+}
+
+fn without(mut points: Points, event_type: &str) -> Points {
+    let tag = format!("event_type={event_type},");
+    points.retain(|point, _| !point.series.contains(&tag));
+    points
+}
+
+/// Fills the database, and sends a minute in whose batch one series finds no room there.
+pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
+    for event_type in KNOWN {
+        send(sender, node, event_type, 0);
+    }
+    site.wait_exact(&sender.truth.points(), SOON);
+    for event_type in KNOWN {
+        send(sender, node, event_type, 1);
+    }
+    send(sender, node, "poison", 1);
+    site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
+    eventually("the poison is set aside", SOON, || {
+        let set_aside = node.metrics().count("eds_points_set_aside_total");
+        when(set_aside == 2, set_aside)
+    });
+}
+
+/// Makes room in the database. What it must hold when the poison has been sent again.
+pub(crate) fn mend(site: &Site, sender: &Sender) -> Points {
+    site.command(
+        "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 'passing'",
+    );
+    without(sender.truth.points(), "passing")
+}
+
+#[test]
+fn refused_counts_are_set_aside_alone_and_sent_again_when_the_database_is_mended() {
+    let site = site(RedisServer::start(&[]));
+    let node = site.start_node("one", &[]);
+    let mut sender = Sender::paced_by(&node);
+    poison(&site, &node, &mut sender);
+
+    let table = answer(&node, &["list"]);
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 2, "{table}");
+    for word in [
+        "20161204:1119",
+        "event_type=poison,product=shop",
+        "max-values-per-tag",
+    ] {
+        assert!(lines[1].contains(word), "{table}");
+    }
+    let listed = answer(&node, &["list", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).expect("one object on one line");
+    assert_eq!(listed["unique"], 3);
+    assert_eq!(listed["cumulative"], 6);
+    let selection = [
+        "--minute",
+        "20161204:1119",
+        "--series",
+        "event_type=poison,product=shop",
+    ];
+    let shown = answer(&node, &[&["show"], &selection[..]].concat());
+    let words = listed["words"].as_str().expect("the server's words");
+    assert!(
+        words.contains("event_type") && shown.contains(words),
+        "{shown}"
+    );
+
+    // Sent again before it is mended, it is set aside again, and nothing else is harmed.
+    answer(&node, &[&["retry"], &selection[..]].concat());
+    eventually("it is refused again", SOON, || {
+        let set_aside = node.metrics().count("eds_points_set_aside_total");
+        when(set_aside == 4, set_aside)
+    });
+    site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
+
+    let expected = mend(&site, &sender);
+    let answered = answer(&node, &["retry", "--all"]);
+    assert!(answered.contains("event_type=poison"), "{answered}");
+    site.wait_exact(&expected, SOON);
+    assert_eq!(answer(&node, &["list"]), "");
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn what_is_dropped_is_printed_and_gone() {
+    let site = site(RedisServer::start(&[]));
+    let node = site.start_node("one", &[]);
+    let mut sender = Sender::paced_by(&node);
+    poison(&site, &node, &mut sender);
+    let other = quarantine(&node, &["drop", "--minute", "20161204:1118"]);
+    assert_eq!(other.status.code(), Some(1), "nothing of that minute");
+    let dropped = answer(&node, &["drop", "--minute", "20161204:1119"]);
+    for word in ["event_type=poison,product=shop", "max-values-per-tag"] {
+        assert!(dropped.contains(word), "{dropped}");
+    }
+    assert_eq!(answer(&node, &["list"]), "");
+    site.wait_redis_clean();
+}
+
+#[test]
+fn misuse_and_failure_are_told_apart() {
+    let mut node = Node::new("one", &[("store.url", "memory:")]);
+    let output = quarantine(&node, &["list"]);
+    assert_eq!(output.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        words.contains("store.url") && words.contains("memory:"),
+        "{words}"
+    );
+
+    node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
+    for misused in [
+        vec!["retry"],
+        vec!["drop"],
+        vec!["drop", "--all", "--minute", "20161204:1118"],
+        vec!["list", "--minute", "yesterday"],
+        vec![],
+    ] {
+        assert_eq!(
+            quarantine(&node, &misused).status.code(),
+            Some(2),
+            "{misused:?}"
+        );
+    }
+    for failing in [vec!["list"], vec!["retry", "--all"], vec!["drop", "--all"]] {
+        let output = quarantine(&node, &failing);
+        assert_eq!(output.status.code(), Some(1), "{failing:?}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains("store is unavailable"), "{words}");
+    }
+}

@@ -1,0 +1,217 @@
+//! What an operator sees and does of the counts that the output refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use event_data_service::event::{Minute, Partition};
+use event_data_service::store::{Claim, Quarantine, SetAside};
+
+use super::ground::{
+    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, partitions,
+    series_of_one_partition,
+};
+
+const WORDS: &str = "partial write: 100%s | \"é\" {}";
+
+fn minute() -> Minute {
+    Minute::from_epoch_minutes(SEED_MINUTE).unwrap()
+}
+
+/// Everything of a partition, page by page.
+async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<SetAside> {
+    let mut all = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        let page = quarantine.set_aside_page(partition, at).await.unwrap();
+        all.extend(page.counts);
+        cursor = page.next;
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Records one user with two events for each series, and sets the counts aside.
+async fn fill(node: &Node, series: &[String]) -> Claim {
+    let events: Vec<_> = series
+        .iter()
+        .flat_map(|series| [1, 2].map(|at| event(SEED_MINUTE, series, "x", at)))
+        .collect();
+    node.record(&events).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    node.compact(&claim).await;
+    for series in series {
+        assert!(node.0.set_aside(&claim, series, WORDS).await.unwrap());
+    }
+    claim
+}
+
+/// The same, with the minute done.
+async fn fill_and_finish(node: &Node, series: &[String]) -> Partition {
+    let claim = fill(node, series).await;
+    assert!(node.acknowledge(&claim, &[]).await);
+    claim.partition
+}
+
+fn counts(series: &[&str], unique: u64, cumulative: u64) -> Counts {
+    let of = |series: &&str| ((SEED_MINUTE, (*series).to_owned()), (unique, cumulative));
+    series.iter().map(of).collect()
+}
+
+/// Claims one minute, when it was quiet, and finishes it.
+async fn finish_one(node: &Node) -> Counts {
+    let claim = node.claim_one(&AT_ONCE).await;
+    node.finish(&[claim]).await
+}
+
+pub(crate) async fn what_is_set_aside_is_read_in_pages(ground: &Ground) {
+    let node = ground.node("a");
+    let mut series = series_of_one_partition(1234);
+    series.push("a=1:2|3".to_owned());
+    series.retain(|it| partitions().of(it) == partitions().of(&series_of_one_partition(1)[0]));
+    let claim = fill(&node, &series).await;
+    let quarantine = ground.quarantine();
+    let now = chrono::Utc::now().timestamp();
+    let found = read(&*quarantine, claim.partition).await;
+    series.sort();
+    let names: Vec<_> = found.iter().map(|it| it.series.clone()).collect();
+    assert_eq!(names, series);
+    for it in found {
+        assert_eq!((it.minute, it.unique, it.cumulative), (minute(), 1, 2));
+        assert_eq!(it.words, WORDS);
+        assert!((now - 60..=now + 1).contains(&it.since), "{}", it.since);
+    }
+    for partition in partitions().iter().filter(|it| *it != claim.partition) {
+        assert_eq!(read(&*quarantine, partition).await, []);
+    }
+}
+
+pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(3);
+    let partition = fill_and_finish(&node, &series).await;
+    let [first, second, third] = [0, 1, 2].map(|at| series[at].as_str());
+    let quarantine = ground.quarantine();
+    let unknown = quarantine.send_again(partition, minute(), &["never=heard"]);
+    assert_eq!(unknown.await.unwrap(), 0);
+    assert_eq!(node.backlog().await, (0, 0, 3));
+    let wanted = [first, second, "never=heard"];
+    assert_eq!(
+        quarantine
+            .send_again(partition, minute(), &wanted)
+            .await
+            .unwrap(),
+        2
+    );
+    assert_eq!(node.backlog().await, (1, 0, 1));
+    assert_eq!(
+        quarantine
+            .send_again(partition, minute(), &wanted)
+            .await
+            .unwrap(),
+        0,
+        "again"
+    );
+    // An event of the same minute that is late: it does not change what was counted.
+    node.record(&[event(SEED_MINUTE, first, "late", 3)]).await;
+    let other = ground.node("b");
+    assert_eq!(finish_one(&other).await, counts(&[first, second], 1, 2));
+    assert_eq!(node.backlog().await, (0, 0, 1));
+    let left = read(&*quarantine, partition).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].series, third);
+}
+
+pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotten_them(
+    ground: &Ground,
+) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(1);
+    let partition = fill_and_finish(&node, &series).await;
+    tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
+    if let Ground::Redis(server) = ground {
+        let is_counts = |key: &String| key.ends_with(":counts");
+        assert!(!server.keys().iter().any(is_counts), "they are forgotten");
+    }
+    let quarantine = ground.quarantine();
+    let names = [series[0].as_str()];
+    assert_eq!(
+        quarantine
+            .send_again(partition, minute(), &names)
+            .await
+            .unwrap(),
+        1
+    );
+    // Long after; and a late event must not be counted as if it were the first.
+    tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
+    node.record(&[event(SEED_MINUTE, &series[0], "late", 3)])
+        .await;
+    assert_eq!(finish_one(&node).await, counts(&names, 1, 2));
+    assert_eq!(node.backlog().await, (0, 0, 0));
+    if let Ground::Redis(server) = ground {
+        for key in server.keys().iter().filter(|key| key.ends_with(":counts")) {
+            assert!(server.query::<i64>(&["PTTL", key]) > 0, "they expire again");
+        }
+    }
+}
+
+pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    let claim = fill(&node, &series).await;
+    let quarantine = ground.quarantine();
+    let names = [series[1].as_str()];
+    let again = quarantine.send_again(claim.partition, minute(), &names);
+    assert_eq!(again.await.unwrap(), 1);
+    // Nobody else takes the minute meanwhile, and its holder cannot end the claim without them.
+    assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
+    assert!(!node.acknowledge(&claim, &[]).await);
+    let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);
+    assert_eq!(node.unsent(&claim).await, unsent);
+    assert!(node.acknowledge(&claim, &names).await);
+    assert_eq!(node.backlog().await, (0, 0, 1));
+}
+
+pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(1);
+    let partition = fill_and_finish(&node, &series).await;
+    let quarantine = ground.quarantine();
+    let names = [series[0].as_str()];
+    assert_eq!(
+        quarantine
+            .send_again(partition, minute(), &names)
+            .await
+            .unwrap(),
+        1
+    );
+    let claim = node.claim_one(&AT_ONCE).await;
+    assert!(
+        node.0
+            .set_aside(&claim, names[0], "no, again")
+            .await
+            .unwrap()
+    );
+    assert!(node.acknowledge(&claim, &[]).await);
+    let kept = read(&*quarantine, partition).await;
+    assert_eq!(kept.len(), 1);
+    assert_eq!((kept[0].unique, kept[0].cumulative), (1, 2));
+    assert_eq!(kept[0].words, "no, again");
+}
+
+pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(3);
+    let partition = fill_and_finish(&node, &series).await;
+    let quarantine = ground.quarantine();
+    let mut seen = read(&*quarantine, partition).await;
+    seen[1].words.push_str(", or so");
+    assert_eq!(quarantine.forget(partition, &seen).await.unwrap(), 2);
+    let left = read(&*quarantine, partition).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].series, seen[1].series);
+    assert_eq!(quarantine.forget(partition, &left).await.unwrap(), 1);
+    assert_eq!(quarantine.forget(partition, &left).await.unwrap(), 0);
+    assert_eq!(node.claim(&AT_ONCE).await, [], "nothing to send");
+    assert_eq!(node.backlog().await, (0, 0, 0));
+}
