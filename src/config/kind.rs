@@ -89,6 +89,11 @@ pub(super) fn text(kind: Kind, raw: &Raw) -> Result<String, String> {
                 ));
             }
         }
+        Kind::SecretText { .. } => {
+            if text.contains(char::is_control) {
+                return Err("holds control characters; leave them out".to_owned());
+            }
+        }
         _ => {
             if text.contains(char::is_control) {
                 return Err(format!("{text:?} holds control characters; leave them out"));

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::keys::{KEYS, Key};
 use super::kind::Kind;
 use super::problem::Problem;
-use super::{environment, file};
+use super::{environment, file, url};
 
 /// The file that is read when `--config` names none. It may be missing.
 pub const DEFAULT_FILE: &str = "/etc/eds/eds.toml";
 
 /// The flags of `eds run` and `eds check`, as they were typed.
-#[derive(Debug, Clone, Default, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 pub struct Flags {
     /// Configuration file [default: /etc/eds/eds.toml, if it exists]
     #[arg(long, value_name = "FILE")]
@@ -33,6 +33,21 @@ pub struct Flags {
     /// TCP address of health and metrics; empty for none
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
+}
+
+/// A password in a URL is refused in a flag; that does not keep it from being typed.
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |url: &Option<String>| url.as_deref().map(url::shown);
+        f.debug_struct("Flags")
+            .field("config", &self.config)
+            .field("node", &self.node)
+            .field("listen", &self.listen)
+            .field("store", &shown(&self.store))
+            .field("output", &shown(&self.output))
+            .field("http", &self.http)
+            .finish()
+    }
 }
 
 /// Where a value came from.
@@ -65,8 +80,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value as a source has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A value as a source has it. Without `Debug`, since only its key tells whether it is a secret.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Raw {
     One(String),
     List(Vec<String>),
@@ -103,13 +118,23 @@ impl Raw {
 }
 
 /// The value in force for one key.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Setting {
     pub(super) key: &'static Key,
     pub(super) raw: Raw,
     pub(super) origin: Origin,
     /// The source that should have given the value gave something that is none, and was told so.
     pub(super) unsound: bool,
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the value: it may be a secret. `Effective::to_toml` shows what may be shown.
+        f.debug_struct("Setting")
+            .field("key", &self.key.path())
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The values in force, one for each key and in the order of the table.

@@ -1,0 +1,352 @@
+//! No secret leaves a node by any way but the one it is for: not by logs, answers, listings, help or errors, and not
+//! by the `Debug` of what holds it.
+
+use std::fs;
+use std::num::NonZeroU16;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use event_data_service::config::{self, Config, Flags};
+use event_data_service::event::Partitions;
+use event_data_service::output::influxdb::{self, InfluxDb};
+use event_data_service::secret::Secret;
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+use tempfile::TempDir;
+
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
+use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::node::{Node, eds};
+use crate::support::ports::free_port;
+use crate::support::redis::RedisServer;
+
+/// In every secret of these tests, and nowhere else. Without characters that a URL would escape.
+const MARK: &str = "hUsHhUsH";
+/// What the database knows; it must not be seen either.
+const OTHER_MARK: &str = ADMIN_PASSWORD;
+
+fn secret(what: &str) -> String {
+    format!("{MARK}-{what}")
+}
+
+#[track_caller]
+fn assert_hidden(what: &str, text: &str) {
+    for mark in [MARK, OTHER_MARK, "correct%20horse", "correct+horse"] {
+        if let Some(line) = text.lines().find(|line| line.contains(mark)) {
+            panic!("{what} shows a secret: {line}");
+        }
+    }
+}
+
+#[track_caller]
+fn assert_output_hidden(what: &str, output: &Output) {
+    assert_hidden(what, &String::from_utf8_lossy(&output.stdout));
+    assert_hidden(what, &String::from_utf8_lossy(&output.stderr));
+}
+
+/// All that a node has said, and all that it answers.
+fn assert_node_hidden(node: &Node) {
+    for path in ["/metrics", "/healthz", "/readyz", "/nothing"] {
+        if let Ok(answer) = node.get(path) {
+            assert_hidden(path, &answer.body);
+        }
+    }
+    let (stdout, log) = (node.stdout(), node.log());
+    assert!(!log.is_empty());
+    assert_hidden("the log", &log);
+    assert_hidden("standard output", &stdout);
+}
+
+/// What else the binary says with the same configuration.
+fn assert_commands_hidden(node: &Node) {
+    node.write_config();
+    for arguments in [
+        &["check"][..],
+        &["check", "--explain"],
+        &["run", "--help"],
+        &["quarantine", "list"],
+        &["quarantine", "retry", "--all"],
+        &["quarantine", "retry", "--help"],
+        &["send", "--help"],
+    ] {
+        let mut command = eds();
+        command.args(arguments).envs(node.environment());
+        if arguments[0] != "send" {
+            command.arg("--config").arg(node.config_path());
+        }
+        let output = command.output().expect("the binary starts");
+        assert_output_hidden(&format!("{arguments:?}"), &output);
+    }
+}
+
+fn redis() -> RedisServer {
+    let password = format!(">{}", secret("redis"));
+    RedisServer::start_asked_by(
+        "admin",
+        "admin",
+        &[
+            "--user", "admin", "on", ">admin", "~*", "+@all", "--user", "eds", "on", &password,
+            "~*", "+@all", "--user", "default", "off",
+        ],
+    )
+}
+
+fn through_a_minute(node: &Node) {
+    let mut sender = Sender::paced_by(node);
+    let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
+    sender.send(line.as_bytes(), node, &[]);
+    sender.wait_received(node);
+}
+
+#[test]
+fn nothing_is_shown_while_all_works() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let influxdb = runtime.block_on(async {
+        let influxdb = InfluxServer::start_with_auth().await;
+        influxdb.query("", "CREATE DATABASE eds").await;
+        influxdb
+    });
+    let redis = redis();
+    let directory = tempfile::tempdir().unwrap();
+    let password_file = directory.path().join("password");
+    fs::write(&password_file, ADMIN_PASSWORD).unwrap();
+    for format in ["text", "json"] {
+        let mut node = Node::new(
+            "one",
+            &[
+                ("log.level", "trace"),
+                ("log.format", format),
+                ("store.url", &redis.url()),
+                ("store.username", "eds"),
+                ("output.url", &influxdb.url()),
+                ("output.api", "v1"),
+                ("output.database", "eds"),
+                ("output.username", ADMIN),
+                ("output.password_file", &password_file.display().to_string()),
+            ],
+        );
+        node.set_environment("EDS_STORE__PASSWORD", &secret("redis"));
+        node.launch();
+        node.wait_ready();
+        through_a_minute(&node);
+        if format == "text" {
+            eventually("it is written", SOON, || {
+                let sent = node.metrics().count("eds_points_sent_total");
+                when(sent == 2, sent)
+            });
+        }
+        assert_node_hidden(&node);
+        assert_commands_hidden(&node);
+        node.signal("HUP");
+        assert!(node.terminate().success());
+        assert_node_hidden(&node);
+    }
+}
+
+#[test]
+fn nothing_is_shown_while_nothing_works() {
+    let redis = redis();
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let in_url = |scheme: &str, host: &str| format!("{scheme}://eds:{}@{host}", secret("url"));
+    let output_v2 = [
+        ("output.url".to_owned(), format!("http://{nobody}")),
+        ("output.org".to_owned(), "o".to_owned()),
+        ("output.bucket".to_owned(), "b".to_owned()),
+    ];
+    for (store, refused) in [
+        (in_url("redis", &nobody), false),
+        (in_url("rediss", &nobody), false),
+        // Somebody is there, and does not accept the password.
+        (in_url("redis", &redis.address().to_string()), true),
+    ] {
+        let mut node = Node::new("one", &[("log.level", "trace"), ("store.url", &store)]);
+        for (key, value) in &output_v2 {
+            node.set(key, value);
+        }
+        node.set_environment("EDS_OUTPUT__TOKEN", &secret("token"));
+        node.launch();
+        if refused {
+            let status = node.wait_for_exit(SOON);
+            assert_eq!(status.code(), Some(1));
+            assert!(node.log().contains("store.password_file"), "{}", node.log());
+        } else {
+            eventually("it starts", SOON, || {
+                let log = node.log();
+                when(log.contains("the store is not there yet"), log)
+            });
+            through_a_minute(&node);
+        }
+        assert_node_hidden(&node);
+        assert_commands_hidden(&node);
+    }
+    // The same for an output that does not accept the password, or is away.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let influxdb = runtime.block_on(InfluxServer::start_with_auth());
+    let there = influxdb.url().replace("http://", "");
+    for host in [there, nobody] {
+        let keys = [
+            ("log.level", "trace"),
+            ("output.url", &in_url("http", &host)),
+            ("output.api", "v1"),
+            ("output.database", "eds"),
+        ];
+        let node = Node::start("one", &keys);
+        through_a_minute(&node);
+        eventually("a write fails", SOON, || {
+            let failures = node.metrics().count("eds_write_failures_total");
+            when(failures > 0, failures)
+        });
+        assert_node_hidden(&node);
+        assert_commands_hidden(&node);
+    }
+}
+
+/// `eds check` with this file, these variables and flags; it must find mistakes.
+#[track_caller]
+fn assert_mistake_hidden(text: &str, variables: &[(&str, &str)], flags: &[&str]) {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("eds.toml");
+    fs::write(&file, text).unwrap();
+    for verb in ["check", "run"] {
+        let mut command: Command = eds();
+        command.arg(verb).arg("--config").arg(&file).args(flags);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text} {variables:?}");
+        assert_output_hidden(text, &output);
+    }
+}
+
+#[test]
+fn no_mistake_shows_a_secret() {
+    let [one, two] = ["one", "two"].map(secret);
+    let in_file = [
+        format!("[store]\npassword = \"{one}\"\n"),
+        format!("[output]\ntoken = \"{one}\"\n"),
+        format!("[store]\nurl = \"redis://u:{one}@h:port\"\n"),
+        format!("[store]\nurl = \"redis://u:{one}#{two}@h\"\n"),
+        format!("[store]\nurl = \"radis://u:{one}@h\"\n"),
+        format!("[store]\nurl = \"redis://u:{one}@h/x\"\n"),
+        format!("[output]\nurl = \"http://u:{one}@h:8086?p={two}\"\n"),
+        format!("[output]\nurl = \"u:{one}@h\"\n"),
+        format!("[store]\nurl = \"redis://u:{one}@h\"\npassword_file = \"/does/not/exist\"\n"),
+        format!("[store]\npassword = \"{one}\n"),
+        format!("[store]\npasword = \"{one}\"\n"),
+        format!("pass = \"{one}\"\n"),
+        format!("[store]\npassword = [\"{one}\"]\n"),
+    ];
+    for text in &in_file {
+        assert_mistake_hidden(text, &[], &[]);
+    }
+    let url = format!("redis://u:{one}@h");
+    assert_mistake_hidden("", &[], &["--store", &url]);
+    assert_mistake_hidden("", &[], &["--output", &url]);
+    assert_mistake_hidden("", &[("EDS_STORE__PASWORD", &one)], &[]);
+    let twice = [
+        ("EDS_STORE__PASSWORD", one.as_str()),
+        ("EDS_STORE__URL", &url),
+    ];
+    assert_mistake_hidden("", &twice, &[]);
+    let controlled = format!("{one}\n{two}");
+    let broken = [
+        ("EDS_STORE__PASSWORD", controlled.as_str()),
+        ("EDS_STORE__URL", "redis://h"),
+    ];
+    assert_mistake_hidden("", &broken, &[]);
+}
+
+#[test]
+fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+    let key_pem = made.signing_key.serialize_pem();
+    let key_line = key_pem.lines().nth(1).expect("a line of base64").to_owned();
+    fs::write(path("cert"), made.cert.pem()).unwrap();
+    fs::write(path("key"), &key_pem).unwrap();
+    fs::write(path("token"), secret("token")).unwrap();
+    let text = format!(
+        "[store]\nurl = \"rediss://u:{}@h\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n[output]\nurl = \"https://h\"\n\
+         org = \"o\"\nbucket = \"b\"\ntoken_file = \"{}\"\n",
+        secret("url"),
+        path("cert"),
+        path("key"),
+        path("token")
+    );
+    fs::write(path("eds.toml"), text).unwrap();
+    let mut flags = Flags {
+        config: Some(path("eds.toml").into()),
+        ..Flags::default()
+    };
+    let (config, effective) = config::load(&flags, []).unwrap();
+    flags.store = Some(format!("redis://u:{}@h", secret("flag")));
+    let refused = Config::load(&flags, []).unwrap_err();
+
+    let credentials = Credentials {
+        username: Some("u".to_owned()),
+        password: Some(Secret::new(&secret("store"))),
+    };
+    let pem = |name| fs::read(path(name)).unwrap();
+    let settings = Settings {
+        address: Address::Tls {
+            host: "h".to_owned(),
+            port: 1,
+            certificates: Tls {
+                ca: Some(pem("cert")),
+                client: Some((pem("cert"), pem("key"))),
+            },
+        },
+        database: 0,
+        credentials,
+        timeouts: Timeouts {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(1),
+        },
+        prefix: "eds".to_owned(),
+        partitions: Partitions::new(NonZeroU16::MIN),
+        retention: Duration::from_secs(60),
+        node: "n".to_owned(),
+    };
+    let store = RedisStore::new(&settings).unwrap();
+    let output = |url: &str, api| influxdb::Settings {
+        url: url.to_owned(),
+        api,
+        timeout: Duration::from_secs(1),
+        ca_file: None,
+        batch_lines: 2,
+    };
+    let v1 = influxdb::Api::V1 {
+        database: "d".to_owned(),
+        username: Some("u".to_owned()),
+        password: Some(Secret::new(&secret("v1"))),
+    };
+    let v2 = influxdb::Api::V2 {
+        org: "o".to_owned(),
+        bucket: "b".to_owned(),
+        token: Some(Secret::new(&secret("v2"))),
+    };
+    let outputs = [
+        output("http://h", v1),
+        output("http://h", v2.clone()),
+        output("https://h", v2),
+    ];
+    let mut shown = vec![
+        format!("{config:?} {effective:?} {flags:?} {refused:?}"),
+        format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
+    ];
+    for settings in outputs {
+        shown.push(format!(
+            "{settings:?} {:?}",
+            InfluxDb::new(&settings).unwrap()
+        ));
+    }
+    // As text, and as the numbers of its bytes.
+    let bytes = format!("{:?}", &key_line.as_bytes()[..8]);
+    for text in &shown {
+        assert_hidden("Debug", text);
+        assert!(!text.contains(&key_line), "the private key is shown");
+        assert!(
+            !text.contains(bytes.trim_matches(['[', ']'])),
+            "the private key is shown"
+        );
+    }
+}
