@@ -3,6 +3,7 @@
 //! The only place where every concrete type meets.
 
 mod build;
+mod exposure;
 mod log;
 mod operate;
 mod service;
@@ -69,6 +70,7 @@ async fn start(config: &Config) -> anyhow::Result<Service> {
         output = output.describe(),
         "started"
     );
+    exposure::warn(config);
     match store.check().await {
         Ok(()) => {}
         Err(error @ StoreError::Refused { .. }) => {

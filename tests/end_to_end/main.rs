@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acl;
 mod away;
 mod demo;
 mod hostile;
@@ -17,8 +18,10 @@ mod minutes;
 mod overload;
 mod quarantine;
 mod redis_faults;
+mod secrets;
 mod seed;
 mod signals;
 mod site;
 mod support_itself;
+mod tls;
 mod two_nodes;

@@ -14,6 +14,8 @@ use super::process::{self, signal};
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     arguments: Vec<String>,
+    /// As whom the test's own questions are asked: nothing, or `name:password@`.
+    asker: String,
     address: SocketAddr,
     directory: TempDir,
     child: Option<Child>,
@@ -29,6 +31,15 @@ impl RedisServer {
         server
     }
 
+    /// The same with `user` lines that shut the default user out. The test asks as this user, whom the lines
+    /// make.
+    pub(crate) fn start_asked_by(name: &str, password: &str, arguments: &[&str]) -> Self {
+        let mut server = Self::down(arguments);
+        server.asker = format!("{name}:{password}@");
+        server.restart();
+        server
+    }
+
     /// The same, without waiting.
     pub(crate) fn launch(arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
@@ -40,6 +51,7 @@ impl RedisServer {
     pub(crate) fn down(arguments: &[&str]) -> Self {
         Self {
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            asker: String::new(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())),
             directory: TempDir::new().expect("a temporary directory"),
             child: None,
@@ -72,13 +84,17 @@ impl RedisServer {
 
     fn wait_ready(&self) {
         eventually("Redis answers", SOON, || {
-            let client = redis::Client::open(self.url())?;
+            let client = redis::Client::open(self.asker_url())?;
             redis::cmd("PING").query::<String>(&mut client.get_connection()?)
         });
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    fn asker_url(&self) -> String {
+        format!("redis://{}{}", self.asker, self.address)
     }
 
     pub(crate) fn url(&self) -> String {
@@ -95,7 +111,7 @@ impl RedisServer {
     }
 
     pub(crate) fn connection(&self) -> redis::Connection {
-        let client = redis::Client::open(self.url()).expect("a URL of Redis");
+        let client = redis::Client::open(self.asker_url()).expect("a URL of Redis");
         client.get_connection().expect("Redis takes a connection")
     }
 

@@ -13,6 +13,7 @@ mod record;
 mod reply;
 pub mod scripts;
 mod settings;
+mod tls;
 mod topology;
 
 use std::time::Duration;

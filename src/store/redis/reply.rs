@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use super::tls;
 use crate::store::StoreError;
 
 /// What a script answers whose user lacks a right; a code of its own it has only in later versions.
@@ -34,6 +35,12 @@ pub(super) fn store_error(error: &RedisError) -> StoreError {
         return StoreError::Refused {
             reason: format!("the Redis user may not do what is needed ({words})"),
             mend: "grant it the commands of config/redis-acl.conf".to_owned(),
+        };
+    }
+    if let Some(mend) = tls::mend(error) {
+        return StoreError::Refused {
+            reason: format!("there is no trust between this node and Redis ({words})"),
+            mend: mend.to_owned(),
         };
     }
     StoreError::Unavailable(words)

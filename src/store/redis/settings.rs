@@ -132,7 +132,8 @@ impl Settings {
     /// A client for a server that keeps the sets. Does not connect.
     pub(super) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         let mut server = RedisConnectionInfo::default()
-            .set_lib_name("eds", env!("CARGO_PKG_VERSION"))
+            // It would need leave for CLIENT, which can also pause the server and end connections.
+            .set_skip_set_lib_name()
             .set_db(i64::from(self.database));
         if let Some(username) = &self.credentials.username {
             server = server.set_username(username);

@@ -1,0 +1,126 @@
+//! The service under the Redis user of `config/redis-acl.conf`: it may do all that it does, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::quarantine::{answer, mend, poison, site};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::Mode;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::redis::RedisServer;
+
+/// The word whose SHA-256 is in the file.
+const PASSWORD: &str = "change-me";
+
+/// What the file grants: the commands with a plus.
+fn granted(file: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(file).expect("the file is there");
+    let user = text
+        .lines()
+        .find(|line| line.starts_with("user eds "))
+        .expect("the user eds");
+    user.split(' ')
+        .filter_map(|word| word.strip_prefix('+'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The commands that Redis has carried out, scripts included.
+fn carried_out(redis: &RedisServer) -> BTreeSet<String> {
+    let stats: String = redis.query(&["INFO", "commandstats"]);
+    stats
+        .lines()
+        .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
+        .filter(|(_, calls)| !calls.starts_with("0,"))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+#[test]
+fn the_shipped_acl_is_enough_and_no_more_than_that() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/redis-acl.conf");
+    let include = file.display().to_string();
+    let arguments = [
+        "--include",
+        &include,
+        "--user",
+        "admin",
+        "on",
+        ">admin",
+        "~*",
+        "&*",
+        "+@all",
+    ];
+    let mut site = site(RedisServer::start_asked_by("admin", "admin", &arguments));
+    let mut node = site.node("one", &[("store.username", "eds"), ("flush.grace", "1s")]);
+    node.set("store.url", &format!("{}/1", site.redis.url()));
+    node.set_environment("EDS_STORE__PASSWORD", PASSWORD);
+    node.launch();
+    node.wait_ready();
+    let mut sender = Sender::paced_by(&node);
+
+    // Two minutes, one with a count that is set aside, looked at and sent again; one with one that is dropped.
+    poison(&site, &node, &mut sender);
+    assert_eq!(answer(&node, &["list"]).lines().count(), 2);
+    let mut expected = mend(&site, &sender);
+    answer(&node, &["retry", "--all"]);
+    site.wait_exact(&expected, SOON);
+
+    // A late event.
+    let late = format!(
+        "event_type=login,product=shop value=late {}",
+        SEED_MINUTE_NS + 9
+    );
+    sender.send_unrecorded(late.as_bytes(), &node, &[]);
+    eventually("it is late", SOON, || {
+        let late = node.metrics().count("eds_events_late_total");
+        when(late == 1, late)
+    });
+
+    // An output that is away, and is probed until it is back; minutes that fill while others close.
+    site.writes.set(Mode::Answer(503));
+    let load = Load {
+        seed: seed(),
+        minutes_ns: (2..6)
+            .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
+            .collect(),
+        events: 2000,
+        series: 1,
+        users: 50,
+    };
+    let mut expectation = Sender::paced_by(&node);
+    for datagram in load.datagrams() {
+        let datagram = String::from_utf8(datagram).expect("UTF-8");
+        let known = datagram.replace(
+            "event_type=type0,product=product0",
+            "event_type=login,product=shop",
+        );
+        expectation.send(known.as_bytes(), &node, &[]);
+    }
+    eventually("writes fail again and again", SOON, || {
+        let failures = node.metrics().count("eds_write_failures_total");
+        when(failures >= 3, failures)
+    });
+    site.writes.set(Mode::Pass);
+    expected.extend(expectation.truth.points());
+    site.wait_exact(&expected, SOON);
+
+    // One more that is refused, and dropped.
+    for event_type in ["search", "poison2"] {
+        let at = SEED_MINUTE_NS + 7 * MINUTE_NS;
+        let line = format!("event_type={event_type},product=shop value=ann {at}");
+        expectation.send(line.as_bytes(), &node, &[]);
+    }
+    eventually("it is set aside", SOON, || {
+        let set_aside = node.metrics().count("eds_points_set_aside_total");
+        when(set_aside == 4, set_aside)
+    });
+    answer(&node, &["drop", "--all"]);
+    assert!(node.terminate().success());
+
+    let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);
+    assert!(refused.is_empty(), "Redis refused: {refused:?}");
+    let (granted, carried_out) = (granted(&file), carried_out(&site.redis));
+    let unused: Vec<_> = granted.difference(&carried_out).collect();
+    assert!(unused.is_empty(), "granted, but never used: {unused:?}");
+}

@@ -1,0 +1,244 @@
+//! TLS to Redis and InfluxDB, through the real binary: who is trusted, who is not, and what is said of it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::ports::free_port;
+use crate::support::redis::RedisServer;
+use crate::support::tls::TlsForwarder;
+
+/// An authority, and files of what it vouches for.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    directory: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        // Its own name: a certificate whose issuer has the same name as itself would be taken for self-signed.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(directory.path().join("ca.pem"), certificate.pem()).unwrap();
+        Self {
+            issuer: Issuer::new(params, key),
+            directory,
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        let path: PathBuf = self.directory.path().join(name);
+        path.display().to_string()
+    }
+
+    fn ca(&self) -> String {
+        self.file("ca.pem")
+    }
+
+    /// A certificate for this name or address, and its key.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = (
+            self.file(&format!("{name}.pem")),
+            self.file(&format!("{name}.key")),
+        );
+        fs::write(&files.0, certificate.pem()).unwrap();
+        fs::write(&files.1, key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+/// A Redis with TLS beside the plain port that the test itself uses, and its URL.
+fn redis_with_tls(authority: &Authority, name: &str, clients: &str) -> (RedisServer, String) {
+    let (certificate, key) = authority.issue(name);
+    let port = free_port().to_string();
+    let server = RedisServer::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &authority.ca(),
+        "--tls-auth-clients",
+        clients,
+    ]);
+    (server, format!("rediss://127.0.0.1:{port}"))
+}
+
+/// The node must end with exit code 1, and say these words.
+#[track_caller]
+fn assert_refused(keys: &[(&str, &str)], words: &[&str]) {
+    let mut node = Node::new("refused", keys);
+    node.launch();
+    let status = node.wait_for_exit(SOON);
+    assert_eq!(status.code(), Some(1));
+    let log = node.log();
+    for word in words {
+        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+    }
+}
+
+/// The node must say what to mend. It may learn it only after a while: the server ends the connection with its
+/// alert, and a node that writes at the same moment sees just the end.
+#[track_caller]
+fn assert_told(keys: &[(&str, &str)]) {
+    let mut node = Node::new("told", keys);
+    node.launch();
+    eventually("the log says what to mend", SOON, || {
+        let log = node.log();
+        let told = log.contains("store.cert_file and store.key_file");
+        when(told, log)
+    });
+}
+
+#[test]
+fn the_whole_way_is_encrypted_and_both_sides_of_redis_show_certificates() {
+    let authority = Authority::new();
+    let (redis, url) = redis_with_tls(&authority, "127.0.0.1", "yes");
+    let site = Site::with_redis(redis);
+    let (certificate, key) = authority.issue("eds");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let influxdb = site.writes.address().port();
+    let front = runtime.block_on(TlsForwarder::start(influxdb, &["127.0.0.1"]));
+    let front_ca = front.ca_file().display().to_string();
+    let node = site.start_node(
+        "one",
+        &[
+            ("store.url", &url),
+            ("store.ca_file", &authority.ca()),
+            ("store.cert_file", &certificate),
+            ("store.key_file", &key),
+            ("output.url", &front.url()),
+            ("output.ca_file", &front_ca),
+        ],
+    );
+    let mut sender = Sender::paced_by(&node);
+    let load = Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS],
+        events: 3000,
+        series: 20,
+        users: 100,
+    };
+    for datagram in load.datagrams() {
+        sender.send(&datagram, &node, &[]);
+    }
+    site.wait_exact(&sender.truth.points(), SOON);
+    assert!(!node.log().contains("not encrypted"), "{}", node.log());
+}
+
+#[test]
+fn a_redis_of_another_authority_or_name_is_refused() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (_redis, url) = redis_with_tls(&authority, "127.0.0.1", "no");
+    let words = ["certificate", "store.ca_file"];
+    assert_refused(
+        &[("store.url", &url), ("store.ca_file", &stranger.ca())],
+        &words,
+    );
+    assert_refused(&[("store.url", &url)], &words);
+    let (_redis, url) = redis_with_tls(&authority, "redis.example", "no");
+    assert_refused(
+        &[("store.url", &url), ("store.ca_file", &authority.ca())],
+        &words,
+    );
+}
+
+#[test]
+fn a_redis_that_asks_for_a_certificate_gets_the_right_one_or_says_so() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (_redis, url) = redis_with_tls(&authority, "127.0.0.1", "yes");
+    let ca = authority.ca();
+    let keys = [("store.url", url.as_str()), ("store.ca_file", &ca)];
+    assert_told(&keys);
+    let (certificate, key) = stranger.issue("eds");
+    let own = [
+        ("store.cert_file", certificate.as_str()),
+        ("store.key_file", &key),
+    ];
+    assert_told(&[&keys[..], &own].concat());
+}
+
+#[test]
+fn nothing_is_written_to_an_influxdb_of_another_authority() {
+    let site = Site::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let influxdb = site.writes.address().port();
+    let front = runtime.block_on(TlsForwarder::start(influxdb, &["127.0.0.1"]));
+    let stranger = Authority::new();
+    let mut node = site.node(
+        "one",
+        &[
+            ("output.url", &front.url()),
+            ("output.ca_file", &stranger.ca()),
+        ],
+    );
+    node.launch();
+    node.wait_ready();
+    let mut sender = Sender::paced_by(&node);
+    let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
+    sender.send(line.as_bytes(), &node, &[]);
+    eventually("the log says what to mend", SOON, || {
+        let log = node.log();
+        let told = log
+            .lines()
+            .any(|line| line.contains("ERROR") && line.contains("output.ca_file"));
+        when(told, log)
+    });
+    assert!(site.writes.writes().is_empty());
+    // Mended, it is all there.
+    assert!(node.terminate().success());
+    node.set("output.ca_file", &front.ca_file().display().to_string());
+    node.launch();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), SOON);
+}
+
+#[test]
+fn plain_text_that_leaves_the_host_is_warned_of() {
+    // Addresses for documentation: nobody answers there.
+    let mut node = Node::new(
+        "one",
+        &[
+            ("store.url", "redis://192.0.2.1:6379"),
+            ("output.url", "http://192.0.2.1:8086"),
+            ("output.api", "v1"),
+            ("output.database", "eds"),
+        ],
+    );
+    node.launch();
+    eventually("both are warned of", SOON, || {
+        let log = node.log();
+        let warned = |key: &str| {
+            let words = format!("{key} is not encrypted");
+            log.lines()
+                .any(|line| line.contains("WARN") && line.contains(&words))
+        };
+        when(warned("store.url") && warned("output.url"), log.clone())
+    });
+    let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut node = Node::new("two", &[("store.url", &format!("redis://{local}"))]);
+    node.launch();
+    eventually("it has started", SOON, || {
+        let log = node.log();
+        when(log.contains("the store is not there yet"), log)
+    });
+    assert!(!node.log().contains("not encrypted"), "{}", node.log());
+}
