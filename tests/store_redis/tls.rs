@@ -93,8 +93,8 @@ fn trusting(authority: &Authority) -> Tls {
 }
 
 #[track_caller]
-fn assert_unavailable(result: Result<(), StoreError>, words: &[&str]) {
-    let Err(StoreError::Unavailable(text)) = result else {
+fn assert_not_trusted(result: Result<(), StoreError>, words: &[&str]) {
+    let Err(StoreError::Refused { reason: text, .. }) = result else {
         panic!("{result:?}");
     };
     assert!(words.iter().any(|word| text.contains(word)), "{text}");
@@ -115,15 +115,15 @@ async fn servers_that_cannot_prove_who_they_are_are_refused() {
     let server = TlsServer::start(&authority, HOST, "no");
     let stranger = trusting(&Authority::new());
     let unknown = ["UnknownIssuer", "BadSignature"];
-    assert_unavailable(store(&server.settings(stranger)).check().await, &unknown);
+    assert_not_trusted(store(&server.settings(stranger)).check().await, &unknown);
     let system = Tls::default();
-    assert_unavailable(store(&server.settings(system)).check().await, &unknown);
+    assert_not_trusted(store(&server.settings(system)).check().await, &unknown);
 
     let elsewhere = TlsServer::start(&authority, "redis.example", "no");
     let check = store(&elsewhere.settings(trusting(&authority)))
         .check()
         .await;
-    assert_unavailable(check, &["NotValidForName", "not valid for name"]);
+    assert_not_trusted(check, &["NotValidForName", "not valid for name"]);
 }
 
 #[tokio::test]
