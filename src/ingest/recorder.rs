@@ -206,8 +206,14 @@ impl Recorder {
     /// Records the parts in one transaction, and does not come back before it is done or given up.
     async fn record_parts(&mut self, batch: &Batch, mut parts: Vec<Part<'_>>, origin: Origin) {
         let mut failures = 0_u32;
-        while !parts.is_empty() {
+        loop {
             self.heartbeat.beat();
+            // A batch may have waited long behind the one before it, or for the store: the counts that its events
+            // must meet are not kept for ever.
+            self.reject_what_is_too_old(&mut parts, origin);
+            if parts.is_empty() {
+                return;
+            }
             let generation = self.store.generation(self.partition);
             self.remembered.belongs_to(generation);
             let recordings: Vec<_> = parts
@@ -245,7 +251,6 @@ impl Recorder {
                         () = tokio::time::sleep(pause) => {}
                         () = self.abandon.cancelled() => return self.give_up(&parts, origin),
                     }
-                    self.reject_what_is_too_old(&mut parts, origin);
                 }
             }
         }
