@@ -1,0 +1,200 @@
+//! Many schedules of several nodes on virtual time, with faults at every step: nothing is lost, no point has two
+//! values, and every number is exact.
+//!
+//! A seed makes a schedule: events, faults, clocks, settings. The real sieve, recorders and workers run over the memory
+//! store, and an independent model judges each of their steps. `SIMULATION_SCHEDULES` says how many
+//! schedules, `SIMULATION_SEED` the first.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+#[path = "simulation"]
+mod simulation {
+    pub(crate) mod call;
+    pub(crate) mod dice;
+    pub(crate) mod event;
+    pub(crate) mod faulty_store;
+    pub(crate) mod hasty_output;
+    pub(crate) mod life;
+    pub(crate) mod listener;
+    pub(crate) mod mutants;
+    pub(crate) mod node;
+    pub(crate) mod oracle;
+    pub(crate) mod plan;
+    pub(crate) mod schedule;
+    pub(crate) mod script;
+    pub(crate) mod scripted_output;
+    pub(crate) mod world;
+}
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use simulation::event::SECOND;
+use simulation::mutants::Mutant;
+use simulation::plan::Plan;
+use simulation::schedule::{play, play_plan};
+use simulation::script::Outage;
+
+/// The schedules of a run, unless `SIMULATION_SCHEDULES` says otherwise.
+const SCHEDULES: u64 = 4000;
+/// The last steps that are shown of a schedule that fails, unless `SIMULATION_STEPS` says otherwise.
+const STEPS_SHOWN: u64 = 60;
+
+fn number_from(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(value) => value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} is {value:?}, which is no number")),
+        Err(_) => default,
+    }
+}
+
+/// Says what is wrong with the schedule of a seed, and how to see it again.
+fn report(seed: u64, violation: &str) -> String {
+    let trace = play(seed, None, true).trace;
+    let steps = number_from("SIMULATION_STEPS", STEPS_SHOWN);
+    let shown = trace.len().saturating_sub(usize::try_from(steps).unwrap());
+    format!(
+        "seed {seed}: {violation}\n{}\nagain: SIMULATION_SEED={seed} SIMULATION_SCHEDULES=1 cargo test --test \
+         simulation every_schedule\n",
+        trace[shown..].join("\n")
+    )
+}
+
+#[test]
+fn every_schedule_is_exact() {
+    let first = number_from("SIMULATION_SEED", 1);
+    let schedules = number_from("SIMULATION_SCHEDULES", SCHEDULES);
+    println!("schedules: {schedules}, seeds from {first} on");
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(None::<(u64, String)>);
+    let began = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while failed.lock().unwrap().is_none() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + schedules {
+                        break;
+                    }
+                    if let Err(violation) = play(seed, None, false).verdict {
+                        *failed.lock().unwrap() = Some((seed, violation));
+                    }
+                }
+            });
+        }
+    });
+    if let Some((seed, violation)) = failed.into_inner().unwrap() {
+        panic!("{}", report(seed, &violation));
+    }
+    let millis = u64::try_from(began.elapsed().as_millis()).unwrap();
+    println!("{} schedules a second", 1000 * schedules / millis.max(1));
+}
+
+#[test]
+fn a_seed_gives_the_same_steps_again() {
+    for seed in 1..=20 {
+        let [first, second] = [(); 2].map(|()| play(seed, None, true).trace);
+        assert!(first.len() > 30, "seed {seed} does next to nothing");
+        for (step, (one, other)) in first.iter().zip(&second).enumerate() {
+            assert_eq!(one, other, "step {step} of seed {seed}");
+        }
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}
+
+/// An event waits behind another one, in a node that is cut off, for longer than the counts of its minute are kept.
+/// Recorded then, it would be counted once more, alone, and replace the right number.
+#[test]
+fn an_event_that_waited_too_long_is_not_counted_again() {
+    let mut plan = Plan::quiet(190 * SECOND);
+    plan.store_outages.push(Outage {
+        node: Some(1),
+        from: 60 * SECOND,
+        to: 180 * SECOND,
+    });
+    plan.deliver(0, 19, 1, 19);
+    plan.deliver(1, 75, 2, 81);
+    plan.deliver(1, 78, 3, 19);
+    let outcome = play_plan(plan, 1, None, true);
+    let trace = outcome.trace.join("\n");
+    assert_eq!(outcome.verdict, Ok(()), "{trace}");
+}
+
+/// Plays schedules of a mutant until one fails, which must be within so many, and for one of these reasons.
+fn caught(mutant: Mutant, within: u64, reasons: &[&str]) {
+    let fails = |seed| Some((seed, play(seed, Some(mutant), false).verdict.err()?));
+    let found = (1..=within).find_map(fails);
+    let (seed, violation) = found.unwrap_or_else(|| panic!("{mutant:?} is not caught"));
+    println!("{mutant:?} is caught by seed {seed}: {violation}");
+    assert!(
+        reasons.iter().any(|reason| violation.contains(reason)),
+        "{mutant:?} failed for another reason: {violation}"
+    );
+}
+
+macro_rules! mutants {
+    ($($name:ident: $mutant:ident within $within:literal, $($reason:literal)|+;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                caught(Mutant::$mutant, $within, &[$($reason),+]);
+            }
+        )*
+    };
+}
+
+mutants! {
+    a_pop_without_a_lease_is_caught: NoLease within 50, "still not done";
+    an_acknowledgement_before_the_write_is_caught: AcknowledgeFirst within 50, "before it was written";
+    a_missing_token_check_is_caught: NoTokenCheck within 50, "a stale token";
+    counts_that_are_overwritten_are_caught: Overwrite within 50, "the compaction of" | "the counts of";
+    minutes_without_their_date_are_caught: NoDate within 50, "has something to do, and no claim" | "the sets of" | "is not from an event";
+    a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock within 50, "before its end" | "although";
+    a_minute_closed_too_soon_is_caught: TooSoon within 50, "before its end";
+}
+
+/// Words of the trace, for what a schedule must reach now and then. A fault that never happens proves nothing.
+const REACHED: &[(&str, &str)] = &[
+    ("a claim that was taken over", "taken_over: true"),
+    ("a claim that was lost", "Err(ClaimLost)"),
+    ("the death of a node before an effect", "DiesBefore"),
+    ("the death of a node after an effect", "DiesAfter"),
+    (
+        "a call that is carried out after its answer",
+        ", long ago: ",
+    ),
+    ("a call that is carried out twice", "Twice"),
+    ("a lost answer", "AnswerLost"),
+    ("a sleep", "sleeps for"),
+    ("a node that is stopped in order", "is stopped"),
+    ("a write that hangs", "Hangs"),
+    ("a write of which a part is taken", "Part("),
+    ("a write that arrives late", "a late write arrives"),
+    ("counts that are set aside", "SetAside("),
+    ("a late event", "counted: 0, late: 1,"),
+    ("a turn to probe", "TryProbe("),
+    ("a minute of the third of December", "Minute(24680159)"),
+    ("the first minute of the fourth", "Minute(24680160)"),
+    ("the same minute of the day before", "Minute(24678720)"),
+    ("an event that a node refuses", " refuses Delivery"),
+];
+
+#[test]
+fn the_schedules_reach_what_they_are_for() {
+    let traces: Vec<String> = (1..=150)
+        .map(|seed| play(seed, None, true).trace.join("\n"))
+        .collect();
+    for (what, words) in REACHED {
+        let reached = traces.iter().filter(|trace| trace.contains(words)).count();
+        println!("{reached:>4} of {} schedules reach {what}", traces.len());
+        assert!(reached > 0, "no schedule reaches {what}");
+    }
+}

@@ -1,0 +1,229 @@
+//! Calls of the store as things: so that one can be carried out later than it was made, twice, or never heard of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute, Partition};
+use event_data_service::store::memory::State;
+use event_data_service::store::{
+    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+};
+
+use super::event::{Event, series_number, user_number};
+use super::oracle::Verdict;
+use super::world::World;
+
+/// A call with all that it says.
+#[derive(Debug, Clone)]
+pub(crate) enum Call {
+    Record(Partition, Arc<Parcel>),
+    Claim(Partition, ClaimRequest),
+    Compact(Claim, usize, Duration),
+    Unsent(Claim, u64),
+    Acknowledge(Claim, Vec<String>, Duration),
+    SetAside(Claim, String, String),
+    Extend(Partition, Vec<Claim>, Duration),
+    TryProbe(Duration),
+    EndProbe,
+    Backlog(Partition),
+}
+
+/// What a call gave.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Nothing,
+    Claims(Vec<Claim>),
+    Compaction(Compaction),
+    Page(UnsentPage),
+    Yes(bool),
+    Held(usize),
+    Backlog(Backlog),
+}
+
+/// Recordings on their way.
+pub(crate) struct Parcel {
+    batch: Batch,
+    /// The users of each group of the batch that the store may not know.
+    new_users: Vec<Vec<String>>,
+    pub(crate) events: Vec<Event>,
+}
+
+impl std::fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, new {:?}", self.events, self.new_users)
+    }
+}
+
+impl Parcel {
+    pub(crate) fn new(recordings: &[Recording<'_>]) -> Self {
+        let mut batch = Batch::default();
+        let mut new_users: Vec<Vec<String>> = Vec::new();
+        let mut events = Vec::new();
+        for recording in recordings {
+            for occurrence in recording.occurrences {
+                let user = recording.batch.user(occurrence);
+                assert!(batch.push(
+                    recording.minute,
+                    recording.series,
+                    user,
+                    occurrence.timestamp
+                ));
+                let event = Event {
+                    series: series_number(recording.series),
+                    user: user_number(user),
+                    at: occurrence.timestamp,
+                };
+                assert_eq!(
+                    Some(recording.minute),
+                    Minute::from_epoch_minutes(event.minute())
+                );
+                events.push(event);
+            }
+            new_users.push(
+                recording
+                    .new_users
+                    .iter()
+                    .map(|&user| user.into())
+                    .collect(),
+            );
+        }
+        Self {
+            batch,
+            new_users,
+            events,
+        }
+    }
+
+    fn recordings(&self) -> Vec<Recording<'_>> {
+        let groups = self.batch.groups().iter().zip(&self.new_users);
+        groups
+            .map(|(group, users)| Recording {
+                minute: group.minute,
+                series: &group.series,
+                new_users: users.iter().map(String::as_str).collect(),
+                occurrences: &group.occurrences,
+                batch: &self.batch,
+            })
+            .collect()
+    }
+}
+
+impl Call {
+    /// Carries the call out and tells the model, in one step of the store.
+    pub(crate) async fn carry_out(
+        &self,
+        world: &World,
+        store: &dyn Store,
+    ) -> Result<Answer, StoreError> {
+        let stale = self.is_stale(world);
+        let before = stale.then(|| world.store.look(|state| state.clone()));
+        let answer = self.ask(store).await;
+        let verdict = world.store.look(|state| match &before {
+            Some(before) => self.changed_nothing(&answer, before, state),
+            None => self.tell(world, &answer, state),
+        });
+        world.judge(verdict);
+        answer
+    }
+
+    async fn ask(&self, store: &dyn Store) -> Result<Answer, StoreError> {
+        Ok(match self {
+            Self::Record(partition, parcel) => {
+                store.record(*partition, &parcel.recordings()).await?;
+                Answer::Nothing
+            }
+            Self::Claim(partition, request) => {
+                Answer::Claims(store.claim(*partition, request).await?)
+            }
+            Self::Compact(claim, series_max, lease) => {
+                Answer::Compaction(store.compact(claim, *series_max, *lease).await?)
+            }
+            Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),
+            Self::Acknowledge(claim, series, lease) => {
+                let series: Vec<&str> = series.iter().map(String::as_str).collect();
+                Answer::Yes(store.acknowledge(claim, &series, *lease).await?)
+            }
+            Self::SetAside(claim, series, words) => {
+                Answer::Yes(store.set_aside(claim, series, words).await?)
+            }
+            Self::Extend(partition, claims, lease) => {
+                let claims: Vec<&Claim> = claims.iter().collect();
+                Answer::Held(store.extend(*partition, &claims, *lease).await?)
+            }
+            Self::TryProbe(lease) => Answer::Yes(store.try_probe(*lease).await?),
+            Self::EndProbe => {
+                store.end_probe().await?;
+                Answer::Nothing
+            }
+            Self::Backlog(partition) => Answer::Backlog(store.backlog(*partition).await?),
+        })
+    }
+
+    /// Whether it changes what a claim is held for.
+    pub(crate) const fn is_of_a_claim(&self) -> bool {
+        matches!(
+            self,
+            Self::Compact(..) | Self::Acknowledge(..) | Self::SetAside(..) | Self::Extend(..)
+        )
+    }
+
+    /// Whether it changes a claim that is not its caller's any more.
+    fn is_stale(&self, world: &World) -> bool {
+        match self {
+            Self::Compact(claim, ..) | Self::Acknowledge(claim, ..) | Self::SetAside(claim, ..) => {
+                !world.oracle().is_current(claim)
+            }
+            Self::Extend(_, claims, _) => {
+                let oracle = world.oracle();
+                !claims.iter().any(|claim| oracle.is_current(claim))
+            }
+            _ => false,
+        }
+    }
+
+    fn changed_nothing(
+        &self,
+        answer: &Result<Answer, StoreError>,
+        before: &State,
+        after: &State,
+    ) -> Verdict {
+        let refused = matches!(answer, Err(StoreError::ClaimLost) | Ok(Answer::Held(0)));
+        if refused && before == after {
+            Ok(())
+        } else {
+            Err(format!("a stale token was good for {self:?}: {answer:?}"))
+        }
+    }
+
+    fn tell(&self, world: &World, answer: &Result<Answer, StoreError>, state: &State) -> Verdict {
+        let now_ms = world.time.now_ms();
+        let deadline = |lease: &Duration| now_ms + i64::try_from(lease.as_millis()).unwrap();
+        let mut oracle = world.oracle();
+        match (self, answer) {
+            (Self::Record(partition, parcel), Ok(_)) => {
+                oracle.recorded(partition.index(), &parcel.events, now_ms, state)
+            }
+            (Self::Claim(partition, request), Ok(Answer::Claims(claims))) => {
+                oracle.claimed(partition.index(), request, claims, now_ms, state)
+            }
+            (Self::Compact(claim, _, lease), Ok(Answer::Compaction(done))) => {
+                oracle.compacted(claim, *done, (now_ms, deadline(lease)), state)
+            }
+            (Self::Acknowledge(claim, series, lease), Ok(Answer::Yes(done))) => {
+                let series: Vec<u8> = series.iter().map(|series| series_number(series)).collect();
+                let times = (now_ms, deadline(lease));
+                oracle.acknowledged(claim, &series, *done, times, state)
+            }
+            (Self::SetAside(claim, series, _), Ok(Answer::Yes(true))) => {
+                oracle.set_aside(claim, series_number(series), now_ms, state)
+            }
+            (Self::Extend(_, claims, lease), Ok(Answer::Held(held))) => {
+                oracle.extended(claims, deadline(lease), *held)
+            }
+            (Self::Unsent(..) | Self::TryProbe(_) | Self::EndProbe | Self::Backlog(_), Ok(_)) => {
+                Ok(())
+            }
+            (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Events as the model knows them: numbers, and their names on the wire.
+
+/// A second in nanoseconds.
+pub(crate) const SECOND: i64 = 1_000_000_000;
+/// A minute in nanoseconds.
+pub(crate) const MINUTE: i64 = 60 * SECOND;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Event {
+    pub(crate) series: u8,
+    pub(crate) user: u8,
+    /// Nanoseconds since the epoch.
+    pub(crate) at: i64,
+}
+
+impl Event {
+    pub(crate) const fn minute(self) -> i64 {
+        self.at.div_euclid(MINUTE)
+    }
+}
+
+/// All series.
+const SERIES: [&str; 4] = [
+    "kind=x,series=0",
+    "kind=x,series=1",
+    "kind=x,series=2",
+    "kind=x,series=3",
+];
+
+pub(crate) fn series_name(series: u8) -> &'static str {
+    SERIES[usize::from(series)]
+}
+
+pub(crate) fn series_number(name: &str) -> u8 {
+    let number = SERIES.iter().position(|known| *known == name);
+    let number = number.unwrap_or_else(|| panic!("{name:?} was never sent"));
+    u8::try_from(number).unwrap()
+}
+
+pub(crate) fn user_name(user: u8) -> String {
+    format!("user{user}")
+}
+
+pub(crate) fn user_number(name: &str) -> u8 {
+    let number = name.strip_prefix("user").and_then(|rest| rest.parse().ok());
+    number.unwrap_or_else(|| panic!("{name:?} was never sent"))
+}

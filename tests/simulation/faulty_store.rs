@@ -1,0 +1,255 @@
+//! The store as one life of a node sees it: it can be slow or away, lose an answer, do a thing late or twice, and
+//! the node can die or sleep at any call, before it has effect or after.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::Partition;
+use event_data_service::store::{
+    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+};
+
+use super::call::{Answer, Call, Parcel};
+use super::life::Life;
+use super::world::World;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FaultyStore {
+    pub(crate) world: Arc<World>,
+    pub(crate) life: Arc<Life>,
+    /// The store without faults, or a mutant.
+    pub(crate) inner: Arc<dyn Store>,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Fine,
+    Slow(Duration, Duration),
+    Fails,
+    Full,
+    AnswerLost,
+    /// The caller gives up; it is carried out all the same, later.
+    Late(Duration, Duration),
+    Twice,
+    DiesBefore,
+    DiesAfter,
+    SleepsBefore(Duration),
+    SleepsAfter(Duration),
+}
+
+impl FaultyStore {
+    fn fate(&self, call: &Call) -> Fate {
+        let plan = &self.world.plan;
+        if self.world.is_calm() {
+            return Fate::Fine;
+        }
+        let dice = &mut *self.world.dice();
+        let lease = i64::try_from(plan.flush.lease.as_millis()).unwrap();
+        if self.world.is_away(&plan.store_outages, self.life.node) {
+            return dice.pick(&[Fate::Fails, Fate::Fails, Fate::AnswerLost]);
+        }
+        // Most calls only look whether there is something to do; those that do it are worth more trouble.
+        let weight = if call.is_of_a_claim() { 4 } else { 1 };
+        if !dice.per_mille(weight * plan.store_faults) {
+            return Fate::Fine;
+        }
+        let sleep_min = dice.pick(&[0, lease]);
+        match dice.below(16) {
+            0 => Fate::DiesBefore,
+            1 => Fate::DiesAfter,
+            2 => Fate::SleepsBefore(dice.millis(sleep_min, 2 * lease)),
+            3 => Fate::SleepsAfter(dice.millis(sleep_min, 2 * lease)),
+            4 | 5 => Fate::Fails,
+            6 => Fate::Full,
+            7 | 8 => Fate::AnswerLost,
+            9 | 10 => Fate::Late(dice.millis(0, 3000), dice.millis(0, 20_000)),
+            11 => Fate::Twice,
+            _ => Fate::Slow(dice.millis(0, 3000), dice.millis(0, 3000)),
+        }
+    }
+
+    async fn make(&self, call: Call) -> Result<Answer, StoreError> {
+        self.life.audit().await;
+        let fate = self.fate(&call);
+        let number = self.life.number;
+        match (&call, fate) {
+            (Call::Backlog(_), Fate::Fine) => {}
+            _ => self
+                .world
+                .note(|| format!("life {number}: {call:?} {fate:?}")),
+        }
+        let answer = self.undergo(&call, fate).await;
+        if answer.is_err() && !self.world.is_calm() && self.world.dice().one_in(2) {
+            self.life.reconnect();
+        }
+        match (&call, &answer) {
+            (Call::Backlog(_), Ok(_)) => {}
+            _ => self.world.note(|| format!("life {number}: = {answer:?}")),
+        }
+        if let (Call::Record(_, parcel), Ok(_)) = (&call, &answer) {
+            let totals = self.life.ledger.totals();
+            let verdict = self
+                .world
+                .oracle()
+                .confirmed(number, &parcel.events, &totals);
+            self.world.judge(verdict);
+        }
+        answer
+    }
+
+    async fn undergo(&self, call: &Call, fate: Fate) -> Result<Answer, StoreError> {
+        let unavailable = || Err(StoreError::Unavailable(format!("{fate:?}")));
+        match fate {
+            Fate::Fine => self.carry_out(call).await,
+            Fate::Slow(there, back) => {
+                tokio::time::sleep(there).await;
+                let answer = self.carry_out(call).await;
+                tokio::time::sleep(back).await;
+                answer
+            }
+            Fate::Fails => unavailable(),
+            Fate::Full => Err(StoreError::Full("as planned".to_owned())),
+            Fate::AnswerLost => {
+                let _ = self.carry_out(call).await;
+                unavailable()
+            }
+            Fate::Late(patience, delay) => {
+                let (world, inner) = (Arc::clone(&self.world), Arc::clone(&self.inner));
+                let (call, number) = (call.clone(), self.life.number);
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let answer = call.carry_out(&world, &*inner).await;
+                    world.note(|| format!("life {number}, long ago: {call:?} = {answer:?}"));
+                });
+                tokio::time::sleep(patience).await;
+                unavailable()
+            }
+            Fate::Twice => {
+                let _ = self.carry_out(call).await;
+                self.carry_out(call).await
+            }
+            Fate::DiesBefore => self.life.die().await,
+            Fate::DiesAfter => {
+                let _ = self.carry_out(call).await;
+                self.life.die().await
+            }
+            Fate::SleepsBefore(span) => {
+                self.life.sleep(span).await;
+                self.carry_out(call).await
+            }
+            Fate::SleepsAfter(span) => {
+                let answer = self.carry_out(call).await;
+                self.life.sleep(span).await;
+                answer
+            }
+        }
+    }
+
+    async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
+        call.carry_out(&self.world, &*self.inner).await
+    }
+}
+
+/// Makes the call, and takes its answer out of its kind.
+macro_rules! answer {
+    ($self:ident, $call:expr, $kind:pat => $value:expr) => {
+        match $self.make($call).await? {
+            $kind => Ok($value),
+            other => panic!("{other:?} is no answer to this call"),
+        }
+    };
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn generation(&self, _partition: Partition) -> u64 {
+        self.life.generation()
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        let parcel = Arc::new(Parcel::new(recordings));
+        answer!(self, Call::Record(partition, parcel), Answer::Nothing => ())
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claim>, StoreError> {
+        answer!(self, Call::Claim(partition, *request), Answer::Claims(claims) => claims)
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError> {
+        // Smaller steps than the worker asks for, so that more can happen between two of them.
+        let series_max = series_max.min(self.world.plan.compact_series);
+        let call = Call::Compact(claim.clone(), series_max, lease);
+        answer!(self, call, Answer::Compaction(done) => done)
+    }
+
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+        answer!(self, Call::Unsent(claim.clone(), cursor), Answer::Page(page) => page)
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let series = series.iter().map(ToString::to_string).collect();
+        let call = Call::Acknowledge(claim.clone(), series, lease);
+        answer!(self, call, Answer::Yes(done) => done)
+    }
+
+    async fn set_aside(
+        &self,
+        claim: &Claim,
+        series: &str,
+        words: &str,
+    ) -> Result<bool, StoreError> {
+        let call = Call::SetAside(claim.clone(), series.to_owned(), words.to_owned());
+        answer!(self, call, Answer::Yes(kept) => kept)
+    }
+
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        let claims = claims.iter().map(|&claim| claim.clone()).collect();
+        answer!(self, Call::Extend(partition, claims, lease), Answer::Held(held) => held)
+    }
+
+    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
+        answer!(self, Call::TryProbe(lease), Answer::Yes(turn) => turn)
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        answer!(self, Call::EndProbe, Answer::Nothing => ())
+    }
+
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
+        answer!(self, Call::Backlog(partition), Answer::Backlog(backlog) => backlog)
+    }
+
+    fn describe(&self) -> String {
+        format!("the store as life {} sees it", self.life.number)
+    }
+}

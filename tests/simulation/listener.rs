@@ -1,0 +1,145 @@
+//! Stands for the listener, whose socket no virtual time moves: from what reaches a node to batches, by the real
+//! sieve.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use event_data_service::event::{Batch, LineLimits, LineRules, Precision};
+use event_data_service::ingest::{QueueLimits, Sieve, SieveSettings};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::life::Life;
+use super::node::window;
+use super::oracle::Arrival;
+use super::script::Delivery;
+use super::world::World;
+
+/// Takes in what reaches a node until its life is stopped, and hands over what is open then.
+pub(crate) async fn listen(
+    world: &World,
+    life: &Life,
+    inbox: &Mutex<VecDeque<Delivery>>,
+    recorders: Vec<mpsc::Sender<Batch>>,
+) {
+    let mut intake = Intake {
+        sieve: Sieve::new(&sieve_settings(world), Arc::default()),
+        life,
+        world,
+        queued: 0,
+    };
+    let mut sweep: Option<Instant> = None;
+    while !life.stop.is_cancelled() {
+        let next = inbox.lock().unwrap().front().map(|next| next.after);
+        let next = next.map(|after| world.time.instant(after));
+        let far = Instant::now() + Duration::from_secs(86_400);
+        let wake = next.unwrap_or(far).min(sweep.unwrap_or(far));
+        tokio::select! {
+            biased;
+            () = life.stop.cancelled() => {}
+            () = tokio::time::sleep_until(wake) => {}
+        }
+        while let Some(delivery) = due(world, inbox) {
+            intake.take(&delivery);
+        }
+        if sweep.is_some_and(|at| at <= Instant::now()) {
+            sweep = None;
+            intake.hand_over(&recorders);
+        }
+        if sweep.is_none() && intake.has_open() {
+            sweep = Some(Instant::now() + world.plan.linger);
+        }
+    }
+    for partition in world.partitions().iter() {
+        let batch = std::mem::take(intake.sieve.open(partition));
+        if !batch.is_empty() {
+            recorders[partition.index()].send(batch).await.unwrap();
+        }
+    }
+}
+
+/// What has arrived and was not read.
+fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
+    let now = world.time.after();
+    let mut inbox = inbox.lock().unwrap();
+    let due = inbox.front().is_some_and(|next| next.after <= now);
+    if due { inbox.pop_front() } else { None }
+}
+
+/// What a listener has open.
+struct Intake<'a> {
+    sieve: Sieve,
+    life: &'a Life,
+    world: &'a World,
+    /// The events in the node, as the sieve was last told.
+    queued: u64,
+}
+
+impl Intake<'_> {
+    fn take(&mut self, delivery: &Delivery) {
+        let now = self.life.now();
+        self.sieve.datagram(delivery.line().as_bytes(), false, now);
+        let intake = self.sieve.take_intake();
+        let totals = self.life.ledger.take_in(&intake);
+        self.sieve.told(totals);
+        let arrival = Arrival {
+            event: delivery.event,
+            stamped: delivery.stamped,
+            now,
+            max_age: i64::try_from(self.world.plan.max_age.as_nanos()).unwrap(),
+            queue_events: self.world.plan.queue_events,
+            queued: self.queued,
+        };
+        self.queued = totals.queued;
+        let number = self.life.number;
+        let taken = intake.queued == 1;
+        self.world.note(|| {
+            format!(
+                "life {number} {} {delivery:?}",
+                if taken { "takes" } else { "refuses" }
+            )
+        });
+        let verdict = self.world.oracle().arrived(number, &arrival, taken);
+        self.world.judge(verdict);
+    }
+
+    fn has_open(&mut self) -> bool {
+        let mut partitions = self.world.partitions().iter();
+        partitions.any(|partition| !self.sieve.open(partition).is_empty())
+    }
+
+    fn hand_over(&mut self, recorders: &[mpsc::Sender<Batch>]) {
+        for partition in self.world.partitions().iter() {
+            let batch = self.sieve.open(partition);
+            if batch.is_empty() {
+                continue;
+            }
+            if let Ok(permit) = recorders[partition.index()].try_reserve() {
+                permit.send(std::mem::take(batch));
+            }
+        }
+    }
+}
+
+fn sieve_settings(world: &World) -> SieveSettings {
+    SieveSettings {
+        rules: LineRules {
+            user_field: "value".to_owned(),
+            precision: Precision::Nanoseconds,
+            measurement_tag: None,
+            limits: LineLimits {
+                line: 1024,
+                series: 256,
+                tag: 64,
+                user: 64,
+            },
+        },
+        window: window(world.plan.max_age),
+        partitions: world.partitions(),
+        limits: QueueLimits {
+            events: world.plan.queue_events,
+            bytes: u64::MAX,
+        },
+    }
+}

@@ -1,0 +1,236 @@
+//! The service with one protection taken out: what the simulation must catch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::{Minute, Partition};
+use event_data_service::output::Output;
+use event_data_service::store::memory::MemoryStore;
+use event_data_service::store::{
+    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+};
+
+use super::event::MINUTE;
+use super::faulty_store::FaultyStore;
+use super::hasty_output::HastyOutput;
+use super::life::Life;
+use super::scripted_output::ScriptedOutput;
+use super::world::World;
+
+/// A rule that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// A minute is popped for good: no lease lets another node take it over.
+    NoLease,
+    /// Counts are acknowledged before they are written.
+    AcknowledgeFirst,
+    /// Whoever comes with a claim of a minute that is claimed may change it.
+    NoTokenCheck,
+    /// Counts that are there are overwritten.
+    Overwrite,
+    /// Minutes are named by the time of day alone.
+    NoDate,
+    /// A minute is over when it is by the node's clock.
+    NodeClock,
+    /// A minute is closed before its end.
+    TooSoon,
+}
+
+/// The store of a life, without faults.
+pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<dyn Store> {
+    let ahead = match mutant {
+        Some(Mutant::NodeClock) => world.plan.skews[life.node],
+        Some(Mutant::TooSoon) => MINUTE / 4,
+        _ => 0,
+    };
+    let name = format!("node{}", life.node);
+    let right = world.store.shared_with(&name, world.time.clock(ahead));
+    match mutant {
+        None | Some(Mutant::AcknowledgeFirst) => Arc::new(right),
+        Some(mutant) => Arc::new(MutantStore { mutant, right }),
+    }
+}
+
+/// The store and the output as the worker of a life uses them.
+pub(crate) fn worker(
+    mutant: Option<Mutant>,
+    world: &World,
+    store: Arc<FaultyStore>,
+    output: ScriptedOutput,
+) -> (Arc<dyn Store>, Arc<dyn Output>) {
+    if mutant != Some(Mutant::AcknowledgeFirst) {
+        return (store, Arc::new(output));
+    }
+    let lease = world.plan.flush.lease;
+    let hasty = HastyOutput {
+        store,
+        output,
+        lease,
+    };
+    (Arc::clone(&hasty.store) as Arc<dyn Store>, Arc::new(hasty))
+}
+
+/// A memory store with one rule broken.
+#[derive(Debug)]
+struct MutantStore {
+    mutant: Mutant,
+    right: MemoryStore,
+}
+
+/// Longer than any schedule.
+const FOR_GOOD: Duration = Duration::from_secs(1_000_000_000);
+
+impl MutantStore {
+    fn lease(&self, lease: Duration) -> Duration {
+        if self.mutant == Mutant::NoLease {
+            FOR_GOOD
+        } else {
+            lease
+        }
+    }
+
+    /// The claim as it would have to be to be good.
+    fn claim_of(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        if self.mutant == Mutant::NoTokenCheck {
+            let token = self.right.look(|state| {
+                let claims = &state.partitions[claim.partition.index()].claims;
+                claims.get(&claim.minute).map(|held| held.token.clone())
+            });
+            claim.token = token.unwrap_or_default();
+        }
+        claim
+    }
+
+    /// The minute that has the name of this one where names have no date: the first that the partition knew.
+    fn namesake(&self, partition: Partition, minute: Minute) -> Minute {
+        if self.mutant != Mutant::NoDate {
+            return minute;
+        }
+        self.right.look(|state| {
+            let known = state.partitions[partition.index()].minutes.keys();
+            let same =
+                |known: &&Minute| known.minutes_since_midnight() == minute.minutes_since_midnight();
+            known.copied().find(|known| same(&known)).unwrap_or(minute)
+        })
+    }
+}
+
+#[async_trait]
+impl Store for MutantStore {
+    async fn check(&self) -> Result<(), StoreError> {
+        self.right.check().await
+    }
+
+    fn generation(&self, partition: Partition) -> u64 {
+        self.right.generation(partition)
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        for recording in recordings {
+            let renamed = Recording {
+                minute: self.namesake(partition, recording.minute),
+                series: recording.series,
+                new_users: recording.new_users.clone(),
+                occurrences: recording.occurrences,
+                batch: recording.batch,
+            };
+            self.right.record(partition, &[renamed]).await?;
+        }
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let lease = self.lease(request.lease);
+        self.right
+            .claim(partition, &ClaimRequest { lease, ..*request })
+            .await
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError> {
+        let claim = self.claim_of(claim);
+        if self.mutant == Mutant::Overwrite {
+            self.right.look(|state| {
+                let minutes = &mut state.partitions[claim.partition.index()].minutes;
+                if let Some(minute) = minutes.get_mut(&claim.minute) {
+                    minute
+                        .counts
+                        .retain(|series, _| !minute.sets.contains_key(series));
+                }
+            });
+        }
+        self.right
+            .compact(&claim, series_max, self.lease(lease))
+            .await
+    }
+
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+        self.right.unsent(claim, cursor).await
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let claim = self.claim_of(claim);
+        self.right
+            .acknowledge(&claim, series, self.lease(lease))
+            .await
+    }
+
+    async fn set_aside(
+        &self,
+        claim: &Claim,
+        series: &str,
+        words: &str,
+    ) -> Result<bool, StoreError> {
+        self.right
+            .set_aside(&self.claim_of(claim), series, words)
+            .await
+    }
+
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        let claims: Vec<Claim> = claims.iter().map(|claim| self.claim_of(claim)).collect();
+        let claims: Vec<&Claim> = claims.iter().collect();
+        self.right
+            .extend(partition, &claims, self.lease(lease))
+            .await
+    }
+
+    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
+        self.right.try_probe(lease).await
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        self.right.end_probe().await
+    }
+
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
+        self.right.backlog(partition).await
+    }
+
+    fn describe(&self) -> String {
+        format!("{:?}", self.mutant)
+    }
+}

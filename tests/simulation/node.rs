@@ -1,0 +1,202 @@
+//! A node: life after life of the real sieve, recorders and worker over a faulty store and output.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use event_data_service::event::Window;
+use event_data_service::flush::Worker;
+use event_data_service::ingest::{
+    Budget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+};
+use event_data_service::surroundings::Surroundings;
+use event_data_service::telemetry::{Metrics, Progress};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::faulty_store::FaultyStore;
+use super::life::{Life, Sleepy};
+use super::listener::listen;
+use super::mutants::Mutant;
+use super::script::{Blow, Delivery};
+use super::scripted_output::ScriptedOutput;
+use super::world::World;
+
+/// How long a node that is stopped in order has for its queue.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Node {
+    number: usize,
+    world: Arc<World>,
+    mutant: Option<Mutant>,
+    /// What the network brings, in order of time.
+    inbox: Mutex<VecDeque<Delivery>>,
+    life: Mutex<Option<Arc<Life>>>,
+    /// How long it is down after the life that it has.
+    rest: Mutex<Option<Duration>>,
+}
+
+impl Node {
+    pub(crate) fn new(world: &Arc<World>, number: usize, mutant: Option<Mutant>) -> Self {
+        let inbox = world.plan.deliveries[number].iter().cloned().collect();
+        Self {
+            number,
+            world: Arc::clone(world),
+            mutant,
+            inbox: Mutex::new(inbox),
+            life: Mutex::default(),
+            rest: Mutex::default(),
+        }
+    }
+
+    /// Something happens to the node, if it lives.
+    pub(crate) fn suffer(&self, blow: Blow) {
+        if let Some(life) = &*self.life.lock().unwrap() {
+            match blow {
+                Blow::Kill(rest) => {
+                    *self.rest.lock().unwrap() = Some(rest);
+                    life.kill();
+                }
+                Blow::Stop(rest) => {
+                    *self.rest.lock().unwrap() = Some(rest);
+                    self.world
+                        .note(|| format!("life {} is stopped", life.number));
+                    life.stop.cancel();
+                }
+                Blow::Pause(span) => life.put_to_sleep(span),
+            }
+        }
+    }
+
+    /// Whether it lives, is awake, and has nothing left to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        let life = self.life.lock().unwrap();
+        let idle = |life: &Arc<Life>| !life.is_asleep() && life.ledger.totals().queued_bytes == 0;
+        life.as_ref().is_some_and(idle) && self.inbox.lock().unwrap().is_empty()
+    }
+
+    /// Looks at the accounts of a life that is over, or idle at the end.
+    pub(crate) fn settle(&self, life: &Life) {
+        let max_age = i64::try_from(self.world.plan.max_age.as_nanos()).unwrap();
+        let times = (life.now(), max_age);
+        let totals = life.ledger.totals();
+        let verdict = self.world.oracle().ended(life.number, &totals, times);
+        self.world.judge(verdict);
+    }
+
+    pub(crate) fn settle_last(&self) {
+        let life = self.life.lock().unwrap();
+        self.settle(life.as_ref().unwrap());
+    }
+
+    /// Lives again and again.
+    pub(crate) async fn run(&self) {
+        loop {
+            let life = Arc::new(Life::new(&self.world, self.number));
+            *self.life.lock().unwrap() = Some(Arc::clone(&life));
+            let now = self.world.time.after();
+            // What came while it was down is lost.
+            self.inbox
+                .lock()
+                .unwrap()
+                .retain(|delivery| delivery.after >= now);
+            tokio::select! {
+                biased;
+                () = life.died() => {}
+                () = Sleepy::new(&life, self.live(&life)) => self.settle(&life),
+            }
+            *self.life.lock().unwrap() = None;
+            let rest = self.rest.lock().unwrap().take();
+            let rest = rest.unwrap_or_else(|| self.world.dice().millis(0, 20_000));
+            tokio::time::sleep(rest).await;
+        }
+    }
+
+    async fn live(&self, life: &Arc<Life>) {
+        let world = &self.world;
+        let plan = &world.plan;
+        let metrics = Arc::new(Metrics::new(Arc::clone(&life.ledger)));
+        let progress = Progress::default();
+        let abandon = CancellationToken::new();
+        let clock = Arc::clone(life);
+        let seed = world.dice().next();
+        let surroundings = Arc::new(Surroundings::new(move || clock.now(), seed));
+        let store = Arc::new(FaultyStore {
+            world: Arc::clone(world),
+            life: Arc::clone(life),
+            inner: super::mutants::store(self.mutant, world, life),
+        });
+        let output = ScriptedOutput {
+            world: Arc::clone(world),
+            life: Arc::clone(life),
+        };
+        let (store, output) = super::mutants::worker(self.mutant, world, store, output);
+        let replay = Arc::new(ReplayWindow::new(plan.replay_window, 1 << 20));
+        let budget = Arc::new(Budget::new(plan.users_remembered));
+        let settings = RecorderSettings {
+            window: window(plan.max_age),
+            series_max: 1000,
+        };
+        let (senders, recorders): (Vec<_>, Vec<_>) = world
+            .partitions()
+            .iter()
+            .map(|partition| {
+                let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
+                let recorder = Recorder::new(
+                    partition,
+                    settings,
+                    receiver,
+                    store.clone(),
+                    Arc::clone(&budget),
+                    Arc::clone(&replay),
+                    Arc::clone(&surroundings),
+                    Arc::clone(&life.ledger),
+                    Arc::clone(&metrics),
+                    progress.watch("recorder"),
+                    abandon.clone(),
+                );
+                let recording: BoxFuture<'_, ()> = Box::pin(recorder.run());
+                (sender, recording)
+            })
+            .unzip();
+        let worker = Worker {
+            store,
+            output,
+            partitions: world.partitions(),
+            settings: plan.flush,
+            surroundings,
+            metrics,
+            heartbeat: progress.watch("worker"),
+            stop: life.stop.clone(),
+        };
+        let listening: BoxFuture<'_, ()> = Box::pin(listen(world, life, &self.inbox, senders));
+        let flushing: BoxFuture<'_, ()> = Box::pin(worker.run());
+        // Only those of them are polled that were woken.
+        let mut parts: FuturesUnordered<_> = recorders.into_iter().collect();
+        parts.push(flushing);
+        parts.push(listening);
+        let deadline = async {
+            life.stop.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            biased;
+            () = all(&mut parts) => return,
+            () = deadline => abandon.cancel(),
+        }
+        all(&mut parts).await;
+    }
+}
+
+async fn all(parts: &mut FuturesUnordered<BoxFuture<'_, ()>>) {
+    while parts.next().await.is_some() {}
+}
+
+pub(crate) fn window(max_age: Duration) -> Window {
+    Window::new(max_age, Duration::from_secs(60))
+}

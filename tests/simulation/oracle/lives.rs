@@ -1,0 +1,175 @@
+//! Lives: what each node was given between its start and its end, and whether its ledger tells the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use event_data_service::event::Rejection;
+use event_data_service::telemetry::{DropReason, LedgerTotals};
+
+use super::super::event::{Event, MINUTE, SECOND};
+use super::{Oracle, Verdict, must};
+
+/// How far ahead an event may be.
+const MAX_FUTURE: i64 = MINUTE;
+
+/// What a life was given.
+#[derive(Debug, Default)]
+pub(crate) struct LifeBook {
+    received: u64,
+    recorded: u64,
+    too_old: u64,
+    too_far_ahead: u64,
+    queue_full: u64,
+    /// Accepted and not confirmed by the store.
+    outstanding: BTreeMap<Event, u64>,
+    last_stamp: i64,
+    /// All that was ever accepted.
+    accepted: BTreeSet<Event>,
+    /// What the store confirmed last: the recorder has counted it, unless it was a replay or is given again.
+    heard: Vec<Event>,
+}
+
+/// A line that came to a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) event: Event,
+    pub(crate) stamped: bool,
+    /// Nanoseconds since the epoch, by the node's clock.
+    pub(crate) now: i64,
+    /// How many nanoseconds old it may be.
+    pub(crate) max_age: i64,
+    /// The events that the node may hold.
+    pub(crate) queue_events: u64,
+    /// The events that it holds.
+    pub(crate) queued: u64,
+}
+
+impl LifeBook {
+    /// Takes out of what is outstanding what the recorder counted as recorded since the last confirmation: all
+    /// of it or nothing.
+    fn settle(&mut self, totals: &LedgerTotals) -> Verdict {
+        let heard = std::mem::take(&mut self.heard);
+        if totals.recorded == self.recorded {
+            return Ok(());
+        }
+        for event in &heard {
+            let Some(count) = self.outstanding.get_mut(event) else {
+                return Err(format!("{event:?} was counted as recorded twice"));
+            };
+            *count -= 1;
+            if *count == 0 {
+                self.outstanding.remove(event);
+            }
+        }
+        self.recorded += heard.len() as u64;
+        Ok(())
+    }
+}
+
+impl Oracle {
+    /// A node begins to live; answers the number of its life.
+    pub(crate) fn born(&mut self) -> usize {
+        self.lives.push(LifeBook::default());
+        self.lives.len() - 1
+    }
+
+    /// A line came to a node, which took it or not.
+    pub(crate) fn arrived(&mut self, life: usize, arrival: &Arrival, taken: bool) -> Verdict {
+        let Arrival { mut event, now, .. } = *arrival;
+        let book = &mut self.lives[life];
+        book.received += 1;
+        let full = arrival.queued >= arrival.queue_events;
+        if !arrival.stamped && !full {
+            book.last_stamp = now.max(book.last_stamp + 1);
+            event.at = book.last_stamp;
+        }
+        let reason = if full {
+            Some(&mut book.queue_full)
+        } else if event.at < now - arrival.max_age {
+            Some(&mut book.too_old)
+        } else if event.at > now + MAX_FUTURE {
+            Some(&mut book.too_far_ahead)
+        } else {
+            None
+        };
+        must!(
+            taken == reason.is_none(),
+            "life {life} took {event:?}: {taken}, at {now}"
+        );
+        if let Some(count) = reason {
+            *count += 1;
+        } else {
+            book.accepted.insert(event);
+            *book.outstanding.entry(event).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// A recorder of a node hears that the store has these. `totals` is its ledger before.
+    pub(crate) fn confirmed(
+        &mut self,
+        life: usize,
+        events: &[Event],
+        totals: &LedgerTotals,
+    ) -> Verdict {
+        let book = &mut self.lives[life];
+        book.settle(totals)?;
+        let strange = events.iter().find(|event| !book.accepted.contains(event));
+        must!(
+            strange.is_none(),
+            "life {life} recorded {strange:?} without having it"
+        );
+        book.heard = events.to_vec();
+        Ok(())
+    }
+
+    /// Compares the ledger of a life with the model.
+    pub(crate) fn audit(&mut self, life: usize, totals: &LedgerTotals) -> Verdict {
+        let book = &mut self.lives[life];
+        book.settle(totals)?;
+        let outstanding: u64 = book.outstanding.values().sum();
+        let waited = totals.rejected[Rejection::TooOld.index()].checked_sub(book.too_old);
+        let given_up = totals.dropped[DropReason::Shutdown as usize];
+        let rejected: u64 = totals.rejected.iter().sum();
+        must!(
+            totals.is_balanced()
+                && totals.received == book.received
+                && totals.recorded == book.recorded
+                && totals.rejected[Rejection::TooFarAhead.index()] == book.too_far_ahead
+                && totals.dropped[DropReason::QueueFull as usize] == book.queue_full
+                && waited.is_some_and(|waited| {
+                    rejected == book.too_old + book.too_far_ahead + waited
+                        && totals.queued + waited + given_up == outstanding
+                }),
+            "the ledger of life {life} is {totals:?}; right is {book:?}"
+        );
+        Ok(())
+    }
+
+    /// A life ended in order, or the schedule did: nothing waits, and what was not recorded was too old by the
+    /// node's clock (nanoseconds), or given up and counted.
+    pub(crate) fn ended(
+        &mut self,
+        life: usize,
+        totals: &LedgerTotals,
+        (now, max_age): (i64, i64),
+    ) -> Verdict {
+        self.audit(life, totals)?;
+        must!(
+            totals.queued == 0 && totals.queued_bytes == 0,
+            "life {life} ended with {totals:?}"
+        );
+        let book = &self.lives[life];
+        let young = |event: &&Event| (event.minute() + 1) * MINUTE >= now - max_age - SECOND / 1000;
+        let young: u64 = book
+            .outstanding
+            .iter()
+            .filter(|(event, _)| young(event))
+            .map(|(_, count)| count)
+            .sum();
+        must!(
+            young <= totals.dropped[DropReason::Shutdown as usize],
+            "life {life} lost {young} events that it had accepted: {book:?}"
+        );
+        Ok(())
+    }
+}

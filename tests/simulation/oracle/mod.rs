@@ -1,0 +1,115 @@
+//! The independent model: what must be true, worked out from what was done and not from what the store says.
+//!
+//! It is told of every effect at the moment at which it takes place, and looks at the store only to compare. It
+//! shares no code with the service: minutes, sets, tokens, deadlines and ages are worked out again, from the design.
+
+mod claims;
+mod ending;
+mod lives;
+mod points;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::event::Event;
+
+pub(crate) use lives::{Arrival, LifeBook};
+
+/// The first thing that was not as it must be.
+pub(crate) type Violation = String;
+/// Whether a step was right.
+pub(crate) type Verdict = Result<(), Violation>;
+
+/// A minute of a partition.
+pub(crate) type Place = (usize, i64);
+
+/// What the model knows.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    retention_ms: i64,
+    places: BTreeMap<Place, PlaceBook>,
+    lives: Vec<LifeBook>,
+}
+
+/// What the model knows of a minute of a partition.
+#[derive(Debug, Default)]
+struct PlaceBook {
+    series: BTreeMap<u8, PointBook>,
+    claim: Option<ClaimBook>,
+    /// The greatest token so far.
+    token_number: i64,
+    /// The first and the last recording since it was last claimed, ms.
+    recorded_ms: Option<(i64, i64)>,
+    /// When its counts may be forgotten, if nothing more comes.
+    keep_until_ms: Option<i64>,
+}
+
+#[derive(Debug)]
+struct ClaimBook {
+    token: String,
+    deadline_ms: i64,
+}
+
+/// What the model knows of a series in a minute.
+#[derive(Debug, Default)]
+struct PointBook {
+    /// Recorded since the sets were last dropped.
+    users: BTreeSet<u8>,
+    events: BTreeSet<(u8, i64)>,
+    /// Unique and cumulative, fixed.
+    counts: Option<(u64, u64)>,
+    /// The output took it.
+    written: bool,
+    /// The store was told so.
+    acknowledged: bool,
+    set_aside: bool,
+}
+
+impl PointBook {
+    const fn is_unsent(&self) -> bool {
+        self.counts.is_some() && !self.acknowledged && !self.set_aside
+    }
+}
+
+impl PlaceBook {
+    fn has_sets(&self) -> bool {
+        self.series.values().any(|point| !point.events.is_empty())
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.series.values().any(PointBook::is_unsent)
+    }
+}
+
+/// Answers the violation when something is not as it must be.
+macro_rules! must {
+    ($holds:expr, $($words:tt)+) => {
+        if !$holds {
+            return Err(format!($($words)+));
+        }
+    };
+}
+use must;
+
+const fn end_ms(minute: i64) -> i64 {
+    (minute + 1) * 60_000
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap()
+}
+
+impl Oracle {
+    pub(crate) fn new(retention: Duration) -> Self {
+        Self {
+            retention_ms: millis(retention),
+            places: BTreeMap::new(),
+            lives: Vec::new(),
+        }
+    }
+
+    fn point(&mut self, partition: usize, event: Event) -> &mut PointBook {
+        let place = self.places.entry((partition, event.minute())).or_default();
+        place.series.entry(event.series).or_default()
+    }
+}

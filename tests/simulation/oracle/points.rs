@@ -1,0 +1,188 @@
+//! Points: what is in the sets, what is counted, and where the counts are.
+
+use event_data_service::event::Minute;
+use event_data_service::store::memory::State;
+use event_data_service::store::{Claim, Compaction};
+
+use super::super::event::{Event, series_name, series_number, user_name};
+use super::{Oracle, Place, Verdict, end_ms, must};
+
+impl Oracle {
+    /// A recording was carried out.
+    pub(crate) fn recorded(
+        &mut self,
+        partition: usize,
+        events: &[Event],
+        now_ms: i64,
+        state: &State,
+    ) -> Verdict {
+        for &event in events {
+            let minute = event.minute();
+            let point = self.point(partition, event);
+            must!(
+                point.counts.is_none() || now_ms >= end_ms(minute),
+                "{event:?} came before the end of its minute, which is counted already"
+            );
+            point.users.insert(event.user);
+            point.events.insert((event.user, event.at));
+            let book = self.places.entry((partition, minute)).or_default();
+            let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
+            book.recorded_ms = Some((first, now_ms));
+            // A minute that was forgotten already is not saved by an event that comes now.
+            if book.keep_until_ms.is_some_and(|until| until > now_ms) {
+                book.keep_until_ms = None;
+            }
+        }
+        for minute in events.iter().map(|event| event.minute()) {
+            self.compare((partition, minute), now_ms, state)?;
+        }
+        Ok(())
+    }
+
+    /// A compaction of a current claim was carried out.
+    pub(crate) fn compacted(
+        &mut self,
+        claim: &Claim,
+        answer: Compaction,
+        (now_ms, deadline_ms): (i64, i64),
+        state: &State,
+    ) -> Verdict {
+        let at = (claim.partition.index(), claim.minute.epoch_minutes());
+        let minute = claim.minute;
+        let there = state.partitions[at.0].minutes.get(&minute);
+        let mut expected = Compaction::default();
+        let book = self.places.entry(at).or_default();
+        for (series, point) in &mut book.series {
+            if point.events.is_empty() {
+                continue;
+            }
+            if there.is_some_and(|there| there.sets.contains_key(series_name(*series))) {
+                expected.left += 1;
+                continue;
+            }
+            let users = std::mem::take(&mut point.users).len() as u64;
+            let events = std::mem::take(&mut point.events).len() as u64;
+            if point.counts.is_none() {
+                point.counts = Some((users, events));
+                expected.counted += 1;
+            } else {
+                expected.late += events;
+            }
+        }
+        must!(
+            answer == expected,
+            "the compaction of {minute} answered {answer:?}, and did {expected:?}"
+        );
+        self.renew(claim, deadline_ms);
+        self.compare(at, now_ms, state)
+    }
+
+    /// Counts came to the output, which took them.
+    pub(crate) fn written(
+        &mut self,
+        partition: usize,
+        (minute, series): (i64, u8),
+        counts: (u64, u64),
+    ) -> Verdict {
+        let book = self.places.entry((partition, minute)).or_default();
+        let point = book.series.entry(series).or_default();
+        must!(
+            point.counts == Some(counts),
+            "{counts:?} was written for series {series} of minute {minute}; right is {:?}",
+            point.counts
+        );
+        point.written = true;
+        Ok(())
+    }
+
+    /// The output refuses these for good, and the store keeps them apart.
+    pub(crate) fn set_aside(
+        &mut self,
+        claim: &Claim,
+        series: u8,
+        now_ms: i64,
+        state: &State,
+    ) -> Verdict {
+        let at = (claim.partition.index(), claim.minute.epoch_minutes());
+        let book = self.places.entry(at).or_default();
+        let point = book.series.entry(series).or_default();
+        must!(
+            point.counts.is_some() && !point.written,
+            "series {series} of {} was set aside without a reason",
+            claim.minute
+        );
+        point.set_aside = true;
+        self.compare(at, now_ms, state)
+    }
+
+    /// Compares a minute of the store with the model.
+    pub(super) fn compare(
+        &self,
+        (partition, minute): Place,
+        now_ms: i64,
+        state: &State,
+    ) -> Verdict {
+        let name = Minute::from_epoch_minutes(minute).unwrap();
+        let there = &state.partitions[partition];
+        let found = there.minutes.get(&name);
+        let empty = super::PlaceBook::default();
+        let book = self.places.get(&(partition, minute)).unwrap_or(&empty);
+        let reachable = there.waiting.contains(&name) || there.claims.contains_key(&name);
+        must!(
+            reachable || !(book.has_sets() || book.has_unsent()),
+            "{name} has something to do, and no claim will find it"
+        );
+        must!(
+            book.claim.as_ref().map(|held| &held.token)
+                == there.claims.get(&name).map(|held| &held.token),
+            "{name} is not held by whom it should be"
+        );
+        if let Some(found) = found {
+            for series in found.sets.keys().chain(found.counts.keys()) {
+                must!(
+                    book.series.contains_key(&series_number(series)),
+                    "{series} of {name} is not from an event"
+                );
+            }
+        }
+        let forgotten = book.keep_until_ms.is_some_and(|until| until <= now_ms) && !book.has_sets();
+        for (series, point) in &book.series {
+            let series = series_name(*series);
+            let sets = found.and_then(|found| found.sets.get(series));
+            let members = sets.map_or((0, 0), |sets| (sets.users.len(), sets.events.len()));
+            // Users are not told again once they are counted.
+            let users_matter = point.counts.is_none();
+            must!(
+                members.1 == point.events.len()
+                    && (members.0 == point.users.len() || !users_matter),
+                "the sets of {series} of {name} have {members:?} members instead of {point:?}"
+            );
+            if let Some(sets) = sets {
+                let same =
+                    |&(user, at): &(u8, i64)| sets.events.contains(&(user_name(user).into(), at));
+                must!(
+                    point.events.iter().all(same),
+                    "the events of {series} of {name} are not those that were recorded"
+                );
+            }
+            let counts = found.and_then(|found| found.counts.get(series)).copied();
+            must!(
+                counts == point.counts || (forgotten && counts.is_none()),
+                "the counts of {series} of {name} are {counts:?}; right is {:?}",
+                point.counts
+            );
+            let is_unsent = found.is_some_and(|found| found.unsent.contains(series));
+            let is_aside = !there.set_aside.is_empty()
+                && there.set_aside.contains_key(&(name, series.to_owned()));
+            must!(
+                is_unsent == point.is_unsent() && is_aside == point.set_aside,
+                "{series} of {name} is unsent: {is_unsent}, set aside: {is_aside}, but {point:?}"
+            );
+            must!(
+                counts.is_none() || is_unsent || is_aside || point.written,
+                "the counts of {series} of {name} are nowhere"
+            );
+        }
+        Ok(())
+    }
+}

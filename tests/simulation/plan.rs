@@ -1,0 +1,230 @@
+//! From a seed to a schedule: the nodes and their settings, what is sent to whom, and what goes wrong when.
+
+use std::time::Duration;
+
+use event_data_service::flush::FlushSettings;
+
+use super::dice::Dice;
+use super::event::{Event, MINUTE, SECOND};
+use super::script::{Blow, Delivery, Outage};
+
+/// Midnight between the third and the fourth of December 2016, in nanoseconds since the epoch.
+const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
+/// The virtual hours of a day in nanoseconds.
+const DAY: i64 = 1440 * MINUTE;
+
+/// A schedule.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) partitions: u16,
+    /// Nanoseconds since the epoch.
+    pub(crate) begins: i64,
+    /// How far each node's clock is ahead, in nanoseconds.
+    pub(crate) skews: Vec<i64>,
+    pub(crate) max_age: Duration,
+    pub(crate) flush: FlushSettings,
+    pub(crate) linger: Duration,
+    pub(crate) replay_window: Duration,
+    pub(crate) queue_events: u64,
+    pub(crate) users_remembered: usize,
+    pub(crate) compact_series: usize,
+    /// By node, in order of time.
+    pub(crate) deliveries: Vec<Vec<Delivery>>,
+    /// Nanoseconds after the beginning, node, what happens.
+    pub(crate) blows: Vec<(i64, usize, Blow)>,
+    pub(crate) store_outages: Vec<Outage>,
+    pub(crate) output_outages: Vec<Outage>,
+    /// Calls of the store that go wrong, per mille.
+    pub(crate) store_faults: u64,
+    /// Writes that go wrong, per mille.
+    pub(crate) output_faults: u64,
+    /// Which points the output refuses for good; none at 0.
+    pub(crate) poison: u64,
+    /// When faults and events end, in nanoseconds after the beginning.
+    pub(crate) calm: i64,
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let dice = &mut Dice::new(seed);
+        let nodes = usize::try_from(dice.between(1, 3)).unwrap();
+        // Short, so that counts are forgotten within a schedule; longer; and long enough for yesterday.
+        let max_age = dice.pick(&[60, 300, 26 * 3600]) * SECOND;
+        let skew_max = (max_age / 3).min(300 * SECOND);
+        let skewed = dice.one_in(2);
+        let skew = |dice: &mut Dice| {
+            if skewed {
+                dice.between(-skew_max, skew_max)
+            } else {
+                0
+            }
+        };
+        let calm_max = if max_age == 60 * SECOND { 280 } else { 120 };
+        let calm = dice.between(45, calm_max) * SECOND;
+        let mut plan = Self {
+            nodes,
+            partitions: dice.pick(&[1, 1, 1, 2, 3]),
+            begins: MIDNIGHT - dice.between(20, 100) * SECOND - dice.between(0, SECOND),
+            skews: (0..nodes).map(|_| skew(dice)).collect(),
+            max_age: Duration::from_nanos(max_age.unsigned_abs()),
+            flush: FlushSettings {
+                interval: dice.millis(2000, 5000),
+                grace: dice.millis(1000, 6000),
+                max_hold: dice.millis(6000, 40_000),
+                lease: dice.millis(6000, 15_000),
+                write_counts_max: dice.pick(&[1, 2, 5, 100]),
+            },
+            linger: dice.millis(50, 1000),
+            replay_window: Duration::from_secs(dice.pick(&[0, 5, 30])),
+            queue_events: dice.pick(&[5, 30, 1000, 1000, 1000]),
+            users_remembered: dice.pick(&[0, 3, 1000, 1000]),
+            compact_series: dice.pick(&[1, 2, 200]),
+            deliveries: vec![Vec::new(); nodes],
+            blows: Vec::new(),
+            store_outages: Vec::new(),
+            output_outages: Vec::new(),
+            store_faults: dice.pick(&[0, 20, 60, 150]),
+            output_faults: dice.pick(&[0, 100, 300, 500]),
+            poison: dice.pick(&[0, 0, 5]),
+            calm,
+        };
+        plan.send(dice);
+        plan.disturb(dice);
+        plan
+    }
+
+    /// Two nodes without faults or events, 20 s before midnight. Counts are kept for two minutes.
+    pub(crate) fn quiet(calm: i64) -> Self {
+        Self {
+            nodes: 2,
+            partitions: 1,
+            begins: MIDNIGHT - 20 * SECOND,
+            skews: vec![0; 2],
+            max_age: Duration::from_secs(60),
+            flush: FlushSettings {
+                interval: Duration::from_secs(1),
+                grace: Duration::from_secs(1),
+                max_hold: Duration::from_secs(10),
+                lease: Duration::from_secs(6),
+                write_counts_max: 10,
+            },
+            linger: Duration::from_millis(100),
+            replay_window: Duration::ZERO,
+            queue_events: 100,
+            users_remembered: 100,
+            compact_series: 200,
+            deliveries: vec![Vec::new(); 2],
+            blows: Vec::new(),
+            store_outages: Vec::new(),
+            output_outages: Vec::new(),
+            store_faults: 0,
+            output_faults: 0,
+            poison: 0,
+            calm,
+        }
+    }
+
+    /// A line of a user comes to a node, with the timestamp of that moment. Both in seconds after the beginning.
+    pub(crate) fn deliver(&mut self, node: usize, after: i64, user: u8, at: i64) {
+        let event = Event {
+            series: 0,
+            user,
+            at: self.begins + at * SECOND,
+        };
+        self.deliveries[node].push(Delivery {
+            after: after * SECOND,
+            event,
+            stamped: true,
+        });
+    }
+
+    fn send(&mut self, dice: &mut Dice) {
+        let series_max = dice.pick(&[0, 1, 3]);
+        let users_max = dice.pick(&[1, 4, 12]);
+        // Coarse, so that the same event is meant more than once.
+        let grain = dice.pick(&[SECOND, 5 * SECOND, 1]);
+        let nodes = self.nodes as u64;
+        for _ in 0..dice.between(5, 40) {
+            let after = dice.between(0, self.calm);
+            let mut event = Event {
+                series: u8::try_from(dice.between(0, series_max)).unwrap(),
+                user: u8::try_from(dice.between(0, users_max)).unwrap(),
+                at: (self.begins + after).div_euclid(grain) * grain,
+            };
+            if self.max_age.as_secs() > 86_400 && dice.one_in(4) {
+                event.at -= DAY;
+            }
+            let stamped = !dice.one_in(10);
+            for _ in 0..dice.pick(&[1, 1, 1, 2, 2, 3]) {
+                // Copies come in time, early, late, or as a backlog.
+                let delay = match dice.below(12) {
+                    0 => dice.between(-70 * SECOND, 0),
+                    1 => dice.between(0, 100 * SECOND),
+                    2 => dice.between(0, 15 * SECOND),
+                    _ => dice.between(0, SECOND),
+                };
+                let to_all = dice.one_in(3);
+                let only = dice.below(nodes);
+                for node in (0..nodes).filter(|&node| to_all || node == only) {
+                    let after = (after + delay + dice.between(0, SECOND / 5)).clamp(0, self.calm);
+                    self.deliveries[usize::try_from(node).unwrap()].push(Delivery {
+                        after,
+                        event,
+                        stamped,
+                    });
+                }
+            }
+        }
+        for deliveries in &mut self.deliveries {
+            deliveries.sort_by_key(|delivery| delivery.after);
+        }
+    }
+
+    fn disturb(&mut self, dice: &mut Dice) {
+        let lease = i64::try_from(self.flush.lease.as_millis()).unwrap();
+        for _ in 0..dice.pick(&[0, 1, 2, 4]) {
+            let blow = match dice.below(3) {
+                0 => Blow::Kill(dice.millis(0, 30_000)),
+                1 => Blow::Stop(dice.millis(0, 10_000)),
+                _ => Blow::Pause(dice.millis(0, 2 * lease)),
+            };
+            let at = dice.between(0, self.calm);
+            let node = usize::try_from(dice.below(self.nodes as u64)).unwrap();
+            self.blows.push((at, node, blow));
+        }
+        self.blows.sort_by_key(|&(at, ..)| at);
+        for _ in 0..dice.pick(&[0, 0, 1, 2]) {
+            let outage = self.outage(dice);
+            self.store_outages.push(outage);
+        }
+        if self.calm > 200 * SECOND && dice.one_in(2) {
+            // One node is cut off for longer than counts are kept.
+            self.store_outages.push(Outage {
+                node: Some(usize::try_from(dice.below(self.nodes as u64)).unwrap()),
+                from: dice.between(10 * SECOND, 60 * SECOND),
+                to: self.calm - dice.between(0, 20 * SECOND),
+            });
+        }
+        for _ in 0..dice.pick(&[0, 0, 1, 2]) {
+            let outage = self.outage(dice);
+            self.output_outages.push(outage);
+        }
+    }
+
+    fn outage(&self, dice: &mut Dice) -> Outage {
+        let from = dice.between(0, self.calm);
+        let node = dice.one_in(2).then(|| dice.below(self.nodes as u64));
+        Outage {
+            node: node.map(|node| usize::try_from(node).unwrap()),
+            from,
+            to: dice.between(from, self.calm),
+        }
+    }
+
+    /// Whether the output refuses a point for good.
+    pub(crate) const fn is_poison(&self, minute: i64, series: u8) -> bool {
+        let mut dice = Dice::new(minute.unsigned_abs() * 16 + series as u64);
+        self.poison > 0 && dice.below(self.poison) == 0
+    }
+}

@@ -1,0 +1,113 @@
+//! One schedule, from its seed to its verdict.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::mutants::Mutant;
+use super::node::Node;
+use super::oracle::{Oracle, Verdict};
+use super::plan::Plan;
+use super::world::World;
+
+/// Until what was on its way when the faults ended has arrived.
+const SETTLE: Duration = Duration::from_secs(31);
+/// How long everything may take to be done once the faults are over. An event of a node whose clock is ahead
+/// lies minutes in the future.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// What came of a schedule.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) verdict: Verdict,
+    /// Every step, if it was traced.
+    pub(crate) trace: Vec<String>,
+}
+
+/// Plays the schedule of a seed.
+pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
+    play_plan(Plan::of(seed), seed, mutant, traced)
+}
+
+/// Plays a schedule; the seed is for what is chosen on the way.
+pub(crate) fn play_plan(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
+    let mut trace = Vec::new();
+    let verdict = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let world = Arc::new(World::new(plan, seed, traced));
+            world.note(|| format!("{:?}", world.plan));
+            tokio::select! {
+                biased;
+                () = world.failed.notified() => {}
+                () = run(&world, mutant) => {}
+            }
+            trace = world.take_trace();
+            world.verdict()
+        })
+    }));
+    let verdict = verdict.unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().cloned();
+        Err(format!("panic: {}", words.unwrap_or_default()))
+    });
+    Outcome { verdict, trace }
+}
+
+async fn run(world: &Arc<World>, mutant: Option<Mutant>) {
+    let node = |number| Arc::new(Node::new(world, number, mutant));
+    let nodes: Vec<Arc<Node>> = (0..world.plan.nodes).map(node).collect();
+    let mut lives = JoinSet::new();
+    for node in &nodes {
+        let node = Arc::clone(node);
+        lives.spawn(async move { node.run().await });
+    }
+    let blows = async {
+        for &(after, node, blow) in &world.plan.blows {
+            tokio::time::sleep_until(world.time.instant(after)).await;
+            nodes[node].suffer(blow);
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = direct(world, &nodes) => {}
+        () = blows => {}
+        Some(ended) = lives.join_next() => std::panic::resume_unwind(ended.unwrap_err().into_panic()),
+    }
+}
+
+/// Ends the faults, waits until everything is done, and looks at the whole.
+async fn direct(world: &World, nodes: &[Arc<Node>]) {
+    tokio::time::sleep_until(world.time.instant(world.plan.calm)).await;
+    world.calm.store(true, Ordering::Relaxed);
+    world.note(|| "calm".to_owned());
+    tokio::time::sleep(SETTLE).await;
+    let done = || {
+        nodes.iter().all(|node| node.is_idle())
+            && world.store.look(|state| Oracle::is_drained(state))
+    };
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+    if in_time.is_err() {
+        world.note(|| "still not done".to_owned());
+    }
+    for node in nodes {
+        node.settle_last();
+    }
+    let now_ms = world.time.now_ms();
+    let verdict = world
+        .store
+        .look(|state| world.oracle().finish(now_ms, state));
+    world.judge(verdict);
+}

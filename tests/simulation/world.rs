@@ -1,0 +1,145 @@
+//! What all nodes of a schedule share: virtual time, chance, the store, the model, and the trace.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use event_data_service::event::Partitions;
+use event_data_service::store::memory::{Clock, MemoryStore};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::dice::Dice;
+use super::oracle::{Oracle, Verdict, Violation};
+use super::plan::Plan;
+use super::script::Outage;
+
+/// Tokio's paused clock, as the time of day.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Time {
+    began: Instant,
+    /// Nanoseconds since the epoch.
+    begins: i64,
+}
+
+impl Time {
+    /// Nanoseconds after the beginning.
+    pub(crate) fn after(self) -> i64 {
+        i64::try_from(self.began.elapsed().as_nanos()).unwrap()
+    }
+
+    /// Nanoseconds since the epoch.
+    pub(crate) fn now(self) -> i64 {
+        self.begins + self.after()
+    }
+
+    pub(crate) fn now_ms(self) -> i64 {
+        self.now().div_euclid(1_000_000)
+    }
+
+    /// The instant so many nanoseconds after the beginning.
+    pub(crate) fn instant(self, after: i64) -> Instant {
+        self.began + Duration::from_nanos(u64::try_from(after).unwrap_or(0))
+    }
+
+    /// A clock that is ahead by so many nanoseconds, for a store.
+    pub(crate) fn clock(self, ahead: i64) -> Clock {
+        Arc::new(move || (self.now() + ahead).div_euclid(1000))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) time: Time,
+    pub(crate) store: MemoryStore,
+    pub(crate) calm: AtomicBool,
+    pub(crate) failed: Notify,
+    oracle: Mutex<Oracle>,
+    dice: Mutex<Dice>,
+    violation: Mutex<Option<Violation>>,
+    trace: Option<Mutex<Vec<String>>>,
+}
+
+impl World {
+    /// The world of a plan, at its beginning. Must be made inside of the runtime whose clock it uses.
+    pub(crate) fn new(plan: Plan, seed: u64, traced: bool) -> Self {
+        let time = Time {
+            began: Instant::now(),
+            begins: plan.begins,
+        };
+        let partitions = partitions(&plan);
+        let retention = plan.max_age * 2;
+        Self {
+            time,
+            store: MemoryStore::new("none", partitions, retention, u64::MAX, time.clock(0)),
+            calm: AtomicBool::new(false),
+            failed: Notify::new(),
+            oracle: Mutex::new(Oracle::new(retention)),
+            dice: Mutex::new(Dice::new(!seed)),
+            violation: Mutex::new(None),
+            trace: traced.then(Mutex::default),
+            plan,
+        }
+    }
+
+    pub(crate) fn partitions(&self) -> Partitions {
+        partitions(&self.plan)
+    }
+
+    pub(crate) fn oracle(&self) -> MutexGuard<'_, Oracle> {
+        self.oracle.lock().unwrap()
+    }
+
+    pub(crate) fn dice(&self) -> MutexGuard<'_, Dice> {
+        self.dice.lock().unwrap()
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
+    /// Whether one of these outages lasts for this node.
+    pub(crate) fn is_away(&self, outages: &[Outage], node: usize) -> bool {
+        let now = self.time.after();
+        let mine = |outage: &Outage| outage.node.is_none_or(|only| only == node);
+        outages
+            .iter()
+            .any(|outage| mine(outage) && (outage.from..outage.to).contains(&now))
+    }
+
+    /// Enters what the model says of a step; the first violation ends the schedule.
+    pub(crate) fn judge(&self, verdict: Verdict) {
+        if let Err(violation) = verdict {
+            self.note(|| format!("VIOLATION {violation}"));
+            let mut first = self.violation.lock().unwrap();
+            if first.is_none() {
+                *first = Some(violation);
+                self.failed.notify_one();
+            }
+        }
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.violation.lock().unwrap().take().map_or(Ok(()), Err)
+    }
+
+    /// Writes into the trace, if there is one.
+    pub(crate) fn note(&self, words: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            let at = std::time::Duration::from_nanos(self.time.after().unsigned_abs());
+            let line = format!("{:>4}.{:03} {}", at.as_secs(), at.subsec_millis(), words());
+            trace.lock().unwrap().push(line);
+        }
+    }
+
+    pub(crate) fn take_trace(&self) -> Vec<String> {
+        let trace = self.trace.as_ref();
+        trace.map_or_else(Vec::new, |trace| std::mem::take(&mut trace.lock().unwrap()))
+    }
+}
+
+fn partitions(plan: &Plan) -> Partitions {
+    Partitions::new(plan.partitions.try_into().unwrap())
+}
