@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use event_data_service::event::{Batch, Partition, Window};
-use event_data_service::ingest::{Budget, QUEUED_BATCHES, Recorder, RecorderSettings};
+use event_data_service::ingest::{
+    Budget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::aio::MultiplexedConnection;
@@ -170,6 +173,8 @@ async fn recorders_way(
         queued_bytes: bytes as u64,
         ..Intake::default()
     });
+    // As a node has it by default.
+    let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 256 << 20));
     let mut tasks = JoinSet::new();
     let began = Instant::now();
     for (partition, queue) in batches {
@@ -184,6 +189,8 @@ async fn recorders_way(
             receiver,
             Arc::clone(&store) as Arc<_>,
             Arc::clone(&budget),
+            Arc::clone(&window),
+            Arc::new(Surroundings::default()),
             Arc::clone(&ledger),
             Arc::clone(&metrics),
             progress.watch("a recorder"),

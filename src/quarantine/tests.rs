@@ -1,3 +1,5 @@
+//! Tests of what an operator sees and does.
+
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
