@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
     ("surroundings", &[]),
+    ("coordination", &[]),
     ("config", &["secret"]),
     ("send", &[]),
     ("store", &["event", "secret"]),

@@ -1,0 +1,140 @@
+//! What the mechanisms need from the place that all processes share: a few operations, each atomic.
+//!
+//! Every instant is one of the arbiter's own clock. All operations but [`renew`](Arbiter::renew) and
+//! [`unlock`](Arbiter::unlock) may be repeated after a doubt: doing them twice does no more than once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::name::{Holder, Name, Token};
+use super::wakes::Listener;
+
+/// The most that wait for one lock; the next is refused at once.
+pub const WAITING_MAX: usize = 10_000;
+
+/// An answer to [`Arbiter::lock`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Locking {
+    /// The lock is the holder's.
+    Granted(Token),
+    /// Somebody else holds it, or is first in line. It is worth to ask again after this long, or when woken.
+    Busy(Duration),
+    /// [`WAITING_MAX`] wait already.
+    Crowded,
+}
+
+/// A value with what is needed to judge its age. All instants in microseconds of the arbiter's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The value.
+    pub value: Arc<[u8]>,
+    /// The token of the computation that it is from.
+    pub token: Token,
+    /// How long the computation took.
+    pub cost: Duration,
+    /// When it was written.
+    pub written_us: u64,
+    /// When it goes.
+    pub expires_us: u64,
+    /// When it was read.
+    pub now_us: u64,
+}
+
+/// An answer to [`Arbiter::begin`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beginning {
+    /// There is a value.
+    Value(Entry),
+    /// The last computation failed a moment ago, with these words.
+    Failed(String),
+    /// It is the caller's to compute.
+    Granted(Token),
+    /// Somebody computes. The right to do so is free after this long at the latest, unless it is renewed.
+    Busy(Duration),
+}
+
+/// Why the arbiter did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ArbiterError {
+    /// Away, slow, or not ready. What was asked may have been done; try again.
+    #[error("the arbiter is unavailable: {0}")]
+    Unavailable(String),
+    /// No room for what should be kept. Try again later.
+    #[error("the arbiter is full: {0}")]
+    Full(String),
+    /// It will not serve until somebody mends something.
+    #[error("the arbiter refuses: {0}")]
+    Refused(String),
+}
+
+/// The place that all processes share.
+#[async_trait]
+pub trait Arbiter: Send + Sync + std::fmt::Debug {
+    /// Takes a lock for `ttl`. If it is busy and `presence` is given, the holder gets a place in line, which is
+    /// his as long as he asks again within that time.
+    async fn lock(
+        &self,
+        name: &Name,
+        holder: &Holder,
+        ttl: Duration,
+        presence: Option<Duration>,
+    ) -> Result<Locking, ArbiterError>;
+
+    /// Holds a lock, or the right to compute, until `ttl` from now. False when it is not the token's.
+    async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError>;
+
+    /// Lets go of a lock and wakes who is next. False when it was not the token's any more.
+    async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError>;
+
+    /// Ends whatever this holder began: his place in line, his lock, his right to compute.
+    async fn leave(&self, name: &Name, holder: &Holder) -> Result<(), ArbiterError>;
+
+    /// Reads a value, or takes the right to compute it for `ttl`. A value with the token `outdated` is as none.
+    async fn begin(
+        &self,
+        name: &Name,
+        holder: &Holder,
+        ttl: Duration,
+        outdated: Option<Token>,
+    ) -> Result<Beginning, ArbiterError>;
+
+    /// Writes a value for `ttl`, gives back the right to compute and wakes all that wait. False, and nothing
+    /// done, when a newer token was granted meanwhile.
+    async fn publish(
+        &self,
+        name: &Name,
+        token: Token,
+        value: &[u8],
+        cost: Duration,
+        ttl: Duration,
+    ) -> Result<bool, ArbiterError>;
+
+    /// The same with the words of an error. A value that was to be refreshed stays.
+    async fn fail(
+        &self,
+        name: &Name,
+        token: Token,
+        words: &str,
+        ttl: Duration,
+    ) -> Result<bool, ArbiterError>;
+
+    /// Replaces a list and its time to live. Readers see all of the old or all of the new.
+    async fn replace(
+        &self,
+        name: &Name,
+        items: &[&[u8]],
+        ttl: Duration,
+    ) -> Result<(), ArbiterError>;
+
+    /// Reads a list; empty when there is none.
+    async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError>;
+
+    /// Tells when it is worth to ask again: this holder when he is next for a lock, or everybody (`None`) who
+    /// waits for a value.
+    fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener;
+
+    /// Where it is, in words for the log, without secrets.
+    fn describe(&self) -> String;
+}

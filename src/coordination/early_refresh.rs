@@ -1,0 +1,54 @@
+//! Computing a hot value again before it expires, so that nobody who reads it waits.
+//!
+//! The value lies together with its cost and its expiry. Each read draws a number and decides by
+//! [`xfetch`](super::xfetch) whether it is the one that computes again; [`ComputeOnce`] sees to it that it is only
+//! one at a time. The others go on reading the value as it is.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use super::compute_once::ComputeOnce;
+use super::computed::{ComputeError, Computed};
+use super::name::Token;
+use super::settings::InvalidSetting;
+use super::xfetch::{Chance, is_due};
+
+/// Values that are refreshed early.
+#[derive(Debug)]
+pub struct EarlyRefresh {
+    once: ComputeOnce,
+    beta: f64,
+}
+
+impl EarlyRefresh {
+    /// With β = 1 a refresh begins as early as is best when costs are steady; greater is earlier; 0 never refreshes
+    /// early. Its error says what β must be.
+    pub fn new(once: ComputeOnce, beta: f64) -> Result<Self, InvalidSetting> {
+        if !(beta.is_finite() && beta >= 0.0) {
+            return Err(InvalidSetting::Beta(beta));
+        }
+        Ok(Self { once, beta })
+    }
+
+    /// The value of this key, as [`ComputeOnce::get`] gives it. A read that finds it due computes it again before it
+    /// answers; when that fails it answers the value as it is.
+    pub async fn get<C, F, E>(
+        &self,
+        key: &str,
+        patience: Duration,
+        compute: C,
+    ) -> Result<Computed, ComputeError>
+    where
+        C: FnMut(Token) -> F,
+        F: Future<Output = Result<Vec<u8>, E>>,
+        E: Display,
+    {
+        let outdated = |entry: &super::Entry| {
+            let chance = Chance::draw(&mut rand::rng());
+            let (now_us, expires_us) = (entry.now_us, entry.expires_us);
+            is_due(now_us, expires_us, entry.cost, self.beta, chance)
+        };
+        self.once.get_unless(key, patience, compute, outdated).await
+    }
+}

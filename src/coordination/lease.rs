@@ -1,0 +1,171 @@
+//! A right that is held: a task renews it, and its loss is signalled.
+//!
+//! The task ends with the lease. A lease that is dropped is given back in the background; one whose process dies
+//! lapses by itself. The holder reckons from before he asked, by his own steady clock, so that he knows of the loss
+//! not later than the arbiter, clocks that run at different speeds apart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::arbiter::{Arbiter, ArbiterError};
+use super::name::{Holder, Name, Token};
+
+/// A lease is renewed so many times before it would lapse.
+const RENEWALS_PER_TTL: u32 = 3;
+/// A renewal that got no answer is tried again so many times before the next would be due.
+const TRIES_PER_RENEWAL: u32 = 4;
+
+/// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or somebody else has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the lock was lost")]
+pub struct LockLost;
+
+/// What begins an attempt and must be ended.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) arbiter: Arc<dyn Arbiter>,
+    pub(super) name: Name,
+    pub(super) holder: Holder,
+    is_settled: bool,
+}
+
+impl Attempt {
+    pub(super) fn new(arbiter: &Arc<dyn Arbiter>, name: &Name) -> Self {
+        Self {
+            arbiter: Arc::clone(arbiter),
+            name: name.clone(),
+            holder: Holder::random(),
+            is_settled: false,
+        }
+    }
+
+    /// Nothing of it is left with the arbiter.
+    pub(super) fn settle(&mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // Without a runtime, as at the end of a process, it lapses by itself.
+        if !self.is_settled
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (arbiter, name) = (Arc::clone(&self.arbiter), self.name.clone());
+            let holder = self.holder.clone();
+            runtime.spawn(async move {
+                if let Err(error) = arbiter.leave(&name, &holder).await {
+                    tracing::debug!(name = name.as_str(), %error, "a lock is left to lapse");
+                }
+            });
+        }
+    }
+}
+
+/// A lock, or the right to compute, that is kept as long as this lives.
+#[derive(Debug)]
+pub(super) struct Lease {
+    attempt: Attempt,
+    token: Token,
+    ttl: Duration,
+    lost: CancellationToken,
+    keeper: AbortOnDropHandle<()>,
+}
+
+impl Lease {
+    /// A lease that was granted for `ttl` to a question of the instant `asked`.
+    pub(super) fn new(attempt: Attempt, token: Token, ttl: Duration, asked: Instant) -> Self {
+        let lost = CancellationToken::new();
+        let keeper = Keeper {
+            arbiter: Arc::clone(&attempt.arbiter),
+            name: attempt.name.clone(),
+            token,
+            ttl,
+            lost: lost.clone(),
+        };
+        let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run(asked + ttl)));
+        Self {
+            attempt,
+            token,
+            ttl,
+            lost,
+            keeper,
+        }
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(super) fn name(&self) -> &Name {
+        &self.attempt.name
+    }
+
+    pub(super) fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    pub(super) async fn renew(&self) -> Result<bool, ArbiterError> {
+        let Attempt { arbiter, name, .. } = &self.attempt;
+        let is_held = arbiter.renew(name, self.token, self.ttl).await?;
+        if !is_held {
+            self.lost.cancel();
+        }
+        Ok(is_held)
+    }
+
+    /// Lets go of a lock. False when it had been lost.
+    pub(super) async fn unlock(mut self) -> Result<bool, ArbiterError> {
+        self.keeper.abort();
+        let Attempt { arbiter, name, .. } = &self.attempt;
+        let was_held = arbiter.unlock(name, self.token).await?;
+        self.attempt.settle();
+        Ok(was_held)
+    }
+
+    /// The right went with what was published.
+    pub(super) fn settle(&mut self) {
+        self.attempt.settle();
+    }
+}
+
+/// The task that renews.
+struct Keeper {
+    arbiter: Arc<dyn Arbiter>,
+    name: Name,
+    token: Token,
+    ttl: Duration,
+    lost: CancellationToken,
+}
+
+impl Keeper {
+    async fn run(self, mut lapses: Instant) {
+        let rest = self.ttl / RENEWALS_PER_TTL;
+        let mut next = lapses - self.ttl + rest;
+        loop {
+            sleep_until(next.min(lapses)).await;
+            let asked = Instant::now();
+            let renewing = self.arbiter.renew(&self.name, self.token, self.ttl);
+            match timeout_at(lapses, renewing).await {
+                Ok(Ok(true)) => {
+                    lapses = asked + self.ttl;
+                    next = asked + rest;
+                }
+                Ok(Err(error)) if Instant::now() < lapses => {
+                    tracing::debug!(name = self.name.as_str(), %error, "a lock is not renewed yet");
+                    next = Instant::now() + rest / TRIES_PER_RENEWAL;
+                }
+                Ok(Ok(false) | Err(_)) | Err(_) => break,
+            }
+        }
+        tracing::warn!(
+            name = self.name.as_str(),
+            "a lock was lost while it was held"
+        );
+        self.lost.cancel();
+    }
+}

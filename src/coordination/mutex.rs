@@ -1,0 +1,163 @@
+//! A named lock: at most one holder at a time among all processes, until it is released or lapses.
+//!
+//! Who has to wait stands in line and is woken when it is his turn. A holder that dies wakes nobody: the first in
+//! line asks again when the lock lapses. One that dies in line loses his place after [`PRESENCE`].
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::arbiter::{Arbiter, ArbiterError, Locking};
+use super::lease::{Attempt, Lease, LockLost};
+use super::name::{Name, Token};
+use super::settings::{InvalidSetting, check_lock_ttl};
+
+/// How long a place in line is kept without a sign of life.
+pub(super) const PRESENCE: Duration = Duration::from_secs(3);
+/// How often those in line give one.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after the arbiter did not answer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A named lock.
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    arbiter: Arc<dyn Arbiter>,
+    name: Name,
+    ttl: Duration,
+}
+
+/// Why a lock was not got.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// Others had it for as long as the caller would wait.
+    #[error("the lock did not become free in time")]
+    TimedOut,
+    /// [`WAITING_MAX`](super::WAITING_MAX) wait for it already.
+    #[error("too many wait for the lock")]
+    Crowded,
+    /// The arbiter did not answer.
+    #[error(transparent)]
+    Arbiter(#[from] ArbiterError),
+}
+
+impl Mutex {
+    /// The lock of this name. Every holder has it for `ttl`, 10 ms to 24 h, and keeps it as long as his process is
+    /// alive and reaches the arbiter; otherwise it lapses.
+    pub fn new(
+        arbiter: Arc<dyn Arbiter>,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Self, InvalidSetting> {
+        check_lock_ttl(ttl)?;
+        let name = Name::new("mutex", name)?;
+        Ok(Self { arbiter, name, ttl })
+    }
+
+    /// Takes the lock if it is free and nobody waits for it.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>, ArbiterError> {
+        let mut attempt = Attempt::new(&self.arbiter, &self.name);
+        let asked = Instant::now();
+        let asking = self
+            .arbiter
+            .lock(&self.name, &attempt.holder, self.ttl, None);
+        if let Locking::Granted(token) = asking.await? {
+            let lease = Lease::new(attempt, token, self.ttl, asked);
+            return Ok(Some(Guard { lease, tries: 0 }));
+        }
+        attempt.settle();
+        Ok(None)
+    }
+
+    /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that is
+    /// away is asked again until then. Whoever drops the future gives up his place.
+    pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
+        let deadline = Instant::now() + patience;
+        let attempt = Attempt::new(&self.arbiter, &self.name);
+        let mut listener = None;
+        let mut tries = 0;
+        loop {
+            let asked = Instant::now();
+            let asking = self
+                .arbiter
+                .lock(&self.name, &attempt.holder, self.ttl, Some(PRESENCE));
+            let wait = match asking.await {
+                Ok(Locking::Granted(token)) => {
+                    let lease = Lease::new(attempt, token, self.ttl, asked);
+                    return Ok(Guard { lease, tries });
+                }
+                Ok(Locking::Crowded) => return Err(AcquireError::Crowded),
+                Ok(Locking::Busy(wait)) => wait,
+                Err(ArbiterError::Unavailable(words)) => {
+                    let next = Instant::now() + PAUSE;
+                    if next >= deadline {
+                        return Err(ArbiterError::Unavailable(words).into());
+                    }
+                    sleep_until(next).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            tries += 1;
+            if Instant::now() >= deadline {
+                return Err(AcquireError::TimedOut);
+            }
+            let listener = listener
+                .get_or_insert_with(|| self.arbiter.listen(&self.name, Some(&attempt.holder)));
+            // Rounded up, so that it has lapsed when it is asked for again.
+            let again = Instant::now() + wait.min(ASKED_AGAIN) + Duration::from_millis(1);
+            let _ = timeout_at(again.min(deadline), listener.woken()).await;
+        }
+    }
+}
+
+/// The lock, held. Dropping it releases it in the background; a process that dies leaves it to lapse.
+#[derive(Debug)]
+pub struct Guard {
+    lease: Lease,
+    tries: u32,
+}
+
+impl Guard {
+    /// Greater than the token of any earlier holder. For the places that the holder writes to.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
+
+    /// How often it was asked for in vain before it was got. Not 0: somebody else held it meanwhile, and may have
+    /// done what the lock was wanted for.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Cancelled when the lock is lost. Work that must not go on without it listens to this.
+    #[must_use]
+    pub fn lost(&self) -> &CancellationToken {
+        self.lease.lost()
+    }
+
+    /// Does some work, and drops it half-way when the lock is lost.
+    pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T, LockLost> {
+        tokio::select! {
+            biased;
+            () = self.lost().cancelled() => Err(LockLost),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Asks now whether the lock is still held, and holds it for its full time again. A task does so anyway, three
+    /// times in the lock's time.
+    pub async fn renew(&self) -> Result<bool, ArbiterError> {
+        self.lease.renew().await
+    }
+
+    /// Lets go of it. False when it had been lost before. After an error it is released in the background, or lapses.
+    pub async fn release(self) -> Result<bool, ArbiterError> {
+        self.lease.unlock().await
+    }
+}

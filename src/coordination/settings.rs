@@ -1,0 +1,122 @@
+//! What the mechanisms are set to, checked once so that it cannot be wrong later.
+
+use std::time::Duration;
+
+use super::name::InvalidName;
+
+/// The shortest lock: renewing takes a few round trips.
+const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
+/// The longest lock: a crashed holder holds it up for so long.
+const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest that anything is kept.
+const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// A setting that would break a promise.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum InvalidSetting {
+    /// A lock's time is out of bounds.
+    #[error("a lock is held for 10ms to 24h, not {0:?}")]
+    LockTtl(Duration),
+    /// A value would go while the right to compute it is still taken.
+    #[error("the lock's time, {lock:?}, must be shorter than the value's, {value:?}")]
+    LockOutlivesValue {
+        /// The lock's time.
+        lock: Duration,
+        /// The value's time.
+        value: Duration,
+    },
+    /// A time to live is 0 or too long.
+    #[error("a time to live is 1ms to 366 days, not {0:?}")]
+    Ttl(Duration),
+    /// β is negative or not a number.
+    #[error("beta is a number from 0 on, not {0}")]
+    Beta(f64),
+    /// A name is too long or empty.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+}
+
+/// How [`ComputeOnce`](super::ComputeOnce) keeps what was computed.
+#[derive(Debug, Clone, Copy)]
+pub struct ComputeSettings {
+    /// For how long the right to compute is held without a sign of life. A process that dies passes the work on
+    /// after this long at the latest; one that lives renews it, so a computation may take longer.
+    pub lock_ttl: Duration,
+    /// For how long a value is given to all that ask.
+    pub value_ttl: Duration,
+    /// For how long the error of a computation is given to all that ask. Then the next one computes again.
+    pub error_ttl: Duration,
+    /// The largest value, in bytes.
+    pub value_bytes_max: usize,
+}
+
+impl Default for ComputeSettings {
+    /// 5 s, 60 s, 1 s, 1 MiB.
+    fn default() -> Self {
+        Self {
+            lock_ttl: Duration::from_secs(5),
+            value_ttl: Duration::from_secs(60),
+            error_ttl: Duration::from_secs(1),
+            value_bytes_max: 1 << 20,
+        }
+    }
+}
+
+impl ComputeSettings {
+    pub(super) fn checked(self) -> Result<Self, InvalidSetting> {
+        check_lock_ttl(self.lock_ttl)?;
+        check_ttl(self.value_ttl)?;
+        check_ttl(self.error_ttl)?;
+        if self.lock_ttl >= self.value_ttl {
+            return Err(InvalidSetting::LockOutlivesValue {
+                lock: self.lock_ttl,
+                value: self.value_ttl,
+            });
+        }
+        Ok(self)
+    }
+}
+
+pub(super) fn check_lock_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
+    if (LOCK_TTL_MIN..=LOCK_TTL_MAX).contains(&ttl) {
+        return Ok(());
+    }
+    Err(InvalidSetting::LockTtl(ttl))
+}
+
+pub(super) fn check_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
+    if (Duration::from_millis(1)..=TTL_MAX).contains(&ttl) {
+        return Ok(());
+    }
+    Err(InvalidSetting::Ttl(ttl))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_never_outlives_the_value() {
+        let with = |lock_ms, value_ms| {
+            let settings = ComputeSettings {
+                lock_ttl: Duration::from_millis(lock_ms),
+                value_ttl: Duration::from_millis(value_ms),
+                ..ComputeSettings::default()
+            };
+            settings.checked().err()
+        };
+        assert_eq!(with(1000, 1001), None);
+        for value_ms in [1000, 999] {
+            let error = with(1000, value_ms).unwrap();
+            assert!(
+                matches!(error, InvalidSetting::LockOutlivesValue { .. }),
+                "{error}"
+            );
+        }
+        assert_eq!(
+            with(1, 5),
+            Some(InvalidSetting::LockTtl(Duration::from_millis(1)))
+        );
+        assert_eq!(with(10, 0), Some(InvalidSetting::Ttl(Duration::ZERO)));
+    }
+}

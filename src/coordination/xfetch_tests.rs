@@ -1,0 +1,145 @@
+//! XFetch by numbers: what the paper says of the gap and of the first refresh, within the error of the sample.
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::*;
+
+/// γ of Euler and Mascheroni: the mean of the standard Gumbel distribution.
+const GAMMA: f64 = 0.577_215_664_9;
+
+fn random() -> SmallRng {
+    let seed = rand::random();
+    eprintln!("seed={seed}");
+    SmallRng::seed_from_u64(seed)
+}
+
+#[test]
+fn zero_is_no_chance() {
+    assert_eq!(Chance::new(0.0), Some(Chance(1.0)));
+    assert_eq!(Chance::new(1.0), None);
+    assert_eq!(Chance::new(-0.1), None);
+    assert_eq!(Chance::new(f64::NAN), None);
+    // The greatest that a generator gives: the gap is long, but finite.
+    let longest = Chance::new(1.0 - f64::EPSILON / 2.0).unwrap();
+    let gap = gap_us(Duration::from_secs(1), 1.0, longest);
+    assert!(gap.is_finite() && gap > 36e6, "{gap}");
+    let shortest = gap_us(Duration::from_secs(1), 1.0, Chance(1.0));
+    assert!(shortest == 0.0 && shortest.is_sign_positive());
+}
+
+#[test]
+fn it_is_due_from_the_expiry_on_and_never_before_the_gap() {
+    let cost = Duration::from_micros(1000);
+    let chance = Chance((-2.0_f64).exp());
+    let due = |now| is_due(now, 10_000, cost, 1.0, chance);
+    // The gap is 2 Δ.
+    assert!(!due(7_990));
+    assert!(due(8_010) && due(10_000) && due(20_000));
+    // Without cost, or with β = 0, only at the expiry.
+    assert!(!is_due(9_999, 10_000, Duration::ZERO, 1.0, chance));
+    assert!(!is_due(9_999, 10_000, cost, 0.0, chance));
+    assert!(is_due(10_000, 10_000, cost, 0.0, chance));
+}
+
+/// Mean, variance and the share beyond 1, 2 and 3 means, each within 4 standard errors.
+#[test]
+fn the_gap_is_exponential_with_mean_beta_delta() {
+    let mut random = random();
+    let count = 200_000_u32;
+    for (cost_ms, beta) in [(50, 1.0), (200, 0.5), (3, 4.0)] {
+        let cost = Duration::from_millis(cost_ms);
+        let mean = cost.as_secs_f64() * 1e6 * beta;
+        let gaps: Vec<f64> = (0..count)
+            .map(|_| gap_us(cost, beta, Chance::draw(&mut random)) / mean)
+            .collect();
+        let average = gaps.iter().sum::<f64>() / f64::from(count);
+        assert!(
+            (average - 1.0).abs() < 4.0 / f64::from(count).sqrt(),
+            "{average}"
+        );
+        let squares = gaps.iter().map(|gap| (gap - 1.0).powi(2)).sum::<f64>();
+        let variance = squares / f64::from(count);
+        // The variance of the variance is (μ4 − σ⁴)/n = 8/n.
+        assert!(
+            (variance - 1.0).abs() < 4.0 * (8.0 / f64::from(count)).sqrt(),
+            "{variance}"
+        );
+        for times in [1.0, 2.0, 3.0_f64] {
+            #[expect(clippy::cast_precision_loss, reason = "a small number")]
+            let share = gaps.iter().filter(|gap| **gap > times).count() as f64 / f64::from(count);
+            let expected = (-times).exp();
+            let error = (expected * (1.0 - expected) / f64::from(count)).sqrt();
+            assert!(
+                (share - expected).abs() < 4.0 * error,
+                "{share} beyond {times}"
+            );
+        }
+    }
+}
+
+/// Reads that come by a Poisson process until one decides to refresh.
+fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f64) -> f64 {
+    // Long enough ago that nobody refreshes yet.
+    let from_s = cost_s * beta * ((reads_per_s * cost_s * beta).ln() + 14.0);
+    let mut before_s = from_s;
+    loop {
+        let Chance(u) = Chance::draw(random);
+        before_s += u.ln() / reads_per_s;
+        let now_us = ((from_s - before_s) * 1e6).round();
+        let expires_us = (from_s * 1e6).round();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive"
+        )]
+        let (now_us, expires_us) = (now_us as u64, expires_us as u64);
+        let cost = Duration::from_secs_f64(cost_s);
+        if is_due(now_us, expires_us, cost, beta, Chance::draw(random)) {
+            return before_s;
+        }
+    }
+}
+
+#[test]
+fn the_first_refresh_is_as_early_as_the_paper_says() {
+    let mut random = random();
+    for (reads_per_s, cost_s, beta) in [(2000.0, 0.05, 1.0), (500.0, 0.2, 1.0), (1000.0, 0.1, 2.0)]
+    {
+        let count = 3000_u32;
+        let sum: f64 = (0..count)
+            .map(|_| first_refresh_s(&mut random, reads_per_s, cost_s, beta))
+            .sum();
+        let mean = sum / f64::from(count);
+        let scale: f64 = beta * cost_s;
+        let expected = scale * ((reads_per_s * scale).ln() + GAMMA);
+        // A Gumbel distribution: its standard deviation is π/√6 scales.
+        let error = scale * std::f64::consts::PI / 6.0_f64.sqrt() / f64::from(count).sqrt();
+        eprintln!("first refresh {mean:.4} s before the expiry, by the paper {expected:.4} s");
+        assert!((mean - expected).abs() < 4.0 * error, "{mean} {expected}");
+    }
+}
+
+/// Ten thousand readers, one after another, of a value that takes 50 ms to compute and lives 1 s.
+#[test]
+fn ten_thousand_readers_see_no_miss() {
+    let mut random = random();
+    let (cost, ttl_us, read_every_us) = (Duration::from_millis(50), 1_000_000, 500);
+    let cost_us = 50_000;
+    let (mut expires_us, mut ready_us, mut refreshes, mut misses) = (ttl_us, None, 0, 0);
+    for read in 1..=10_000 {
+        let now_us = read * read_every_us;
+        if ready_us.is_some_and(|ready| ready <= now_us) {
+            expires_us = ready_us.take().unwrap_or_default() + ttl_us;
+        }
+        misses += u32::from(now_us >= expires_us);
+        let chance = Chance::draw(&mut random);
+        if ready_us.is_none() && is_due(now_us, expires_us, cost, 1.0, chance) {
+            ready_us = Some(now_us + cost_us);
+            refreshes += 1;
+        }
+    }
+    eprintln!("10 000 reads, {refreshes} refreshes, {misses} misses");
+    assert_eq!(misses, 0);
+    assert!((4..=8).contains(&refreshes), "{refreshes}");
+}
