@@ -52,7 +52,7 @@ impl AtomicReplace {
         key: &str,
         items: &[T],
     ) -> Result<(), ReplaceError> {
-        let name = Name::new("list", key)?;
+        let name = Name::of_list(key)?;
         let items: Vec<&[u8]> = items.iter().map(AsRef::as_ref).collect();
         let bytes = items.iter().map(|item| item.len()).sum();
         if items.len() > ITEMS_MAX || bytes > LIST_BYTES_MAX {
@@ -64,6 +64,6 @@ impl AtomicReplace {
 
     /// The items, in their order; none when there is no list, or its time is over.
     pub async fn read(&self, key: &str) -> Result<Vec<Vec<u8>>, ReplaceError> {
-        Ok(self.arbiter.list(&Name::new("list", key)?).await?)
+        Ok(self.arbiter.list(&Name::of_list(key)?).await?)
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry};
-use super::computed::{ComputeError, Computed};
+use super::computed::{ComputeError, Computed, Origin};
 use super::flights::Flights;
 use super::lease::{Attempt, Lease};
 use super::name::{Name, Token};
@@ -80,14 +80,14 @@ impl ComputeOnce {
         F: Future<Output = Result<Vec<u8>, E>>,
         E: Display,
     {
-        let name = Name::new("once", key)?;
+        let name = Name::of_value(key)?;
         let deadline = Instant::now() + patience;
         match self.begin(&name, None).await {
             Ok(Begun::Value(entry)) => {
                 if outdated(&entry) {
                     return Ok(self.refreshed(&name, entry, compute).await);
                 }
-                return Ok(Computed::read(entry));
+                return Ok(Computed::read(entry, Origin::Kept));
             }
             Ok(Begun::Failed(words)) => return Err(ComputeError::Failed(words)),
             Ok(Begun::Granted(lease)) => {
@@ -117,7 +117,9 @@ impl ComputeOnce {
         let mut listener = self.arbiter.listen(name, None);
         loop {
             let wait = match self.begin(name, None).await {
-                Ok(Begun::Value(entry)) => return Ok(Computed::read(entry)),
+                Ok(Begun::Value(entry)) => {
+                    return Ok(Computed::read(entry, Origin::Awaited));
+                }
                 Ok(Begun::Failed(words)) => return Err(ComputeError::Failed(words)),
                 Ok(Begun::Granted(lease)) => {
                     if let Break(outcome) = self.compute(lease, &mut compute).await {
@@ -152,16 +154,16 @@ impl ComputeOnce {
         E: Display,
     {
         match self.begin(name, Some(entry.token)).await {
-            Ok(Begun::Value(newer)) => Computed::read(newer),
+            Ok(Begun::Value(newer)) => Computed::read(newer, Origin::Kept),
             Ok(Begun::Granted(lease)) => match self.compute(lease, &mut compute).await {
-                Break(Ok(newer)) => newer,
+                Break(Ok(newer)) => newer.with_origin(Origin::Refreshed),
                 Break(Err(error)) => {
                     tracing::warn!(name = name.as_str(), %error, "a value was not refreshed");
-                    Computed::read(entry)
+                    Computed::read(entry, Origin::Kept)
                 }
-                Continue(()) => Computed::read(entry),
+                Continue(()) => Computed::read(entry, Origin::Kept),
             },
-            _ => Computed::read(entry),
+            _ => Computed::read(entry, Origin::Kept),
         }
     }
 

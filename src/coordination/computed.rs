@@ -6,6 +6,19 @@ use std::time::Duration;
 use super::arbiter::{ArbiterError, Entry};
 use super::name::{InvalidName, Token};
 
+/// How a request came to its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// It was there.
+    Kept,
+    /// It was there, and this request computed a newer one.
+    Refreshed,
+    /// There was none, so this request computed it.
+    Computed,
+    /// There was none, and another request computed it.
+    Awaited,
+}
+
 /// A value that was computed once for all that asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Computed {
@@ -14,10 +27,11 @@ pub struct Computed {
     cost: Duration,
     age: Duration,
     remaining: Duration,
+    origin: Origin,
 }
 
 impl Computed {
-    pub(super) fn read(entry: Entry) -> Self {
+    pub(super) fn read(entry: Entry, origin: Origin) -> Self {
         let span = |from: u64, to: u64| Duration::from_micros(to.saturating_sub(from));
         Self {
             age: span(entry.written_us, entry.now_us),
@@ -25,6 +39,7 @@ impl Computed {
             value: entry.value,
             token: entry.token,
             cost: entry.cost,
+            origin,
         }
     }
 
@@ -35,7 +50,18 @@ impl Computed {
             cost,
             age: Duration::ZERO,
             remaining: ttl,
+            origin: Origin::Computed,
         }
+    }
+
+    pub(super) fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// How this request came to it.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// The value.

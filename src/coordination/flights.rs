@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::computed::{ComputeError, Computed};
+use super::computed::{ComputeError, Computed, Origin};
 use super::name::Name;
 
 type Outcome = Result<Computed, ComputeError>;
@@ -61,7 +61,8 @@ impl Flights {
         if let Some((got, outcome)) = &*last
             && *got >= came
         {
-            return outcome.clone();
+            let outcome = outcome.clone();
+            return outcome.map(|computed| computed.with_origin(Origin::Awaited));
         }
         let outcome = ask.await;
         // Others may have more patience.

@@ -53,7 +53,7 @@ impl Mutex {
         ttl: Duration,
     ) -> Result<Self, InvalidSetting> {
         check_lock_ttl(ttl)?;
-        let name = Name::new("mutex", name)?;
+        let name = Name::of_mutex(name)?;
         Ok(Self { arbiter, name, ttl })
     }
 

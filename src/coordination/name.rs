@@ -18,8 +18,22 @@ pub struct InvalidName {
 }
 
 impl Name {
-    /// The thing of this kind with this name.
-    pub(super) fn new(kind: &str, name: &str) -> Result<Self, InvalidName> {
+    /// The lock that [`Mutex`](super::Mutex) takes by this name.
+    pub fn of_mutex(name: &str) -> Result<Self, InvalidName> {
+        Self::new("mutex", name)
+    }
+
+    /// The value that [`ComputeOnce`](super::ComputeOnce) keeps by this key.
+    pub fn of_value(key: &str) -> Result<Self, InvalidName> {
+        Self::new("once", key)
+    }
+
+    /// The list that [`AtomicReplace`](super::AtomicReplace) replaces by this key.
+    pub fn of_list(key: &str) -> Result<Self, InvalidName> {
+        Self::new("list", key)
+    }
+
+    fn new(kind: &str, name: &str) -> Result<Self, InvalidName> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(InvalidName { bytes: name.len() });
         }
@@ -78,10 +92,10 @@ mod tests {
 
     #[test]
     fn names_are_bounded() {
-        assert_eq!(Name::new("mutex", "a").unwrap().as_str(), "mutex:a");
-        assert_eq!(Name::new("mutex", ""), Err(InvalidName { bytes: 0 }));
+        assert_eq!(Name::of_mutex("a").unwrap().as_str(), "mutex:a");
+        assert_eq!(Name::of_mutex(""), Err(InvalidName { bytes: 0 }));
         let longest = "x".repeat(NAME_BYTES_MAX);
-        assert!(Name::new("mutex", &longest).is_ok());
-        assert!(Name::new("mutex", &(longest + "x")).is_err());
+        assert!(Name::of_mutex(&longest).is_ok());
+        assert!(Name::of_mutex(&(longest + "x")).is_err());
     }
 }

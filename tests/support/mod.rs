@@ -18,6 +18,7 @@ pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod read_back;
 pub(crate) mod redis;
+pub(crate) mod redis_cluster;
 pub(crate) mod redis_proxy;
 pub(crate) mod scripted;
 pub(crate) mod tls;

@@ -75,12 +75,12 @@ mod tests {
 
     #[test]
     fn the_keys_of_a_thing_share_a_tag() {
-        let keys = Keys::new("eds", &Name::new("mutex", "a").unwrap());
+        let keys = Keys::new("eds", &Name::of_mutex("a").unwrap());
         assert_eq!(keys.lock(), "{eds:mutex:a}:lock");
         assert_eq!(keys.queue(), "{eds:mutex:a}:queue");
         assert_eq!(keys.channel(), "{eds:mutex:a}:wake");
         // A brace in the name makes the tag shorter for all keys alike, and never empty.
-        let keys = Keys::new("eds", &Name::new("mutex", "}x{").unwrap());
+        let keys = Keys::new("eds", &Name::of_mutex("}x{").unwrap());
         assert_eq!(keys.lock(), "{eds:mutex:}x{}:lock");
     }
 }

@@ -1,0 +1,141 @@
+//! What Redis does to us: scripts that it forgot, memory that is full, connections that break.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_data_service::coordination::redis::RedisArbiter;
+use event_data_service::coordination::{
+    Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Locking, Mutex, Name, ReplaceError,
+};
+use tokio::time::sleep;
+
+use crate::site::{PATIENCE, TIMEOUTS};
+use crate::support::redis::RedisServer;
+use crate::support::redis_cluster::RedisCluster;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How often a server was sent a script by its text and by its hash.
+fn evals(server: &RedisServer) -> (u64, u64) {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let calls = |command: &str| {
+        let name = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    (calls("eval"), calls("evalsha"))
+}
+
+#[tokio::test]
+async fn only_the_node_that_lacks_a_script_is_sent_it() {
+    let cluster = RedisCluster::start();
+    let arbiter = RedisArbiter::cluster(cluster.connection_infos(), "eds", TIMEOUTS).unwrap();
+    // A name on each master.
+    let mut names = Vec::new();
+    for master in &cluster.nodes {
+        let on_it = |name: &String| {
+            let key = format!("{{eds:mutex:{name}}}");
+            cluster.master_of(&key).address() == master.address()
+        };
+        let name = (0..1000).map(|number| format!("n{number}")).find(on_it);
+        names.push(Name::of_mutex(&name.unwrap()).unwrap());
+    }
+    let ask = async |name| {
+        let holder = Holder::random();
+        arbiter.lock(name, &holder, LONG, None).await.unwrap()
+    };
+    assert!(matches!(ask(&names[0]).await, Locking::Granted(_)));
+    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(texts, [1, 0, 0]);
+    assert!(matches!(ask(&names[1]).await, Locking::Granted(_)));
+    assert!(matches!(ask(&names[2]).await, Locking::Granted(_)));
+    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(texts, [1, 1, 1]);
+    // One forgets it, as after a restart.
+    cluster.nodes[1].query::<()>(&["SCRIPT", "FLUSH"]);
+    for name in names.iter().cycle().take(9) {
+        assert!(matches!(ask(name).await, Locking::Busy(_)));
+    }
+    let sent: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(sent, [1, 2, 1]);
+}
+
+#[tokio::test]
+async fn locks_go_on_when_redis_is_full_and_values_do_not() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
+    let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
+    let held = mutex.acquire(PATIENCE).await.unwrap();
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+    let name = Name::of_value("a").unwrap();
+    let begun = arbiter
+        .begin(&name, &Holder::random(), LONG, None)
+        .await
+        .unwrap();
+    let Beginning::Granted(token) = begun else {
+        panic!("{begun:?}");
+    };
+    let published = arbiter.publish(&name, token, b"value", LONG, LONG).await;
+    assert!(
+        matches!(published, Err(ArbiterError::Full(_))),
+        "{published:?}"
+    );
+    let lists = AtomicReplace::new(Arc::clone(&arbiter), LONG).unwrap();
+    let replaced = lists.replace("a", &["x"]).await;
+    let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
+    assert!(full, "{replaced:?}");
+    // Whoever failed for that reason can say so to those that wait, and locks go from hand to hand.
+    assert!(arbiter.fail(&name, token, "no room", LONG).await.unwrap());
+    assert!(held.release().await.unwrap());
+    mutex.acquire(PATIENCE).await.unwrap();
+}
+
+/// The connection that hears the wake-ups is cut while somebody waits; so is the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_survives_broken_connections() {
+    let server = RedisServer::start(&[]);
+    let mutex = || {
+        let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+        Mutex::new(Arc::new(arbiter), "a", LONG).unwrap()
+    };
+    let (first, second) = (mutex(), mutex());
+    let guard = first.acquire(PATIENCE).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let guard = second.acquire(PATIENCE).await.unwrap();
+        (guard.tries(), Instant::now())
+    });
+    sleep(Duration::from_millis(300)).await;
+    server.query::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.query::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    sleep(Duration::from_millis(600)).await;
+    // The holder's own connection was cut, too.
+    let mut released = guard.renew().await;
+    while released.is_err() {
+        sleep(Duration::from_millis(50)).await;
+        released = guard.renew().await;
+    }
+    let began = Instant::now();
+    assert!(guard.release().await.unwrap());
+    let (tries, got) = waiting.await.unwrap();
+    assert!(tries > 0);
+    assert!(got - began < Duration::from_secs(2), "{:?}", got - began);
+}
+
+/// Redis is gone: the holder knows it not later than the lock could be another's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
+    let mut server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let ttl = Duration::from_millis(1500);
+    let mutex = Mutex::new(Arc::new(arbiter), "a", ttl).unwrap();
+    let guard = mutex.acquire(PATIENCE).await.unwrap();
+    server.stop();
+    let stopped = Instant::now();
+    guard.lost().cancelled().await;
+    assert!(
+        stopped.elapsed() < ttl + Duration::from_secs(1),
+        "{:?}",
+        stopped.elapsed()
+    );
+}

@@ -1,0 +1,23 @@
+//! The mechanisms of coordination, each over memory, a real Redis and a real Redis Cluster of three masters, and
+//! among several processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod site;
+
+mod compute_once;
+mod documents;
+mod early_refresh;
+mod fallbacks;
+mod model;
+mod mutex;
+mod processes;
+mod replace;
+mod worker;

@@ -1,0 +1,372 @@
+//! Three processes, as three nodes are, on a real Redis and on a real Redis Cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::process::signal;
+use crate::worker::{JOB, Job, Told, Work, now_us};
+
+/// What is measured here is not measured beside each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process, and what it tells.
+struct Process {
+    child: Child,
+    told: Receiver<Told>,
+}
+
+impl Process {
+    fn start(job: &Job) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "worker::process",
+                "--nocapture",
+                "--test-threads",
+                "1",
+            ])
+            .env(JOB, serde_json::to_string(job).unwrap())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, told) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(told) = line.strip_prefix('@') {
+                    let _ = sender.send(serde_json::from_str(told).unwrap());
+                }
+            }
+        });
+        Self { child, told }
+    }
+
+    /// All that it tells until it ends by itself.
+    fn finish(mut self) -> Vec<Told> {
+        let told = self.told.iter().collect();
+        assert!(self.child.wait().unwrap().success());
+        told
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn job(site: &Site, work: Work) -> Job {
+    Job {
+        url: site.url(),
+        prefix: site.prefix.clone(),
+        // Time to start and connect.
+        start_us: now_us() + 1_000_000,
+        lock_ms: 5000,
+        value_ms: 60_000,
+        cost_ms: 200,
+        work,
+    }
+}
+
+/// Three processes with the same job, but for what `part` makes of it; all that they told.
+fn three(job: &Job, part: impl Fn(u32, &mut Job)) -> Vec<Told> {
+    let processes: Vec<_> = (0..3)
+        .map(|number| {
+            let mut job = job.clone();
+            part(number, &mut job);
+            Process::start(&job)
+        })
+        .collect();
+    processes.into_iter().flat_map(Process::finish).collect()
+}
+
+fn computations(told: &[Told]) -> Vec<(u64, u64)> {
+    let mut computations: Vec<_> = told
+        .iter()
+        .filter_map(|told| match told {
+            Told::Computed { began_us, ended_us } => Some((*began_us, *ended_us)),
+            _ => None,
+        })
+        .collect();
+    computations.sort_unstable();
+    computations
+}
+
+fn median(mut numbers: Vec<u64>) -> u64 {
+    numbers.sort_unstable();
+    numbers[numbers.len() / 2]
+}
+
+/// 1 000 requests in 50 ms for a cold key: one computation, 1 000 equal answers, soon after it.
+fn one_computation_for_a_thousand_requests(site: &Site, what: &str) {
+    let _alone = alone();
+    let mut latest = Vec::new();
+    let mut all = Vec::new();
+    for round in 0..3 {
+        let key = format!("cold{round}");
+        let told = three(
+            &job(
+                site,
+                Work::Burst {
+                    key: key.clone(),
+                    requests: 0,
+                    over_ms: 50,
+                },
+            ),
+            |number, job| {
+                let requests = if number == 0 { 334 } else { 333 };
+                job.work = Work::Burst {
+                    key: key.clone(),
+                    requests,
+                    over_ms: 50,
+                };
+            },
+        );
+        let computations = computations(&told);
+        assert_eq!(computations.len(), 1, "computations");
+        let ended_us = computations[0].1;
+        let mut values = BTreeSet::new();
+        let mut late_us = Vec::new();
+        for told in &told {
+            if let Told::Answer {
+                asked_us,
+                answered_us,
+                token,
+                value,
+            } = told
+            {
+                values.insert((*token, value.clone()));
+                late_us.push(answered_us.saturating_sub(ended_us.max(*asked_us)));
+            }
+        }
+        assert_eq!(
+            (late_us.len(), values.len()),
+            (1000, 1),
+            "answers, different ones"
+        );
+        latest.push(*late_us.iter().max().unwrap());
+        all.extend(late_us);
+    }
+    let (median_latest, median_all) = (median(latest.clone()), median(all));
+    eprintln!(
+        "{what}: 1 000 requests on 3 processes: 1 computation; after its end the answers came within {median_all} µs \
+         at the median, the last of a round within {median_latest} µs at the median of {latest:?}"
+    );
+    assert!(median_all < 500_000, "{median_all} µs");
+}
+
+/// The process that computes is killed: another has computed within the lock's time and a second.
+fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
+    let _alone = alone();
+    let key = "killed".to_owned();
+    let mut hanging = job(site, Work::Hang { key: key.clone() });
+    (hanging.lock_ms, hanging.start_us) = (1000, 0);
+    let mut victim = Process::start(&hanging);
+    while victim.told.recv().unwrap() != Told::Computing {}
+    // Two others wait for it.
+    let waiting = Job {
+        cost_ms: 1,
+        work: Work::Burst {
+            key,
+            requests: 20,
+            over_ms: 1,
+        },
+        ..hanging
+    };
+    let others = [Process::start(&waiting), Process::start(&waiting)];
+    for other in &others {
+        assert_eq!(other.told.recv().unwrap(), Told::Ready);
+    }
+    // Longer than the lock's time: it is renewed.
+    std::thread::sleep(Duration::from_millis(1500));
+    for other in &others {
+        assert!(
+            other.told.try_recv().is_err(),
+            "computed beside a living process"
+        );
+    }
+    let killed_us = now_us();
+    signal(victim.child.id(), "KILL");
+    victim.child.wait().unwrap();
+    let told: Vec<_> = others.into_iter().flat_map(Process::finish).collect();
+    let computations = computations(&told);
+    assert_eq!(computations.len(), 1);
+    let answers = told
+        .iter()
+        .filter(|told| matches!(told, Told::Answer { .. }));
+    assert_eq!(answers.count(), 40);
+    let took_us = computations[0].1 - killed_us;
+    eprintln!("{what}: lock of 1 s; another had computed {took_us} µs after the kill");
+    assert!(took_us < 2_000_000, "{took_us} µs");
+}
+
+/// Positions 0 to 4 of a thousand lists, in any order, on any process: always five different items of one list.
+fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
+    const ROUNDS: u64 = 1000;
+    let _alone = alone();
+    let seed = crate::support::load::seed();
+    let began = Instant::now();
+    let told = three(
+        &job(
+            site,
+            Work::Positions {
+                seed,
+                rounds: ROUNDS,
+                process: 0,
+            },
+        ),
+        |number, job| {
+            job.work = Work::Positions {
+                seed,
+                rounds: ROUNDS,
+                process: number,
+            }
+        },
+    );
+    let mut lists: BTreeMap<u64, BTreeMap<usize, u64>> = BTreeMap::new();
+    for told in told {
+        if let Told::Item {
+            round,
+            position,
+            item,
+        } = told
+        {
+            let before = lists
+                .entry(round)
+                .or_default()
+                .insert(position, item.parse().unwrap());
+            assert_eq!(before, None);
+        }
+    }
+    assert_eq!(lists.len(), usize::try_from(ROUNDS).unwrap());
+    for (round, items) in lists {
+        let items: Vec<_> = items.into_values().collect();
+        let first = items[0];
+        assert_eq!(items, [0, 1, 2, 3, 4].map(|n| first + n), "round {round}");
+    }
+    eprintln!(
+        "{what}: {ROUNDS} lists of five, asked on 3 processes, in {:?}",
+        began.elapsed()
+    );
+}
+
+/// 2 000 reads a second of a value that lives a second, over ten expiries.
+fn a_hot_key_is_never_missing(site: &Site, what: &str) {
+    let _alone = alone();
+    let key = "hot".to_owned();
+    let mut hot = job(
+        site,
+        Work::Hot {
+            key,
+            reads_per_s: 667,
+            seconds: 9,
+        },
+    );
+    (hot.lock_ms, hot.value_ms, hot.cost_ms) = (900, 1000, 50);
+    let told = three(&hot, |_, _| {});
+    let computations = computations(&told);
+    // Until the first value is there, reads find nothing.
+    let first_us = computations[0].1;
+    let (mut all, mut refreshed, mut slowest) = (0, 0, 0);
+    let mut missed: Vec<u64> = Vec::new();
+    for told in &told {
+        if let Told::Reads {
+            reads,
+            missed_at_us,
+            refreshes,
+            failed,
+            slowest_us,
+        } = told
+        {
+            assert_eq!(*failed, 0);
+            all += reads;
+            refreshed += refreshes;
+            slowest = slowest.max(*slowest_us);
+            missed.extend(missed_at_us.iter().filter(|at_us| **at_us > first_us));
+        }
+    }
+    let together = computations
+        .windows(2)
+        .filter(|pair| pair[1].0 < pair[0].1)
+        .count();
+    eprintln!(
+        "{what}: {all} reads, {refreshed} refreshes, {} misses, {together} computations at the same time as \
+         another; slowest read of a kept value {slowest} µs",
+        missed.len()
+    );
+    assert_eq!(together, 0, "computations at the same time");
+    assert!(refreshed >= 10, "{refreshed} refreshes");
+    assert_eq!(
+        computations.len() - 1,
+        usize::try_from(refreshed).unwrap(),
+        "computations"
+    );
+    assert!(missed.is_empty(), "misses at {missed:?}");
+}
+
+#[test]
+fn one_redis_a_thousand_requests() {
+    one_computation_for_a_thousand_requests(&Site::redis(), "one Redis");
+}
+
+#[test]
+fn redis_cluster_a_thousand_requests() {
+    one_computation_for_a_thousand_requests(&Site::cluster(), "Redis Cluster");
+}
+
+#[test]
+fn one_redis_a_killed_process() {
+    a_killed_process_passes_the_work_on(&Site::redis(), "one Redis");
+}
+
+#[test]
+fn redis_cluster_a_killed_process() {
+    a_killed_process_passes_the_work_on(&Site::cluster(), "Redis Cluster");
+}
+
+#[test]
+fn one_redis_five_positions() {
+    five_positions_are_five_items_of_one_list(&Site::redis(), "one Redis");
+}
+
+#[test]
+fn redis_cluster_five_positions() {
+    five_positions_are_five_items_of_one_list(&Site::cluster(), "Redis Cluster");
+}
+
+#[test]
+fn one_redis_a_hot_key() {
+    a_hot_key_is_never_missing(&Site::redis(), "one Redis");
+}
+
+#[test]
+fn redis_cluster_a_hot_key() {
+    a_hot_key_is_never_missing(&Site::cluster(), "Redis Cluster");
+}
+
+/// What all of this is for: look, compute, write, without protection.
+#[test]
+fn the_stampede_without_protection() {
+    let _alone = alone();
+    let site = Site::redis();
+    let key = format!("{}:cold", site.prefix);
+    let work = Work::Stampede {
+        key,
+        requests: 333,
+        over_ms: 50,
+    };
+    let computed = computations(&three(&job(&site, work), |_, _| {})).len();
+    eprintln!("without protection: 999 requests, {computed} computations");
+    assert!(computed > 10, "{computed}");
+}
