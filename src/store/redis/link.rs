@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr};
 use tokio::time::Instant;
 
-use super::fitness;
-use super::reply;
+use super::{fitness, reply, tls};
 use crate::store::StoreError;
 
 /// The pause after the first failed attempt to connect.
@@ -178,13 +177,32 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
             .set_response_timeout(Some(self.timeouts.response));
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
+        let greeted = async {
+            let mut connection = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            Ok(connection)
+        };
+        let mut connection = greeted
             .await
-            .map_err(|error| reply::store_error(&error))?;
+            .map_err(|error| self.greeting_failed(&error))?;
         fitness::check_server(&mut connection).await?;
         Ok(connection)
+    }
+
+    fn greeting_failed(&self, error: &redis::RedisError) -> StoreError {
+        let encrypted = matches!(
+            self.client.get_connection_info().addr(),
+            ConnectionAddr::TcpTls { .. }
+        );
+        match reply::store_error(error) {
+            StoreError::Unavailable(words) if encrypted => {
+                StoreError::Unavailable(tls::with_hint(error, words))
+            }
+            meaning => meaning,
+        }
     }
 
     /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
