@@ -12,8 +12,11 @@ mod server;
 mod task;
 mod whole;
 
+/// Measures and prints.
+type Section = fn() -> anyhow::Result<()>;
+
 /// The sections in the order in which they run.
-const SECTIONS: &[(&str, fn() -> anyhow::Result<()>)] = &[
+const SECTIONS: &[(&str, Section)] = &[
     ("recording", recording::run),
     ("receiving", receiving::run),
     ("parsing", parsing::run),

@@ -48,7 +48,7 @@ impl Node {
         Ok(self.socket.try_clone()?)
     }
 
-    pub(crate) fn sieve(&self) -> Sieve {
+    pub(crate) fn sieve() -> Sieve {
         Sieve::new(&sieve_settings(), Arc::new(ArrivalStamps::default()))
     }
 
@@ -56,7 +56,7 @@ impl Node {
     fn listen(&self, receiver: Receiver) -> JoinHandle<anyhow::Result<f64>> {
         let listener = Listener {
             receiver,
-            sieve: self.sieve(),
+            sieve: Self::sieve(),
             settings: self.settings,
             recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
             ledger: Arc::clone(&self.ledger),

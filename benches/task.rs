@@ -21,7 +21,7 @@ pub(crate) fn listen(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f6
     let receiver = node.receiver()?;
     let node = Parts {
         ledger: Arc::clone(&node.ledger),
-        sieve: node.sieve(),
+        sieve: Node::sieve(),
         batches: node.batches.clone(),
         stop: node.stop.clone(),
         settings: node.settings,
@@ -50,9 +50,12 @@ impl Parts {
         while !self.stop.is_cancelled() {
             // The time-out has passed where this is an error; the sweep comes either way.
             let _ = tokio::time::timeout(self.settings.read_timeout(), readiness.readable()).await;
-            let read = readiness.try_io(Interest::READABLE, || match receiver.poll()? {
-                true => Ok(()),
-                false => Err(ErrorKind::WouldBlock.into()),
+            let read = readiness.try_io(Interest::READABLE, || {
+                if receiver.poll()? {
+                    Ok(())
+                } else {
+                    Err(ErrorKind::WouldBlock.into())
+                }
             });
             match read {
                 Ok(()) => self.take_in(&receiver),
