@@ -269,5 +269,7 @@ enum Begun {
 }
 
 fn shortened(words: &str) -> &str {
-    &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]
+    let fits = |end: &usize| words.is_char_boundary(*end);
+    let end = (0..=words.len().min(WORDS_BYTES_MAX)).rev().find(fits);
+    &words[..end.unwrap_or_default()]
 }

@@ -30,7 +30,7 @@ fn zero_is_no_chance() {
 
 #[test]
 fn it_is_due_from_the_expiry_on_and_never_before_the_gap() {
-    let cost = Duration::from_micros(1000);
+    let cost = Duration::from_millis(1);
     let chance = Chance((-2.0_f64).exp());
     let due = |now| is_due(now, 10_000, cost, 1.0, chance);
     // The gap is 2 Δ.

@@ -2,6 +2,7 @@
 //! what both must agree on is compared, which is all but the tokens' numbers and the times.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::coordination::memory::{MemoryArbiter, SetClock};
@@ -26,7 +27,7 @@ fn number(numbers: &mut Numbered, tokens: &mut Vec<Token>, token: Token) -> usiz
 
 /// One side of the comparison.
 struct Side {
-    arbiter: std::sync::Arc<dyn Arbiter>,
+    arbiter: Arc<dyn Arbiter>,
     numbers: Numbered,
     tokens: Vec<Token>,
 }
@@ -38,11 +39,8 @@ impl Side {
         let kind = random.random_range(0..9);
         let pick = random.random_range(0..1000);
         let presence = random.random_bool(0.7).then_some(LONG);
-        let token = self
-            .tokens
-            .len()
-            .checked_sub(1 + pick % 3.min(self.tokens.len().max(1)));
-        let token = token.map_or_else(|| None, |index| self.tokens.get(index).copied());
+        // One of the last three that were granted.
+        let token = self.tokens.iter().rev().nth(pick % 3).copied();
         let Side {
             arbiter,
             numbers,
@@ -97,15 +95,13 @@ impl Side {
 
 async fn agree(site: Site) {
     let seed = seed();
-    let side = |arbiter| Side {
+    let new = |arbiter| Side {
         arbiter,
         numbers: Numbered::new(),
         tokens: Vec::new(),
     };
-    let mut sides = [
-        side(std::sync::Arc::default() as std::sync::Arc<MemoryArbiter> as _),
-        side(site.arbiter()),
-    ];
+    let model: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
+    let mut sides = [new(model), new(site.arbiter())];
     let holders = [(); 4].map(|()| Holder::random());
     let mut logs = [Vec::new(), Vec::new()];
     let mut randoms = [(); 2].map(|()| SmallRng::seed_from_u64(seed));
@@ -139,8 +135,8 @@ async fn a_cluster_does_as_the_model() {
 /// By a clock that is set: a lock lapses to the microsecond, tokens grow although the clock is set back.
 #[tokio::test]
 async fn the_model_goes_by_its_clock() {
-    let clock = std::sync::Arc::new(SetClock::at(1_000_000));
-    let arbiter = MemoryArbiter::new(std::sync::Arc::clone(&clock) as _);
+    let clock = Arc::new(SetClock::at(1_000_000));
+    let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
     let name = Name::of_mutex("a").unwrap();
     let ttl = Duration::from_secs(10);
     let ask = async || {
@@ -153,7 +149,8 @@ async fn the_model_goes_by_its_clock() {
         panic!("a free lock");
     };
     assert_eq!(first.number(), 1_000_000);
-    clock.advance(ttl - Duration::from_micros(1));
+    let almost = Duration::from_micros(9_999_999);
+    clock.advance(almost);
     assert_eq!(ask().await, Locking::Busy(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
     let Locking::Granted(second) = ask().await else {

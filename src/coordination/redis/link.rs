@@ -26,8 +26,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Where it leads.
 #[derive(Clone)]
 pub(super) enum Target {
-    Server(Client),
-    Cluster(ClusterClient),
+    Server(Box<Client>),
+    Cluster(Box<ClusterClient>),
 }
 
 #[derive(Clone)]

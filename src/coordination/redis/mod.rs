@@ -76,7 +76,7 @@ pub struct RedisArbiter {
 impl RedisArbiter {
     /// On one server. Connects with the first call.
     pub fn server(client: Client, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
-        let target = Target::Server(client.clone());
+        let target = Target::Server(Box::new(client.clone()));
         Self::new(target, vec![client], prefix, timeouts)
     }
 
@@ -93,7 +93,12 @@ impl RedisArbiter {
             .response_timeout(timeouts.response)
             .retries(CLUSTER_RETRIES)
             .build()?;
-        Self::new(Target::Cluster(cluster), clients, prefix, timeouts)
+        Self::new(
+            Target::Cluster(Box::new(cluster)),
+            clients,
+            prefix,
+            timeouts,
+        )
     }
 
     /// By an address: `redis://…` and `rediss://…` as everywhere, or `redis+cluster://host:port,host:port`, which
