@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use event_data_service::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
+use event_data_service::event::{LineRules, Minute, Partitions, Window};
 use event_data_service::ingest::{QueueLimits, SieveSettings};
 
 /// 2016-12-04 18:38:00 UTC, in nanoseconds.
@@ -104,17 +104,7 @@ pub(crate) fn partitions() -> Partitions {
 /// A sieve as the default configuration has it, for events of any age.
 pub(crate) fn sieve_settings() -> SieveSettings {
     SieveSettings {
-        rules: LineRules {
-            user_field: "value".to_owned(),
-            precision: Precision::Nanoseconds,
-            measurement_tag: None,
-            limits: LineLimits {
-                line: 8192,
-                series: 1024,
-                tag: 256,
-                user: 256,
-            },
-        },
+        rules: LineRules::default(),
         window: Window::new(Duration::MAX, Duration::MAX),
         partitions: partitions(),
         limits: QueueLimits {

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::daemon::{Service, ServiceSettings};
-use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
+use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
 use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
 use crate::output::line_protocol::Points;
@@ -167,17 +167,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         threads: 1,
         datagram_max: 64 * 1024,
         sieve: SieveSettings {
-            rules: LineRules {
-                user_field: "value".to_owned(),
-                precision: Precision::Nanoseconds,
-                measurement_tag: None,
-                limits: LineLimits {
-                    line: 8192,
-                    series: 1024,
-                    tag: 256,
-                    user: 256,
-                },
-            },
+            rules: LineRules::default(),
             window,
             partitions,
             limits: QueueLimits {

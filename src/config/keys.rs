@@ -129,7 +129,7 @@ pub static KEYS: &[Key] = &[
     key("store", "cert_file", Path, "", "PEM file of this client's certificate chain (rediss:// only)"),
     key("store", "key_file", Path, "", "PEM file of this client's private key (rediss:// only)"),
     key("store", "connect_timeout", TIMEOUT, "2s", "the longest to wait for a connection to Redis"),
-    key("store", "response_timeout", TIMEOUT, "5s", "the longest to wait for an answer of Redis"),
+    key("store", "response_timeout", TIMEOUT, "3s", "the longest to wait for an answer of Redis"),
     key("store", "replay_window", duration("0s", "10m"), "10s", "what was recorded this lately is recorded again after a failover"),
     key("store", "memory_max", size("1MiB", "1TiB"), "1GiB", "most memory for open minutes (memory: only)"),
 

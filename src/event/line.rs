@@ -81,6 +81,25 @@ pub struct LineRules {
     pub limits: LineLimits,
 }
 
+/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is kept
+/// out of the series; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
+impl Default for LineRules {
+    fn default() -> Self {
+        let limits = LineLimits {
+            line: 8192,
+            series: 1024,
+            tag: 256,
+            user: 256,
+        };
+        Self {
+            user_field: "value".to_owned(),
+            precision: Precision::Nanoseconds,
+            measurement_tag: None,
+            limits,
+        }
+    }
+}
+
 /// Parses lines, one at a time.
 #[derive(Debug)]
 pub struct Parser {

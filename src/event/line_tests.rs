@@ -5,17 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn rules() -> LineRules {
-    LineRules {
-        user_field: "value".to_owned(),
-        precision: Precision::Nanoseconds,
-        measurement_tag: None,
-        limits: LineLimits {
-            line: 8192,
-            series: 1024,
-            tag: 256,
-            user: 256,
-        },
-    }
+    LineRules::default()
 }
 
 #[track_caller]

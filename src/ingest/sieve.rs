@@ -146,24 +146,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::event::{LineLimits, Precision};
     use crate::telemetry::Ledger;
 
     const NOW: i64 = 1_480_876_710_000_000_000;
 
     fn sieve(events: u64) -> Sieve {
         let settings = SieveSettings {
-            rules: LineRules {
-                user_field: "value".to_owned(),
-                precision: Precision::Nanoseconds,
-                measurement_tag: None,
-                limits: LineLimits {
-                    line: 8192,
-                    series: 1024,
-                    tag: 256,
-                    user: 256,
-                },
-            },
+            rules: LineRules::default(),
             window: Window::new(Duration::from_secs(3600), Duration::from_secs(60)),
             partitions: Partitions::new(NonZeroU16::new(4).unwrap()),
             limits: QueueLimits {
