@@ -91,6 +91,24 @@ async fn locks_go_on_when_redis_is_full_and_values_do_not() {
     mutex.acquire(PATIENCE).await.unwrap();
 }
 
+/// As after a failover that lost what was written last: all keys of the lock are gone.
+#[tokio::test]
+async fn tokens_grow_also_when_the_last_is_lost() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
+    let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
+    let stale = mutex.acquire(PATIENCE).await.unwrap();
+    server.query::<()>(&["FLUSHALL"]);
+    let newer = mutex.acquire(PATIENCE).await.unwrap();
+    assert!(newer.token() > stale.token());
+    // The one that was lost learns of it, and cannot harm the newer.
+    assert!(!stale.renew().await.unwrap());
+    assert!(stale.lost().is_cancelled());
+    assert!(!stale.release().await.unwrap());
+    assert!(newer.renew().await.unwrap());
+}
+
 /// The connection that hears the wake-ups is cut while somebody waits; so is the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_survives_broken_connections() {
@@ -132,7 +150,8 @@ async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
     let guard = mutex.acquire(PATIENCE).await.unwrap();
     server.stop();
     let stopped = Instant::now();
-    guard.lost().cancelled().await;
+    let told = tokio::time::timeout(PATIENCE, guard.lost().cancelled()).await;
+    told.expect("told");
     assert!(
         stopped.elapsed() < ttl + Duration::from_secs(1),
         "{:?}",

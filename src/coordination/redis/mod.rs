@@ -60,7 +60,8 @@ pub enum AddressError {
     Address(#[from] RedisError),
 }
 
-/// Locks, values and lists in Redis, shared by all processes with the same prefix.
+/// Locks, values and lists in Redis, shared by all processes with the same prefix. Belongs to the runtime of its first
+/// call.
 #[derive(Debug)]
 pub struct RedisArbiter {
     prefix: String,
