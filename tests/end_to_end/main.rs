@@ -11,7 +11,9 @@ mod support;
 
 mod acl;
 mod away;
+mod cluster;
 mod demo;
+mod failover;
 mod hostile;
 mod kills;
 mod minutes;
@@ -20,6 +22,7 @@ mod quarantine;
 mod redis_faults;
 mod secrets;
 mod seed;
+mod sentinel;
 mod signals;
 mod site;
 mod support_itself;

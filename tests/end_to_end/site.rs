@@ -86,8 +86,13 @@ impl Site {
     #[track_caller]
     pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
         eventually("InfluxDB holds the exact counts", within, || {
-            compare(expected, &read_back::influxdb(self.influxdb, DATABASE))
+            compare(expected, &self.points())
         });
+    }
+
+    /// What InfluxDB holds.
+    pub(crate) fn points(&self) -> Points {
+        read_back::influxdb(self.influxdb, DATABASE)
     }
 
     /// No point was ever written with two values, confirmed or not.

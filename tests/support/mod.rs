@@ -20,6 +20,7 @@ pub(crate) mod read_back;
 pub(crate) mod redis;
 pub(crate) mod redis_cluster;
 pub(crate) mod redis_proxy;
+pub(crate) mod redis_sentinel;
 pub(crate) mod scripted;
 pub(crate) mod tls;
 pub(crate) mod truth;

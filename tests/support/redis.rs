@@ -139,6 +139,22 @@ impl RedisServer {
         process::wait(&mut child, SOON);
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("Redis runs").id()
+    }
+
+    /// Stops it in its tracks, `STOP`, or lets it go on, `CONT`.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().expect("Redis runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
     /// Starts it, or starts it again after [`Self::stop`] on the same port and directory.
     pub(crate) fn restart(&mut self) {
         assert!(self.child.is_none(), "Redis runs already");

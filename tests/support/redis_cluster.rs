@@ -1,4 +1,6 @@
-//! A real Redis Cluster of three masters on free ports; it ends with its owner.
+//! A real Redis Cluster of three masters on free ports, on request with a replica each; it ends with its owner.
+
+use std::time::Duration;
 
 use redis::ConnectionInfo;
 
@@ -9,20 +11,55 @@ use super::redis::RedisServer;
 /// The slots of each master.
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
+/// A loaded machine needs its time until seven servers have heard of each other.
+const WHOLE: Duration = Duration::from_secs(60);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RedisCluster {
+    /// The masters, and after them their replicas in the same order.
     pub(crate) nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// A cluster in which every node knows that all slots are served.
+    /// Masters only, in which every node knows that all slots are served. None is given up however long it hangs.
     pub(crate) fn start() -> Self {
-        let ports: Vec<_> = SLOTS.iter().map(|_| free_port().to_string()).collect();
+        Self::launch(SLOTS.len(), "60000")
+    }
+
+    /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
+    pub(crate) fn start_with_replicas() -> Self {
+        let cluster = Self::launch(2 * SLOTS.len(), "2000");
+        let (masters, replicas) = cluster.nodes.split_at(SLOTS.len());
+        for (master, replica) in masters.iter().zip(replicas) {
+            let id: String = master.query(&["CLUSTER", "MYID"]);
+            replica.query::<()>(&["CLUSTER", "REPLICATE", &id]);
+        }
+        for replica in replicas {
+            eventually("the replica has what its master has", WHOLE, || {
+                let info: String = replica.query(&["INFO", "replication"]);
+                when(info.contains("master_link_status:up"), info)
+            });
+        }
+        for node in &cluster.nodes {
+            eventually("every node knows of every replica", WHOLE, || {
+                let nodes: String = node.query(&["CLUSTER", "NODES"]);
+                when(nodes.matches("slave ").count() == replicas.len(), nodes)
+            });
+        }
+        cluster
+    }
+
+    fn launch(count: usize, node_timeout_ms: &str) -> Self {
+        let ports: Vec<_> = (0..count).map(|_| free_port().to_string()).collect();
         let node = |bus_port: &String| {
             // The port of the bus is the other one plus 10000 by default, which may be no port.
             let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", bus_port];
             arguments.extend(["--cluster-config-file", "nodes.conf"]);
+            arguments.extend(["--cluster-node-timeout", node_timeout_ms]);
+            // A replica is promoted however old what it has is: that is for the tests to survive.
+            arguments.extend(["--cluster-replica-validity-factor", "0"]);
+            arguments.extend(["--repl-diskless-sync-delay", "0"]);
             RedisServer::start(&arguments)
         };
         let nodes: Vec<_> = ports.iter().map(node).collect();
@@ -37,12 +74,14 @@ impl RedisCluster {
             nodes[0].query::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, bus_port]);
         }
         for node in &nodes {
-            eventually("the cluster is whole", SOON, || {
+            eventually("the cluster is whole", WHOLE, || {
                 let info: String = node.query(&["CLUSTER", "INFO"]);
+                let known = format!("cluster_known_nodes:{count}");
                 let is_whole = [
                     "cluster_state:ok",
                     "cluster_slots_ok:16384",
                     "cluster_size:3",
+                    &known,
                 ]
                 .iter()
                 .all(|line| info.lines().any(|found| found == *line));
@@ -66,10 +105,80 @@ impl RedisCluster {
         self.nodes.iter().map(info).collect()
     }
 
-    /// The master that has a key.
-    pub(crate) fn master_of(&self, key: &str) -> &RedisServer {
+    /// The servers that were the masters at the start.
+    pub(crate) fn masters(&self) -> &[RedisServer] {
+        &self.nodes[..SLOTS.len()]
+    }
+
+    /// Which of the masters had the slot of a key at the start.
+    pub(crate) fn master_index(&self, key: &str) -> usize {
         let slot: u16 = self.nodes[0].query(&["CLUSTER", "KEYSLOT", key]);
         let index = SLOTS.iter().position(|(_, last)| slot <= *last);
-        &self.nodes[index.expect("all slots are served")]
+        index.expect("all slots are served")
+    }
+
+    /// The master that has a key.
+    pub(crate) fn master_of(&self, key: &str) -> &RedisServer {
+        &self.nodes[self.master_index(key)]
+    }
+
+    /// Cuts a master off from its replica, which hears nothing any more; call [`Self::kill_master`] next.
+    ///
+    /// What the master has sent so far still reaches the replica from the kernel; nothing after it does.
+    pub(crate) fn cut_replica(&self, index: usize) {
+        self.nodes[SLOTS.len() + index].signal("STOP");
+        let killed: u64 = self.nodes[index].query(&["CLIENT", "KILL", "TYPE", "replica"]);
+        assert_eq!(killed, 1, "the link of one replica");
+    }
+
+    /// Kills a master, and lets its replica go on if it was cut off.
+    pub(crate) fn kill_master(&mut self, index: usize) {
+        self.nodes[index].kill();
+        self.nodes[SLOTS.len() + index].signal("CONT");
+    }
+
+    /// Waits until the replica of this master is the master.
+    #[track_caller]
+    pub(crate) fn wait_promoted(&self, index: usize) {
+        let replica = &self.nodes[SLOTS.len() + index];
+        eventually("the replica is promoted", SOON, || {
+            let info: String = replica.query(&["INFO", "replication"]);
+            when(info.contains("role:master"), info)
+        });
+    }
+
+    /// Begins to move a slot between two of the masters, and moves so many of its keys.
+    pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize, keys: usize) {
+        let slot = slot.to_string();
+        let [source, target] = [from, to].map(|index| &self.nodes[index]);
+        let [source_id, target_id] =
+            [source, target].map(|node| node.query::<String>(&["CLUSTER", "MYID"]));
+        target.query::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]);
+        source.query::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]);
+        self.move_keys(&slot, from, to, keys);
+    }
+
+    /// Moves the rest of the slot's keys, and tells every master.
+    pub(crate) fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        while self.move_keys(&slot, from, to, 1000) > 0 {}
+        let id: String = self.nodes[to].query(&["CLUSTER", "MYID"]);
+        // The new owner first, so that the slot is never without one.
+        for index in [to, from, 3 - to - from] {
+            self.nodes[index].query::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+
+    fn move_keys(&self, slot: &str, from: usize, to: usize, max: usize) -> usize {
+        let max = max.to_string();
+        let keys: Vec<String> =
+            self.nodes[from].query(&["CLUSTER", "GETKEYSINSLOT", slot, &max]);
+        if !keys.is_empty() {
+            let port = self.nodes[to].address().port().to_string();
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            self.nodes[from].query::<()>(&migrate);
+        }
+        keys.len()
     }
 }

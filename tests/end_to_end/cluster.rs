@@ -1,0 +1,254 @@
+//! A Redis Cluster whose masters die, hang, lose what they confirmed, or hand their slots over costs no event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::failover::{
+    BACK, assert_all_recorded, count, failover_events, load, send, site, two_nodes,
+};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::redis_cluster::RedisCluster;
+use crate::support::truth::{Points, compare};
+
+/// The first part of every partition's keys, `{eds:3}`, that a master holds.
+fn tags(keys: &[String]) -> BTreeSet<String> {
+    let tag = |key: &String| Some(format!("{}}}", key.strip_prefix('{')?.split('}').next()?));
+    keys.iter()
+        .filter_map(tag)
+        .map(|tag| format!("{{{tag}"))
+        .collect()
+}
+
+#[test]
+fn a_load_on_a_cluster_is_exact_and_lies_on_all_masters() {
+    let cluster = RedisCluster::start();
+    let site = site();
+    let nodes = two_nodes(&site, &cluster.url(), &[("flush.grace", "3s")]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(30_000).datagrams().collect();
+    send(&mut sender, &nodes, &datagrams);
+    sender.wait_received(&nodes[0]);
+    let shares: Vec<_> = cluster
+        .masters()
+        .iter()
+        .map(|master| tags(&master.keys()).len())
+        .collect();
+    eprintln!("partitions on each master: {shares:?}");
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(
+        shares.iter().sum::<usize>() <= 32 && *least >= 8 && most - least <= 4,
+        "{shares:?}"
+    );
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_master_killed_under_load_costs_nothing() {
+    let mut cluster = RedisCluster::start_with_replicas();
+    let site = site();
+    let nodes = two_nodes(&site, &cluster.url(), &[]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(failover_events()).datagrams().collect();
+    let (before, after) = datagrams.split_at(datagrams.len() / 4);
+    send(&mut sender, &nodes, before);
+    // The master with the settings, which is the hardest to do without.
+    let index = cluster.master_index("eds:settings");
+    cluster.kill_master(index);
+    let killed = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            cluster.wait_promoted(index);
+            eprintln!("promoted {:?} after the kill", killed.elapsed());
+        });
+        send(&mut sender, &nodes, after);
+    });
+    sender.wait_received(&nodes[0]);
+    let sent = Instant::now();
+    site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!(
+        "{} events exact {:?} after the last one, grace included",
+        failover_events(),
+        sent.elapsed()
+    );
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn slots_that_move_under_load_cost_nothing() {
+    let cluster = RedisCluster::start();
+    let site = site();
+    let nodes = two_nodes(&site, &cluster.url(), &[]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(150_000).datagrams().collect();
+    let (before, after) = datagrams.split_at(datagrams.len() / 4);
+    send(&mut sender, &nodes, before);
+    thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            let tags = tags(&cluster.nodes[0].keys());
+            let slots: Vec<u16> = tags
+                .iter()
+                .map(|tag| cluster.nodes[0].query(&["CLUSTER", "KEYSLOT", tag]))
+                .collect();
+            let split: Vec<_> = slots.iter().copied().take(4).collect();
+            for slot in &split {
+                cluster.begin_move(*slot, 0, 1, 4);
+            }
+            // The keys of these slots lie on both masters meanwhile.
+            let keys = |index: usize, slot: u16| {
+                let slot = slot.to_string();
+                cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
+            };
+            let on_both = split
+                .iter()
+                .filter(|slot| keys(0, **slot) > 0 && keys(1, **slot) > 0);
+            assert!(on_both.count() > 0);
+            thread::sleep(Duration::from_secs(2));
+            for slot in &split {
+                cluster.end_move(*slot, 0, 1);
+            }
+            for slot in &slots[4..] {
+                cluster.begin_move(*slot, 0, 2, 0);
+                cluster.end_move(*slot, 0, 2);
+            }
+            // And one comes back.
+            cluster.begin_move(split[0], 1, 0, 2);
+            cluster.end_move(split[0], 1, 0);
+            slots.len()
+        });
+        send(&mut sender, &nodes, after);
+        eprintln!("{} slots moved", moving.join().unwrap());
+    });
+    sender.wait_received(&nodes[0]);
+    site.wait_exact(&sender.truth.points(), BACK);
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn what_a_replica_lacks_is_recorded_again() {
+    let (missing, replayed) = killed_behind_a_cut_link("10s");
+    assert!(replayed > 0);
+    assert_eq!(missing, None);
+}
+
+/// So it is the window that makes the other one exact.
+#[test]
+fn without_a_replay_window_what_a_replica_lacks_is_lost() {
+    let (missing, replayed) = killed_behind_a_cut_link("0s");
+    assert_eq!(replayed, 0);
+    assert!(missing.is_some(), "nothing was lost: the test tests nothing");
+}
+
+/// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
+/// the truth, if it does, and how many events were recorded again.
+fn killed_behind_a_cut_link(window: &str) -> (Option<String>, u64) {
+    let mut cluster = RedisCluster::start_with_replicas();
+    let site = site();
+    let nodes = two_nodes(&site, &cluster.url(), &[("store.replay_window", window)]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(120_000).datagrams().collect();
+    let (before, rest) = datagrams.split_at(datagrams.len() / 6);
+    let (cut, after) = rest.split_at(rest.len() * 2 / 5);
+    send(&mut sender, &nodes, before);
+    let index = cluster.master_index("eds:settings");
+    cluster.cut_replica(index);
+    send(&mut sender, &nodes, cut);
+    eventually("what the replica lacks is confirmed", SOON, || {
+        let queued = count(&nodes, "eds_events_queued");
+        when(queued == 0, queued)
+    });
+    cluster.kill_master(index);
+    send(&mut sender, &nodes, after);
+    sender.wait_received(&nodes[0]);
+    cluster.wait_promoted(index);
+    let expected = sender.truth.points();
+    eventually("all minutes are done", BACK, || {
+        let found = site.points();
+        let waiting = ["eds_events_queued", "eds_minutes_waiting", "eds_minutes_claimed"]
+            .map(|name| count(&nodes, name));
+        when(
+            found.len() == expected.len() && waiting.iter().all(|it| *it == 0),
+            format!("{} of {} points, {waiting:?}", found.len(), expected.len()),
+        )
+    });
+    site.assert_one_value_a_point();
+    let found = site.points();
+    let sum = |points: &Points| {
+        let cumulative = points
+            .iter()
+            .filter(|(point, _)| point.measurement == "cumulative_user_event");
+        cumulative.map(|(_, count)| count).sum::<u64>()
+    };
+    eprintln!(
+        "window {window}: {} events found of {}",
+        sum(&found),
+        sum(&expected)
+    );
+    let replayed = count(&nodes, "eds_events_replayed_total");
+    (compare(&expected, &found).err(), replayed)
+}
+
+#[test]
+fn a_master_that_hangs_does_not_hold_up_the_others() {
+    let cluster = RedisCluster::start();
+    let site = site();
+    let keys = [("flush.grace", "2s")];
+    let nodes = two_nodes(&site, &cluster.url(), &keys);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let minute = |number: i64| Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS + number * MINUTE_NS],
+        events: 5000,
+        series: 60,
+        users: 500,
+    };
+    // Which master has a series is read from the names of the keys.
+    let mut master_of: BTreeMap<String, usize> = BTreeMap::new();
+    let first: Vec<_> = minute(0).datagrams().collect();
+    send(&mut sender, &nodes, &first);
+    eventually("all series are in Redis", SOON, || {
+        for (index, master) in cluster.masters().iter().enumerate() {
+            for key in master.keys() {
+                if let Some((_, series)) = key.split_once(":unique_user:") {
+                    master_of.insert(series.to_owned(), index);
+                }
+                if key.ends_with(":counts") {
+                    let series: Vec<String> = master.query(&["HKEYS", &key]);
+                    master_of.extend(series.into_iter().map(|series| (series, index)));
+                }
+            }
+        }
+        when(master_of.len() == 60, master_of.len())
+    });
+    site.wait_exact(&sender.truth.points(), BACK);
+
+    let hanging = cluster.master_index("eds:settings");
+    cluster.nodes[hanging].signal("STOP");
+    let hangs = Instant::now();
+    let second: Vec<_> = minute(1).datagrams().collect();
+    send(&mut sender, &nodes, &second);
+    let expected = sender.truth.points();
+    let of_others = |points: &Points| -> Points {
+        let others = points
+            .iter()
+            .filter(|(point, _)| master_of[&point.series] != hanging);
+        others.map(|(point, count)| (point.clone(), *count)).collect()
+    };
+    assert!(of_others(&expected).len() < expected.len());
+    eventually("the others' minutes are done", Duration::from_secs(45), || {
+        compare(&of_others(&expected), &of_others(&site.points()))
+    });
+    let done = hangs.elapsed();
+    eprintln!("the others' minute done {done:?} after the hang began");
+    assert!(count(&nodes, "eds_events_queued") > 0);
+    cluster.nodes[hanging].signal("CONT");
+    site.wait_exact(&expected, BACK);
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}

@@ -1,0 +1,88 @@
+//! A load that goes on while something happens to Redis, as the tests of Cluster and Sentinel need it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+
+/// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
+/// before all of it was sent.
+pub(crate) const GRACE: &str = "8s";
+/// For time-outs, a promotion, pauses between attempts, and the grace.
+pub(crate) const BACK: Duration = Duration::from_secs(120);
+
+/// The load is slow enough to last through a promotion.
+const EVENTS_PER_SECOND: u32 = 20_000;
+
+/// How many events a test of a failover sends: `FAILOVER_EVENTS`, or enough for every day.
+pub(crate) fn failover_events() -> usize {
+    let events = std::env::var("FAILOVER_EVENTS");
+    events.map_or(200_000, |events| events.parse().expect("a whole number"))
+}
+
+/// Three minutes of 2016.
+pub(crate) fn load(events: usize) -> Load {
+    Load {
+        seed: seed(),
+        minutes_ns: (0..3).map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
+        events,
+        series: 100,
+        users: 2000,
+    }
+}
+
+/// InfluxDB, and no Redis: the nodes are told of another one.
+pub(crate) fn site() -> Site {
+    Site::with_redis(RedisServer::down(&[]))
+}
+
+/// Two nodes that keep their sets there.
+pub(crate) fn two_nodes(site: &Site, store_url: &str, keys: &[(&str, &str)]) -> [Node; 2] {
+    let common = [
+        ("store.url", store_url),
+        ("store.response_timeout", "2s"),
+        ("flush.grace", GRACE),
+        ("flush.max_hold", "10m"),
+    ];
+    let keys = [&common[..], keys].concat();
+    ["one", "two"].map(|name| site.start_node(name, &keys))
+}
+
+/// Sends a part of a load to both nodes, evenly over the time.
+pub(crate) fn send<'a>(
+    sender: &mut Sender,
+    nodes: &[Node; 2],
+    datagrams: impl IntoIterator<Item = &'a Vec<u8>>,
+) {
+    let began = Instant::now();
+    let mut events = 0;
+    for datagram in datagrams {
+        sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
+        events += u32::try_from(lines(datagram)).expect("a datagram has few lines");
+        let due = Duration::from_secs(1) * events / EVENTS_PER_SECOND;
+        thread::sleep(due.saturating_sub(began.elapsed()));
+    }
+}
+
+fn lines(datagram: &[u8]) -> usize {
+    datagram.split(|byte| *byte == b'\n').count()
+}
+
+/// What both nodes together have counted under this name.
+pub(crate) fn count(nodes: &[Node; 2], name: &str) -> u64 {
+    nodes.iter().map(|node| node.metrics().count(name)).sum()
+}
+
+/// Every event that a node received is recorded, on both.
+pub(crate) fn assert_all_recorded(nodes: &[Node; 2]) {
+    for node in nodes {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let [received, recorded] = ["eds_events_received_total", "eds_events_recorded_total"]
+            .map(|name| metrics.count(name));
+        assert_eq!(received, recorded);
+    }
+}

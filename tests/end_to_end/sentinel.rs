@@ -1,0 +1,49 @@
+//! A master that sentinels watch may die: the nodes find the next one, and no event is lost.
+
+use std::time::Instant;
+
+use crate::failover::{
+    BACK, assert_all_recorded, count, failover_events, load, send, site, two_nodes,
+};
+use crate::support::eventually::SOON;
+use crate::support::load::Sender;
+use crate::support::redis_sentinel::{NAME, RedisSentinel};
+
+#[test]
+fn a_master_killed_under_load_is_replaced_at_no_cost() {
+    let mut redis = RedisSentinel::start();
+    let site = site();
+    let nodes = two_nodes(&site, &redis.url(NAME), &[]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(failover_events()).datagrams().collect();
+    let (before, after) = datagrams.split_at(datagrams.len() / 4);
+    send(&mut sender, &nodes, before);
+    redis.master.kill();
+    let killed = Instant::now();
+    send(&mut sender, &nodes, after);
+    sender.wait_received(&nodes[0]);
+    let promoted = redis.wait_promoted();
+    eprintln!("{promoted} is the master, {:?} after the kill", killed.elapsed());
+    site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!(
+        "{} events exact {:?} after the kill, grace included",
+        failover_events(),
+        killed.elapsed()
+    );
+    assert!(count(&nodes, "eds_events_replayed_total") > 0);
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_name_that_no_sentinel_knows_is_refused_and_the_log_says_how_to_mend_it() {
+    let redis = RedisSentinel::start();
+    let mut node = site().node("refused", &[("store.url", &redis.url("nobody"))]);
+    node.launch();
+    let status = node.wait_for_exit(SOON);
+    assert_eq!(status.code(), Some(1));
+    let log = node.log();
+    for word in ["nobody", "store.url", "SENTINEL MASTERS"] {
+        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+    }
+}

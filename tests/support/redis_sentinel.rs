@@ -1,0 +1,108 @@
+//! A real Redis with two replicas, watched by three sentinels, on free ports; all end with their owner.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use super::eventually::{SOON, eventually, when};
+use super::ports::Server;
+use super::redis::RedisServer;
+
+/// The name by which the sentinels know the master.
+pub(crate) const NAME: &str = "counts";
+
+const REPLICAS: usize = 2;
+const SENTINELS: usize = 3;
+/// They find each other by messages through the master, every two seconds.
+const ACQUAINTED: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RedisSentinel {
+    pub(crate) master: RedisServer,
+    replicas: Vec<RedisServer>,
+    sentinels: Vec<Server>,
+}
+
+impl RedisSentinel {
+    /// Replicas that have what the master has, and sentinels that know them and each other.
+    pub(crate) fn start() -> Self {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let master_port = master.address().port();
+        let port = master_port.to_string();
+        let of_master = ["--replicaof", "127.0.0.1", &port];
+        let replicas: Vec<_> = (0..REPLICAS)
+            .map(|_| RedisServer::start(&[&of_master[..], &["--repl-diskless-sync-delay", "0"]].concat()))
+            .collect();
+        for replica in &replicas {
+            eventually("the replica has what its master has", SOON, || {
+                let info: String = replica.query(&["INFO", "replication"]);
+                when(info.contains("master_link_status:up"), info)
+            });
+        }
+        let sentinel = |_| {
+            Server::start("redis-sentinel", |port, directory| {
+                let config = directory.join("sentinel.conf");
+                let text = format!(
+                    "port {port}\nbind 127.0.0.1\ndir {}\n\
+                     sentinel monitor {NAME} 127.0.0.1 {master_port} 2\n\
+                     sentinel down-after-milliseconds {NAME} 1500\n\
+                     sentinel failover-timeout {NAME} 6000\n",
+                    directory.display()
+                );
+                fs::write(&config, text).unwrap();
+                let mut command = Command::new("redis-sentinel");
+                command.arg(config);
+                command
+            })
+        };
+        let sentinels = (0..SENTINELS).map(sentinel).collect();
+        let started = Self {
+            master,
+            replicas,
+            sentinels,
+        };
+        for sentinel in &started.sentinels {
+            eventually("the sentinels know all", ACQUAINTED, || {
+                let state: Vec<String> = ask(sentinel, &["SENTINEL", "MASTER", NAME]);
+                let is = |name: &str, count: usize| {
+                    state.chunks(2).any(|pair| pair == [name, &count.to_string()])
+                };
+                let all = is("num-slaves", REPLICAS) && is("num-other-sentinels", SENTINELS - 1);
+                when(all, format!("{state:?}"))
+            });
+        }
+        started
+    }
+
+    /// Where the sentinels are, and a name for them to find.
+    pub(crate) fn url(&self, name: &str) -> String {
+        let address = |sentinel: &Server| format!("127.0.0.1:{}", sentinel.port);
+        let addresses: Vec<_> = self.sentinels.iter().map(address).collect();
+        format!("redis+sentinel://{}/{name}", addresses.join(","))
+    }
+
+    /// Waits until a sentinel names another master than the first, and gives its address.
+    #[track_caller]
+    pub(crate) fn wait_promoted(&self) -> SocketAddr {
+        eventually("another master is named", ACQUAINTED, || {
+            let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+            let (_, port): (String, u16) = ask(&self.sentinels[0], &command);
+            let named = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let is_replica = self.replicas.iter().any(|it| it.address() == named);
+            if is_replica { Ok(named) } else { Err(named) }
+        })
+    }
+}
+
+fn ask<T: redis::FromRedisValue>(sentinel: &Server, command: &[&str]) -> T {
+    let url = format!("redis://127.0.0.1:{}", sentinel.port);
+    let client = redis::Client::open(url).expect("a URL of Redis");
+    let mut connection = client.get_connection().expect("a sentinel answers");
+    let mut query = redis::Cmd::new();
+    query.arg(command);
+    query
+        .query(&mut connection)
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
