@@ -142,7 +142,10 @@ fn what_a_replica_lacks_is_recorded_again() {
 fn without_a_replay_window_what_a_replica_lacks_is_lost() {
     let (missing, replayed) = killed_behind_a_cut_link("0s");
     assert_eq!(replayed, 0);
-    assert!(missing.is_some(), "nothing was lost: the test tests nothing");
+    assert!(
+        missing.is_some(),
+        "nothing was lost: the test tests nothing"
+    );
 }
 
 /// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
@@ -170,8 +173,12 @@ fn killed_behind_a_cut_link(window: &str) -> (Option<String>, u64) {
     let expected = sender.truth.points();
     eventually("all minutes are done", BACK, || {
         let found = site.points();
-        let waiting = ["eds_events_queued", "eds_minutes_waiting", "eds_minutes_claimed"]
-            .map(|name| count(&nodes, name));
+        let waiting = [
+            "eds_events_queued",
+            "eds_minutes_waiting",
+            "eds_minutes_claimed",
+        ]
+        .map(|name| count(&nodes, name));
         when(
             found.len() == expected.len() && waiting.iter().all(|it| *it == 0),
             format!("{} of {} points, {waiting:?}", found.len(), expected.len()),
@@ -238,12 +245,16 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
         let others = points
             .iter()
             .filter(|(point, _)| master_of[&point.series] != hanging);
-        others.map(|(point, count)| (point.clone(), *count)).collect()
+        others
+            .map(|(point, count)| (point.clone(), *count))
+            .collect()
     };
     assert!(of_others(&expected).len() < expected.len());
-    eventually("the others' minutes are done", Duration::from_secs(45), || {
-        compare(&of_others(&expected), &of_others(&site.points()))
-    });
+    eventually(
+        "the others' minutes are done",
+        Duration::from_secs(45),
+        || compare(&of_others(&expected), &of_others(&site.points())),
+    );
     let done = hangs.elapsed();
     eprintln!("the others' minute done {done:?} after the hang began");
     assert!(count(&nodes, "eds_events_queued") > 0);

@@ -23,7 +23,10 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
     send(&mut sender, &nodes, after);
     sender.wait_received(&nodes[0]);
     let promoted = redis.wait_promoted();
-    eprintln!("{promoted} is the master, {:?} after the kill", killed.elapsed());
+    eprintln!(
+        "{promoted} is the master, {:?} after the kill",
+        killed.elapsed()
+    );
     site.wait_exact(&sender.truth.points(), BACK);
     eprintln!(
         "{} events exact {:?} after the kill, grace included",

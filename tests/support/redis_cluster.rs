@@ -171,8 +171,7 @@ impl RedisCluster {
 
     fn move_keys(&self, slot: &str, from: usize, to: usize, max: usize) -> usize {
         let max = max.to_string();
-        let keys: Vec<String> =
-            self.nodes[from].query(&["CLUSTER", "GETKEYSINSLOT", slot, &max]);
+        let keys: Vec<String> = self.nodes[from].query(&["CLUSTER", "GETKEYSINSLOT", slot, &max]);
         if !keys.is_empty() {
             let port = self.nodes[to].address().port().to_string();
             let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];

@@ -33,7 +33,9 @@ impl RedisSentinel {
         let port = master_port.to_string();
         let of_master = ["--replicaof", "127.0.0.1", &port];
         let replicas: Vec<_> = (0..REPLICAS)
-            .map(|_| RedisServer::start(&[&of_master[..], &["--repl-diskless-sync-delay", "0"]].concat()))
+            .map(|_| {
+                RedisServer::start(&[&of_master[..], &["--repl-diskless-sync-delay", "0"]].concat())
+            })
             .collect();
         for replica in &replicas {
             eventually("the replica has what its master has", SOON, || {
@@ -67,7 +69,9 @@ impl RedisSentinel {
             eventually("the sentinels know all", ACQUAINTED, || {
                 let state: Vec<String> = ask(sentinel, &["SENTINEL", "MASTER", NAME]);
                 let is = |name: &str, count: usize| {
-                    state.chunks(2).any(|pair| pair == [name, &count.to_string()])
+                    state
+                        .chunks(2)
+                        .any(|pair| pair == [name, &count.to_string()])
                 };
                 let all = is("num-slaves", REPLICAS) && is("num-other-sentinels", SENTINELS - 1);
                 when(all, format!("{state:?}"))
