@@ -95,6 +95,11 @@ impl Link {
         self.losses.load(Ordering::Acquire)
     }
 
+    /// Whether there is a connection, as far as is known.
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(&*self.state(), State::Connected(_))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one assignment, so a panic elsewhere leaves a state that holds.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

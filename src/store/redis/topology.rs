@@ -4,7 +4,7 @@
 //! and not more often than [`REFRESH_INTERVAL`]; all others go on with the map there is. A server is known by a
 //! number that no other has; so whoever remembers what a slot's server confirmed sees when it is another one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -50,6 +50,7 @@ pub(super) struct Topology {
     stale: AtomicBool,
     refreshed: Mutex<Option<(Instant, StoreError)>>,
     servers_made: AtomicU64,
+    looks: AtomicUsize,
 }
 
 impl Topology {
@@ -60,6 +61,7 @@ impl Topology {
             stale: AtomicBool::new(true),
             refreshed: Mutex::new(None),
             servers_made: AtomicU64::new(0),
+            looks: AtomicUsize::new(0),
         };
         let one = match &topology.settings.address {
             Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
@@ -193,13 +195,19 @@ impl Topology {
         }))
     }
 
-    /// Asks those who know, one after the other, until one answers.
+    /// Asks those who know, one after the other, until one answers. Another one is the first each time: who is cut
+    /// off from the others goes on telling what was true before.
     async fn look(&self) -> Result<Vec<(u16, u16, Endpoint)>, StoreError> {
+        let look = self.looks.fetch_add(1, Ordering::Relaxed);
         let mut failure = StoreError::Unavailable("nobody to ask".to_owned());
         match &self.settings.address {
             Address::Cluster { nodes, .. } => {
-                let mut asked: Vec<Endpoint> = self
-                    .servers()
+                let mut servers = self.servers();
+                let first = look % servers.len().max(1);
+                servers.rotate_left(first);
+                // One that does not answer costs a time-out.
+                servers.sort_by_key(|server| !server.draining.is_connected());
+                let mut asked: Vec<Endpoint> = servers
                     .iter()
                     .map(|server| server.endpoint.clone())
                     .collect();
@@ -219,13 +227,22 @@ impl Topology {
             Address::Sentinel {
                 sentinels, name, ..
             } => {
-                for (host, port) in sentinels {
+                let mut silent = None;
+                for (host, port) in sentinels
+                    .iter()
+                    .cycle()
+                    .skip(look % sentinels.len().max(1))
+                    .take(sentinels.len())
+                {
                     let endpoint = Endpoint::Tcp(host.clone(), *port);
                     match self.ask_sentinel(&endpoint, name).await {
                         Ok(master) => return Ok(vec![(0, LAST_SLOT, master)]),
-                        Err(error) => failure = error,
+                        Err(error @ StoreError::Refused { .. }) => failure = error,
+                        Err(error) => silent = Some(error),
                     }
                 }
+                // The name is refused only when every sentinel does so.
+                failure = silent.unwrap_or(failure);
             }
             Address::Tcp { .. } | Address::Tls { .. } | Address::Unix(_) => {}
         }
