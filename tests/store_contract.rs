@@ -1,4 +1,5 @@
-//! What every store promises, as one suite: it runs against the memory store and against a real Redis.
+//! What every store promises, as one suite: it runs against the memory store, a real Redis and a real Redis
+//! Cluster.
 //!
 //! A test gets a [`Ground`](ground::Ground), an empty store of its own, and asks it for nodes. All nodes of a
 //! ground share what they record.
@@ -17,6 +18,7 @@ mod support {
     pub(crate) mod ports;
     pub(crate) mod process;
     pub(crate) mod redis;
+    pub(crate) mod redis_cluster;
 }
 
 #[path = "store_contract"]
@@ -50,6 +52,15 @@ macro_rules! suite {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
                     super::contract::$module::$name(&super::ground::Ground::redis()).await;
+                }
+            )*)*
+        }
+
+        mod cluster {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::contract::$module::$name(&super::ground::Ground::cluster()).await;
                 }
             )*)*
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
@@ -14,6 +14,7 @@ use event_data_service::store::{
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
+use crate::support::redis_cluster::RedisCluster;
 
 /// How long counts are remembered after their minute is done. One test waits longer than this, and the others
 /// must be quicker between two steps.
@@ -38,6 +39,20 @@ pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
     Redis(RedisServer),
+    /// A cluster that all tests share, and what the names of this one's keys begin with.
+    Cluster(Arc<RedisCluster>, String),
+}
+
+static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
+
+/// The cluster that is there, or a new one. It ends with the last test that uses it.
+fn shared_cluster() -> Arc<RedisCluster> {
+    let mut there = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    there.upgrade().unwrap_or_else(|| {
+        let new = Arc::new(RedisCluster::start());
+        *there = Arc::downgrade(&new);
+        new
+    })
 }
 
 /// A node, by its store.
@@ -99,11 +114,17 @@ impl Ground {
         Self::Redis(RedisServer::start(&[]))
     }
 
+    pub(crate) fn cluster() -> Self {
+        let prefix = format!("test{:016x}", rand::random::<u64>());
+        Self::Cluster(shared_cluster(), prefix)
+    }
+
     /// A node of this name. The memory store has one node only, by whatever name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
             Self::Memory(store) => Node(store.clone()),
             Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
+            Self::Cluster(cluster, prefix) => Node(Arc::new(cluster_store(cluster, prefix, name))),
         }
     }
 
@@ -112,23 +133,38 @@ impl Ground {
         match self {
             Self::Memory(store) => store.clone(),
             Self::Redis(server) => Arc::new(redis_store(server, "operator")),
+            Self::Cluster(cluster, prefix) => Arc::new(cluster_store(cluster, prefix, "operator")),
         }
     }
 }
 
 fn redis_store(server: &RedisServer, name: &str) -> RedisStore {
+    let address = Address::Tcp {
+        host: server.address().ip().to_string(),
+        port: server.address().port(),
+    };
+    store(address, "eds", name)
+}
+
+fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore {
+    let address = cluster.masters()[0].address();
+    let address = Address::Cluster {
+        nodes: vec![(address.ip().to_string(), address.port())],
+        certificates: None,
+    };
+    store(address, prefix, name)
+}
+
+fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
     let settings = Settings {
-        address: Address::Tcp {
-            host: server.address().ip().to_string(),
-            port: server.address().port(),
-        },
+        address,
         database: 0,
         credentials: Credentials::default(),
         timeouts: Timeouts {
             connect: SOON,
             response: SOON,
         },
-        prefix: "eds".to_owned(),
+        prefix: prefix.to_owned(),
         partitions: partitions(),
         retention: RETENTION,
         node: name.to_owned(),
