@@ -79,6 +79,37 @@ fn a_master_killed_under_load_costs_nothing() {
     site.assert_one_value_a_point();
 }
 
+/// It wakes up as if it were the master still, with connections on which commands wait for it.
+#[test]
+fn a_master_that_is_replaced_while_it_hangs_costs_nothing() {
+    let cluster = RedisCluster::start_with_replicas();
+    let site = site();
+    let nodes = two_nodes(&site, &cluster.url(), &[]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(200_000).datagrams().collect();
+    let (before, after) = datagrams.split_at(datagrams.len() / 4);
+    send(&mut sender, &nodes, before);
+    let index = cluster.master_index("eds:settings");
+    cluster.nodes[index].signal("STOP");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            cluster.wait_promoted(index);
+            thread::sleep(Duration::from_secs(1));
+            cluster.nodes[index].signal("CONT");
+        });
+        send(&mut sender, &nodes, after);
+    });
+    sender.wait_received(&nodes[0]);
+    let sent = Instant::now();
+    site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!(
+        "exact {:?} after the last event, grace included",
+        sent.elapsed()
+    );
+    assert_all_recorded(&nodes);
+    site.assert_one_value_a_point();
+}
+
 #[test]
 fn slots_that_move_under_load_cost_nothing() {
     let cluster = RedisCluster::start();
