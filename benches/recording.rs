@@ -17,6 +17,7 @@ use event_data_service::store::redis::{Address, Credentials, RedisStore, Setting
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -99,7 +100,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
 /// ZADD of the minute, SADD of the series, SADD of the user, SADD of the event: for each event.
 async fn seeds_way(server: &Server, load: &Load) -> anyhow::Result<f64> {
     let client = redis::Client::open(("127.0.0.1", server.port))?;
-    let connection = client.get_multiplexed_async_connection().await?;
+    // The client's own limit of half a second is short for a machine that does other things besides.
+    let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?;
     let began = Instant::now();
     stream::iter(load.events.chunks(PIPELINE_EVENTS))
         .map(|events| send_pipeline(load, events, connection.clone()))
