@@ -25,10 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 const SERIES: &str = "s=1";
 
-/// A store whose second recording finds an empty server in the place of the first: as when another task's call
+/// A store some of whose recordings find an empty server in the place of the last: as when another task's call
 /// has found the old one gone, and has connected again, after this one's recording was put together.
 #[derive(Debug)]
 struct Replaced {
+    /// The recordings that find an empty server, counted from 0.
+    at: &'static [u64],
+    /// How long these take.
+    outage: Duration,
     store: Mutex<Arc<MemoryStore>>,
     generation: AtomicU64,
     recordings: AtomicU64,
@@ -65,7 +69,9 @@ impl Store for Replaced {
         partition: Partition,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
-        if self.recordings.fetch_add(1, Ordering::SeqCst) == 1 {
+        let number = self.recordings.fetch_add(1, Ordering::SeqCst);
+        if self.at.contains(&number) {
+            tokio::time::sleep(self.outage).await;
             self.generation.fetch_add(1, Ordering::SeqCst);
             *self.store.lock().unwrap() = empty();
         }
@@ -113,10 +119,17 @@ impl Store for Replaced {
     }
 }
 
-/// Records an event and then another of the same user, for which the store is an empty new one, and looks at
-/// what is in there. Answers the offsets in nanoseconds of the events that are.
-async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
+/// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in
+/// the last store. Answers the offsets of the events that are.
+async fn events_in_the_new_store(
+    offsets: &[i64],
+    at: &'static [u64],
+    outage: Duration,
+    replay_window: Duration,
+) -> Vec<i64> {
     let store = Arc::new(Replaced {
+        at,
+        outage,
         store: Mutex::new(empty()),
         generation: AtomicU64::new(0),
         recordings: AtomicU64::new(0),
@@ -128,10 +141,10 @@ async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
         window: Window::new(hour, hour),
         series_max: 10,
     };
-    let (batches, queue) = mpsc::channel(2);
+    let (batches, queue) = mpsc::channel(offsets.len());
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
     let minute = Minute::of_nanos(now);
-    for nanos in [1, 2] {
+    for nanos in offsets {
         let mut batch = Batch::default();
         assert!(batch.push(minute, SERIES, "user", minute.start_nanos() + nanos));
         ledger.take_in(&Intake {
@@ -156,7 +169,7 @@ async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
         CancellationToken::new(),
     );
     recorder.run().await;
-    assert_eq!(ledger.totals().recorded, 2, "each once");
+    assert_eq!(ledger.totals().recorded, offsets.len() as u64, "each once");
     let [
         OpenSets {
             series,
@@ -175,16 +188,34 @@ async fn events_in_the_new_store(replay_window: Duration) -> Vec<i64> {
     events.iter().map(offset).collect()
 }
 
+const WINDOW: Duration = Duration::from_secs(10);
+
 /// The users of a batch are complete in the store that took the batch, whatever an earlier store had.
 #[tokio::test]
 async fn a_store_that_is_replaced_gets_the_users_that_the_last_one_had() {
-    assert_eq!(events_in_the_new_store(Duration::ZERO).await, [2]);
+    let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, Duration::ZERO).await;
+    assert_eq!(events, [2]);
 }
 
 #[tokio::test]
 async fn a_store_that_is_replaced_gets_what_was_recorded_lately_again() {
-    assert_eq!(
-        events_in_the_new_store(Duration::from_secs(10)).await,
-        [1, 2]
-    );
+    let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, WINDOW).await;
+    assert_eq!(events, [1, 2]);
+}
+
+/// The time of an outage is no part of the window, although a promotion takes longer than what is kept.
+#[tokio::test]
+async fn an_outage_longer_than_the_window_costs_nothing() {
+    let window = Duration::from_millis(100);
+    let events = events_in_the_new_store(&[1, 2], &[1], 3 * window, window).await;
+    assert_eq!(events, [1, 2]);
+}
+
+/// The fifth recording is the last of the replay; the sixth one finds that the store is replaced again.
+#[tokio::test]
+async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
+    let outage = Duration::from_millis(2100);
+    let window = Duration::from_secs(2);
+    let events = events_in_the_new_store(&[1, 2, 3], &[1, 5], outage, window).await;
+    assert_eq!(events, [1, 2, 3]);
 }

@@ -142,8 +142,9 @@ impl Recorder {
                     self.remembered.forget_before(now - REMEMBERED_FOR);
                 }
             }
-            self.replay.forget(Instant::now());
+            // In this order: the store may have been away for longer than the window.
             self.replay_what_may_be_forgotten().await;
+            self.replay.forget(Instant::now());
         }
     }
 
@@ -160,12 +161,12 @@ impl Recorder {
                 );
             }
             for _ in 0..batches {
-                let Some((recorded, batch)) = self.replay.take_first() else {
+                let Some(batch) = self.replay.take_first() else {
                     break;
                 };
                 self.record(&batch, Origin::Replay).await;
                 self.metrics.events_replayed.inc_by(batch.events() as u64);
-                self.replay.put_last((recorded, batch));
+                self.replay.put_last(batch, Instant::now());
             }
             self.replayed = generation;
             generation = self.store.generation(self.partition);

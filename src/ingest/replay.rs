@@ -49,9 +49,9 @@ impl Replay {
     }
 
     /// Keeps a batch that was recorded now. Answers false when memory is short and batches had to go before
-    /// their time.
+    /// their time. None goes because of its age: the recording may have waited for a store that forgot the ones
+    /// before it.
     pub(super) fn keep(&mut self, batch: Batch, now: Instant) -> bool {
-        self.forget(now);
         if self.window.span.is_zero() {
             return true;
         }
@@ -66,7 +66,8 @@ impl Replay {
         in_time
     }
 
-    /// Lets go of what was recorded longer ago than the window.
+    /// Lets go of what was recorded longer ago than the window. Only for when the store is the one that has
+    /// them all.
     pub(super) fn forget(&mut self, now: Instant) {
         while let Some((recorded, _)) = self.batches.front()
             && now.duration_since(*recorded) > self.window.span
@@ -90,13 +91,13 @@ impl Replay {
     }
 
     /// The oldest batch, which comes back by [`Replay::put_last`].
-    pub(super) fn take_first(&mut self) -> Option<(Instant, Batch)> {
-        self.batches.pop_front()
+    pub(super) fn take_first(&mut self) -> Option<Batch> {
+        self.batches.pop_front().map(|(_, batch)| batch)
     }
 
-    /// Puts a batch that was taken to the end, with the moment at which it was recorded first.
-    pub(super) fn put_last(&mut self, batch: (Instant, Batch)) {
-        self.batches.push_back(batch);
+    /// Puts a batch that was taken to the end, as recorded now: the store that took it again may be lost too.
+    pub(super) fn put_last(&mut self, batch: Batch, now: Instant) {
+        self.batches.push_back((now, batch));
     }
 }
 
