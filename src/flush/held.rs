@@ -38,17 +38,7 @@ impl Held {
         lease: Duration,
         work: impl Future<Output = T>,
     ) -> T {
-        let mut ticks = tokio::time::interval(lease / 3);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        ticks.tick().await;
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut work => return result,
-                _ = ticks.tick() => self.set_deadlines(store, lease).await,
-            }
-        }
+        beside(work, lease / 3, || self.set_deadlines(store, lease)).await
     }
 
     /// Lets go of everything. The claims lapse after `delay`, and any node takes them up then.
@@ -60,6 +50,26 @@ impl Held {
     async fn set_deadlines(&self, store: &dyn Store, lease: Duration) {
         let claims = self.lock().values().cloned().collect();
         set_deadlines(store, claims, lease).await;
+    }
+}
+
+/// Does the work, and something else again and again after a while, until the work is done. Neither stands still
+/// while the other one waits: each may hold what the other waits for, such as the turn to connect.
+async fn beside<T, R: Future<Output = ()>>(
+    work: impl Future<Output = T>,
+    every: Duration,
+    mut renew: impl FnMut() -> R,
+) -> T {
+    let renewing = async {
+        loop {
+            tokio::time::sleep(every).await;
+            renew().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        result = work => result,
+        () = renewing => unreachable!("it goes on for ever"),
     }
 }
 
@@ -76,5 +86,24 @@ async fn set_deadlines(store: &dyn Store, claims: Vec<Claim>, lease: Duration) {
         if let Err(error) = result {
             tracing::debug!(%error, "cannot move the deadline of claims");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_work_goes_on_while_a_renewal_waits_for_it() {
+        let turn = tokio::sync::Mutex::new(());
+        let work = async {
+            let _turn = turn.lock().await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let renewed = beside(work, Duration::from_millis(10), || async {
+            let _turn = turn.lock().await;
+        });
+        let done = tokio::time::timeout(Duration::from_secs(30), renewed).await;
+        assert!(done.is_ok(), "both wait for each other");
     }
 }
