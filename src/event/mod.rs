@@ -10,6 +10,7 @@ mod minute;
 mod partition;
 mod rejection;
 mod scan;
+mod tags;
 mod window;
 
 pub use batch::{Batch, Group, Occurrence};
@@ -17,4 +18,5 @@ pub use line::{Line, LineLimits, LineRules, Parser, Precision};
 pub use minute::{Minute, ParseMinuteError};
 pub use partition::{Partition, Partitions};
 pub use rejection::Rejection;
+pub use tags::tags;
 pub use window::Window;

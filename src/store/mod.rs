@@ -14,6 +14,7 @@
 
 pub mod memory;
 mod quarantine;
+mod reading;
 pub mod redis;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
+pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// Events of one series in one minute, to be recorded.

@@ -7,6 +7,7 @@
 mod claiming;
 mod counting;
 mod quarantine;
+mod reading;
 mod recording;
 mod state;
 

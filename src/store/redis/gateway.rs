@@ -1,4 +1,4 @@
-//! The way to the servers: a command goes to the server of its slot, over one of two connections, once all nodes
+//! The way to the servers: a command goes to the server of its slot, over one of three connections, once all nodes
 //! are known to agree on how the sets are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,10 @@ use crate::store::StoreError;
 pub(super) enum Lane {
     /// Of its own, so that a large batch does not delay a claim.
     Recording,
-    /// All else.
+    /// All that drains.
     Draining,
+    /// Of its own, so that nobody who looks delays either. Made when somebody looks.
+    Reading,
 }
 
 /// The way to the servers.
@@ -54,7 +56,7 @@ impl Gateway {
         self.topology.describe()
     }
 
-    /// Looks whether all servers that are known answer on both connections.
+    /// Looks whether all servers that are known answer on the connections that events need.
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         self.agree().await?;
         for server in self.topology.servers() {
@@ -85,6 +87,7 @@ impl Gateway {
         let link = match lane {
             Lane::Recording => &server.recording,
             Lane::Draining => &server.draining,
+            Lane::Reading => &server.reading,
         };
         let mut connected = link
             .connection()

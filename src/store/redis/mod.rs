@@ -9,6 +9,7 @@ mod gateway;
 mod keys;
 mod link;
 mod quarantine;
+mod reading;
 mod record;
 mod reply;
 pub mod scripts;

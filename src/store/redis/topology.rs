@@ -30,6 +30,8 @@ pub(super) struct Server {
     /// Recording has a connection of its own, so that a large batch does not delay a claim.
     pub(super) recording: Link,
     pub(super) draining: Link,
+    /// So has reading, so that it delays neither.
+    pub(super) reading: Link,
 }
 
 impl Server {
@@ -192,6 +194,7 @@ impl Topology {
             endpoint,
             recording: link(),
             draining: link(),
+            reading: link(),
         }))
     }
 

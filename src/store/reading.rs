@@ -1,0 +1,83 @@
+//! The counts, as somebody sees them who only looks: the [`Reading`] trait.
+//!
+//! Apart from [`Store`](super::Store), because no node needs it: events become counts without it. Each call asks
+//! for little, so that none holds up those who record and drain; who wants much calls often.
+
+use async_trait::async_trait;
+
+use super::StoreError;
+use crate::event::{Minute, Partition};
+
+/// The two numbers of a series in a minute.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SeriesCounts {
+    /// The canonical series.
+    pub series: String,
+    /// Different users.
+    pub unique: u64,
+    /// Different events.
+    pub cumulative: u64,
+}
+
+/// A part of the fixed counts of a minute.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SealedPage {
+    /// The counts. A series may be there twice over the pages of a minute, with the same numbers.
+    pub counts: Vec<SeriesCounts>,
+    /// Where to go on; `None` after the last page.
+    pub next: Option<u64>,
+}
+
+/// A part of the series of a minute that are not counted yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenPage {
+    /// The series. One may be there twice over the pages of a minute.
+    pub series: Vec<String>,
+    /// Where to go on; `None` after the last page.
+    pub next: Option<u64>,
+}
+
+/// Looking at the counts, without changing anything.
+#[async_trait]
+pub trait Reading: Send + Sync + std::fmt::Debug {
+    /// How many series of a partition have fixed counts in each of these minutes, in their order. The caller asks
+    /// for some hundred minutes at most.
+    async fn sealed_sizes(
+        &self,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<u64>, StoreError>;
+
+    /// Reads a page of the fixed counts of a minute, from `cursor` on; 0 is the first.
+    async fn sealed_page(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        cursor: u64,
+    ) -> Result<SealedPage, StoreError>;
+
+    /// The minutes of a partition that may have sets, newest first, `most` of those that wait and `most` of those
+    /// that are claimed.
+    async fn open_minutes(
+        &self,
+        partition: Partition,
+        most: usize,
+    ) -> Result<Vec<Minute>, StoreError>;
+
+    /// Reads a page of the series of a minute that have sets, from `cursor` on; 0 is the first.
+    async fn open_page(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        cursor: u64,
+    ) -> Result<OpenPage, StoreError>;
+
+    /// What the sets of these series hold now: the two numbers of one series are of one instant. Those without
+    /// sets, and those whose counts are fixed, are left out. The caller asks for some hundred series at most.
+    async fn open_counts(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &[&str],
+    ) -> Result<Vec<SeriesCounts>, StoreError>;
+}
