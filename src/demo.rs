@@ -13,9 +13,11 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+use crate::coordination::memory::MemoryArbiter;
 use crate::daemon::{Service, ServiceSettings};
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
+use crate::http::QuerySources;
 use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError, Written};
@@ -53,6 +55,7 @@ const EVENTS: [(&str, &str, i64); 5] = [
 /// Three series.
 const SERIES: usize = 3;
 /// If it takes longer than this, something is wrong.
+const RETENTION: Duration = Duration::from_secs(7200);
 const PATIENCE: Duration = Duration::from_secs(20);
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
@@ -92,13 +95,21 @@ async fn show() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new(
         "demo",
         partitions,
-        Duration::from_secs(7200),
+        RETENTION,
         1 << 30,
         system_clock(),
     ));
     let (sender, mut points) = mpsc::unbounded_channel();
     let settings = settings(partitions);
-    let service = Service::start(&settings, store.clone(), Arc::new(Handover(sender))).await?;
+    let sources = QuerySources {
+        reading: store.clone(),
+        partitions,
+        retention: RETENTION,
+        arbiter: Arc::new(MemoryArbiter::default()),
+        shared: true,
+    };
+    let output = Arc::new(Handover(sender));
+    let service = Service::start(&settings, store.clone(), output, sources).await?;
     let address = *service.addresses.first().context("no socket")?;
     println!("A node listens on UDP {address}, with the memory store.\n");
 

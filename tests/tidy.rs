@@ -27,12 +27,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "flush",
         &["event", "store", "output", "surroundings", "telemetry"],
     ),
-    ("http", &["store", "telemetry"]),
+    (
+        "http",
+        &[
+            "coordination",
+            "event",
+            "store",
+            "surroundings",
+            "telemetry",
+        ],
+    ),
     ("quarantine", &["event", "store"]),
     (
         "daemon",
         &[
             "config",
+            "coordination",
             "event",
             "flush",
             "http",
@@ -46,7 +56,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "demo",
-        &["daemon", "event", "flush", "ingest", "output", "store"],
+        &[
+            "coordination",
+            "daemon",
+            "event",
+            "flush",
+            "http",
+            "ingest",
+            "output",
+            "store",
+        ],
     ),
     ("cli", &["config", "daemon", "demo", "quarantine", "send"]),
 ];

@@ -8,15 +8,19 @@ use anyhow::Context;
 
 use super::ServiceSettings;
 use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
+use crate::coordination::memory::MemoryArbiter;
+use crate::coordination::redis::RedisArbiter;
+use crate::coordination::{self, Arbiter};
 use crate::event::{LineLimits, LineRules, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
+use crate::http::QuerySources;
 use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
 use crate::output::Output;
 use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
-use crate::store::Store;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+use crate::store::{Reading, Store};
 
 /// The counts of a minute are kept so many times as long as the oldest event that is accepted.
 const RETENTION_AGES: u32 = 2;
@@ -26,22 +30,80 @@ fn partitions(config: &Config) -> anyhow::Result<Partitions> {
     Ok(Partitions::new(count))
 }
 
-/// The store that the configuration names. Does not connect.
-pub(super) fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+/// The store that the configuration names, and what queries are answered from. Does not connect.
+pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySources)> {
     match &config.store.url {
-        StoreUrl::Memory { memory_max } => Ok(Arc::new(MemoryStore::new(
-            &config.node,
-            partitions(config)?,
-            retention(config),
-            *memory_max,
-            system_clock(),
-        ))),
-        StoreUrl::Redis(redis) => Ok(Arc::new(redis_store(config, redis)?)),
+        StoreUrl::Memory { memory_max } => {
+            let store = Arc::new(MemoryStore::new(
+                &config.node,
+                partitions(config)?,
+                retention(config),
+                *memory_max,
+                system_clock(),
+            ));
+            let arbiter = Arc::new(MemoryArbiter::default());
+            Ok((store.clone(), sources(config, store, arbiter, true)?))
+        }
+        StoreUrl::Redis(redis) => {
+            let store = Arc::new(redis_store(config, redis)?);
+            let shared = arbiter(config, redis)?;
+            let is_shared = shared.is_some();
+            let arbiter = shared.unwrap_or_else(|| Arc::new(MemoryArbiter::default()));
+            Ok((store.clone(), sources(config, store, arbiter, is_shared)?))
+        }
     }
 }
 
+fn sources(
+    config: &Config,
+    reading: Arc<dyn Reading>,
+    arbiter: Arc<dyn Arbiter>,
+    shared: bool,
+) -> anyhow::Result<QuerySources> {
+    Ok(QuerySources {
+        reading,
+        partitions: partitions(config)?,
+        retention: retention(config),
+        arbiter,
+        shared,
+    })
+}
+
+/// Who sees to it that all nodes compute a list once. `None` where the nodes cannot share one: behind sentinels, and
+/// in a cluster with certificates of its own, each node computes for itself.
+fn arbiter(config: &Config, redis: &config::Redis) -> anyhow::Result<Option<Arc<dyn Arbiter>>> {
+    let settings = redis_settings(config, redis)?;
+    let timeouts = coordination::redis::Timeouts {
+        connect: redis.connect_timeout,
+        response: redis.response_timeout,
+    };
+    let prefix = &config.store.prefix;
+    let mut clients = settings.named_servers()?;
+    let arbiter = match &settings.address {
+        Address::Sentinel { .. } => return Ok(None),
+        Address::Cluster {
+            certificates: Some(_),
+            ..
+        } => return Ok(None),
+        Address::Cluster { .. } => {
+            let nodes = clients.iter();
+            let nodes = nodes.map(|client| client.get_connection_info().clone());
+            RedisArbiter::cluster(nodes.collect(), prefix, timeouts)?
+        }
+        Address::Tcp { .. } | Address::Tls { .. } | Address::Unix(_) => {
+            let client = clients.pop().context("store.url names no server")?;
+            RedisArbiter::server(client, prefix, timeouts)?
+        }
+    };
+    Ok(Some(Arc::new(arbiter)))
+}
+
 fn redis_store(config: &Config, redis: &config::Redis) -> anyhow::Result<RedisStore> {
-    let settings = Settings {
+    Ok(RedisStore::new(&redis_settings(config, redis)?)?)
+}
+
+fn redis_settings(config: &Config, redis: &config::Redis) -> anyhow::Result<Settings> {
+    Ok(Settings {
         address: address(&redis.address),
         database: redis.database,
         credentials: Credentials {
@@ -56,8 +118,7 @@ fn redis_store(config: &Config, redis: &config::Redis) -> anyhow::Result<RedisSt
         partitions: partitions(config)?,
         retention: retention(config),
         node: config.node.clone(),
-    };
-    Ok(RedisStore::new(&settings)?)
+    })
 }
 
 fn retention(config: &Config) -> Duration {

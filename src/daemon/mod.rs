@@ -57,10 +57,11 @@ pub fn run(
 }
 
 async fn start(config: &Config) -> anyhow::Result<Service> {
-    let store = build::store(config)?;
+    let (store, sources) = build::store(config)?;
     let output = build::output(config)?;
     // Bound first: while the store is looked at the kernel holds what arrives.
-    let service = Service::start(&build::settings(config)?, store.clone(), output.clone()).await?;
+    let settings = build::settings(config)?;
+    let service = Service::start(&settings, store.clone(), output.clone(), sources).await?;
     tracing::info!(
         node = config.node,
         version = env!("CARGO_PKG_VERSION"),

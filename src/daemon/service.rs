@@ -13,9 +13,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::coordination::InvalidSetting;
 use crate::event::Partitions;
 use crate::flush::{FlushSettings, Worker};
-use crate::http::{self, Health};
+use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
     ArrivalStamps, BindError, Budget, Listener, ListenerSettings, QUEUED_BATCHES, Receiver,
     Recorder, RecorderSettings, ReplayWindow, Sieve, SieveSettings,
@@ -67,6 +68,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The queries cannot be coordinated.
+    #[error("cannot answer queries: {0}")]
+    Queries(#[from] InvalidSetting),
     /// The system gives no address or no thread.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -107,6 +111,7 @@ impl Service {
         settings: &ServiceSettings,
         store: Arc<dyn Store>,
         output: Arc<dyn Output>,
+        sources: QuerySources,
     ) -> Result<Self, StartError> {
         let ledger = Arc::new(Ledger::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
@@ -126,9 +131,14 @@ impl Service {
             stop_side: CancellationToken::new(),
             abandon: CancellationToken::new(),
         };
-        service.start_http(settings.http, &store).await?;
-        let receivers = service.bind(settings)?;
         let surroundings = Arc::new(Surroundings::default());
+        let queries = Queries::new(
+            sources,
+            Arc::clone(&service.metrics),
+            Arc::clone(&surroundings),
+        )?;
+        service.start_http(settings.http, &store, queries).await?;
+        let receivers = service.bind(settings)?;
         let recorders = service.start_recorders(settings, &store, &surroundings);
         service.start_listeners(settings, receivers, &recorders);
         let worker = Worker {
@@ -149,6 +159,7 @@ impl Service {
         &mut self,
         address: Option<SocketAddr>,
         store: &Arc<dyn Store>,
+        queries: Queries,
     ) -> Result<(), StartError> {
         let Some(address) = address else {
             return Ok(());
@@ -165,7 +176,7 @@ impl Service {
         };
         let stop = self.stop_side.clone();
         self.side.spawn(async move {
-            if let Err(error) = http::serve(listener, health, stop).await {
+            if let Err(error) = http::serve(listener, health, Arc::new(queries), stop).await {
                 tracing::error!(%error, "the HTTP server ended");
             }
         });

@@ -45,10 +45,7 @@ mod tests {
         };
         check("", &[]);
         check("a=1,b=2", &[("a", "1"), ("b", "2")]);
-        check(
-            r"a\=b=c\,d\ e,x=\y\",
-            &[("a=b", "c,d e"), ("x", r"\y\")],
-        );
+        check(r"a\=b=c\,d\ e,x=\y\", &[("a=b", "c,d e"), ("x", r"\y\")]);
         check("a=", &[("a", "")]);
     }
 }

@@ -1,8 +1,10 @@
-//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`.
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; and the queries, see `api`.
 //!
 //! `/healthz` says whether the process should live: it fails when a worker stands still. `/readyz` says whether it
 //! should be sent events: it fails, with reasons, while the store is away and while the node drains. An output
 //! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
+
+mod api;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::api::{Queries, QuerySources};
 use crate::store::Store;
 use crate::telemetry::{Metrics, Progress};
 
@@ -48,13 +51,15 @@ struct Readiness {
 pub async fn serve(
     listener: TcpListener,
     health: Health,
+    queries: Arc<Queries>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(health);
+        .with_state(health)
+        .merge(api::router(queries));
     axum::serve(listener, router)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await

@@ -83,6 +83,8 @@ metrics! {
     minutes_claimed: Gauge = Gauge::default();
     /// Counts that are set aside in the store.
     counts_set_aside: Gauge = Gauge::default();
+    /// Lists that this node computed for all that ask.
+    query_computations: Counter = Counter::default();
     /// 1 while the store answers this node.
     store_up: Gauge = Gauge::default();
     /// 1 while the output takes what this node writes.

@@ -19,6 +19,7 @@ mod kills;
 mod minutes;
 mod overload;
 mod quarantine;
+mod queries;
 mod redis_faults;
 mod secrets;
 mod seed;

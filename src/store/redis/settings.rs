@@ -144,6 +144,21 @@ impl Settings {
         self.client_as(endpoint, server)
     }
 
+    /// Clients for the servers that the address names. Does not connect.
+    pub fn named_servers(&self) -> Result<Vec<Client>, SettingsError> {
+        let tcp = |(host, port): &(String, u16)| Endpoint::Tcp(host.clone(), *port);
+        let endpoints = match &self.address {
+            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
+                vec![Endpoint::Tcp(host.clone(), *port)]
+            }
+            Address::Unix(path) => vec![Endpoint::Unix(path.clone())],
+            Address::Cluster { nodes, .. } => nodes.iter().map(tcp).collect(),
+            Address::Sentinel { .. } => Vec::new(),
+        };
+        let clients = endpoints.iter().map(|endpoint| self.client(endpoint));
+        clients.collect()
+    }
+
     /// A client for a sentinel. Does not connect.
     pub(super) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         self.client_as(

@@ -1,0 +1,217 @@
+//! The queries: `/api/v1/minutes`, `/live`, `/top` and `/series`, as `docs/openapi.json` describes them.
+//!
+//! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
+//! its own, `top` has lists computed once for all nodes, `problem` says what is wrong.
+
+mod answer;
+mod counts;
+mod parameters;
+mod problem;
+mod top;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use self::answer::{LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
+use self::counts::Source;
+use self::parameters::{Filter, Parameters, Range};
+use self::problem::Problem;
+use self::top::{LIST_TTL, Lists};
+use crate::coordination::{Arbiter, InvalidSetting};
+use crate::event::Partitions;
+use crate::store::Reading;
+use crate::surroundings::Surroundings;
+use crate::telemetry::Metrics;
+
+/// How long one may look through the counts.
+const SCAN_WITHIN: Duration = Duration::from_secs(10);
+/// How long a request may take in all.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+/// The requests that look through the counts at the same time; the others wait.
+const SCANS_MAX: usize = 4;
+/// The requests that may be under way; more are turned away.
+const REQUESTS_MAX: usize = 2000;
+/// The longest window, in minutes, whatever the store remembers.
+const WINDOW_MAX: i64 = 1440;
+/// The most that a window's minutes and the partitions may come to, multiplied.
+const PLACES_MAX: i64 = 200_000;
+
+/// What queries are answered from.
+#[derive(Debug)]
+pub struct QuerySources {
+    /// The counts.
+    pub reading: Arc<dyn Reading>,
+    /// How the series are spread.
+    pub partitions: Partitions,
+    /// How long the counts of a minute are kept.
+    pub retention: Duration,
+    /// Who sees to it that a list is computed once.
+    pub arbiter: Arc<dyn Arbiter>,
+    /// Whether it does so for all nodes.
+    pub shared: bool,
+}
+
+/// The queries of a node.
+#[derive(Debug)]
+pub struct Queries {
+    reading: Arc<dyn Reading>,
+    partitions: Partitions,
+    window_max: i64,
+    lists: Lists,
+    shared: bool,
+    metrics: Arc<Metrics>,
+    surroundings: Arc<Surroundings>,
+    scans: Semaphore,
+    requests: Semaphore,
+}
+
+impl Queries {
+    /// Queries over these sources.
+    pub fn new(
+        sources: QuerySources,
+        metrics: Arc<Metrics>,
+        surroundings: Arc<Surroundings>,
+    ) -> Result<Self, InvalidSetting> {
+        let kept = i64::try_from(sources.retention.as_secs() / 60).unwrap_or(i64::MAX);
+        let places = PLACES_MAX / i64::from(sources.partitions.count());
+        Ok(Self {
+            window_max: kept.min(WINDOW_MAX).min(places).max(1),
+            lists: Lists::new(&sources.arbiter)?,
+            reading: sources.reading,
+            partitions: sources.partitions,
+            shared: sources.shared,
+            metrics,
+            surroundings,
+            scans: Semaphore::new(SCANS_MAX),
+            requests: Semaphore::new(REQUESTS_MAX),
+        })
+    }
+
+    /// Seconds since the epoch.
+    fn now(&self) -> i64 {
+        self.surroundings.now_nanos().div_euclid(1_000_000_000)
+    }
+
+    fn source<'a>(&'a self, filter: &'a Filter) -> Source<'a> {
+        Source {
+            reading: &*self.reading,
+            partitions: self.partitions,
+            filter,
+        }
+    }
+
+    /// A turn to look through the counts.
+    async fn scan(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        let closed = |_| Problem::unavailable("the node is shutting down");
+        self.scans.acquire().await.map_err(closed)
+    }
+
+    fn parameters(&self, uri: &Uri, allowed: &[&'static str]) -> Result<Parameters, Problem> {
+        Parameters::read(uri, allowed, self.window_max)
+    }
+
+    async fn minutes(&self, uri: &Uri) -> Result<Response, Problem> {
+        let parameters = self.parameters(uri, &["from", "to"])?;
+        let range = parameters.range(self.now())?;
+        let filter = parameters.filter();
+        let _permit = self.scan().await?;
+        let counts = self.source(&filter).minutes(range).await?;
+        let answer = MinutesAnswer {
+            from: answer::minute(range.from),
+            to: answer::minute(range.to),
+            counts: answer::counts(counts),
+            filter,
+        };
+        Ok(answer::json(
+            &answer,
+            Duration::from_secs(5),
+            Duration::ZERO,
+        ))
+    }
+
+    async fn live(&self, uri: &Uri) -> Result<Response, Problem> {
+        let filter = self.parameters(uri, &[])?.filter();
+        let _permit = self.scan().await?;
+        let (counts, minutes_left_out) = self.source(&filter).live().await?;
+        let answer = LiveAnswer {
+            provisional: true,
+            minutes_left_out,
+            counts: answer::counts(counts),
+            filter,
+        };
+        Ok(answer::json(
+            &answer,
+            Duration::from_secs(1),
+            Duration::ZERO,
+        ))
+    }
+
+    async fn series(&self, uri: &Uri) -> Result<Response, Problem> {
+        let parameters = self.parameters(uri, &["window"])?;
+        let minutes = parameters.window()?;
+        let range = Range::before(self.now(), minutes);
+        let filter = parameters.filter();
+        let _permit = self.scan().await?;
+        let series = self.source(&filter).series(range).await?;
+        let answer = SeriesAnswer {
+            window: format!("{minutes}m"),
+            from: answer::minute(range.from),
+            to: answer::minute(range.to),
+            series: series.into_iter().map(Tagged::new).collect(),
+            filter,
+        };
+        Ok(answer::json(
+            &answer,
+            Duration::from_secs(15),
+            Duration::ZERO,
+        ))
+    }
+
+    async fn top(&self, uri: &Uri) -> Result<Response, Problem> {
+        let allowed = ["by", "window", "n", "position", "list"];
+        let top = self.parameters(uri, &allowed)?.top()?;
+        let (answer, age) = top::answer(self, top).await?;
+        Ok(answer::json(&answer, LIST_TTL, age))
+    }
+
+    /// Answers in time, or says that it did not.
+    async fn bounded(&self, answer: impl Future<Output = Result<Response, Problem>>) -> Response {
+        let Ok(_permit) = self.requests.try_acquire() else {
+            let detail = format!("{REQUESTS_MAX} requests are under way; ask again later");
+            return Problem::unavailable(detail).into_response();
+        };
+        let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(Problem::late()));
+        answer.unwrap_or_else(IntoResponse::into_response)
+    }
+}
+
+/// The routes of the queries.
+pub(super) fn router(queries: Arc<Queries>) -> Router {
+    type Asked = State<Arc<Queries>>;
+    Router::new()
+        .route(
+            "/api/v1/minutes",
+            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.minutes(&uri)).await }),
+        )
+        .route(
+            "/api/v1/live",
+            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.live(&uri)).await }),
+        )
+        .route(
+            "/api/v1/series",
+            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.series(&uri)).await }),
+        )
+        .route(
+            "/api/v1/top",
+            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.top(&uri)).await }),
+        )
+        .with_state(queries)
+}

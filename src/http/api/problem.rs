@@ -1,0 +1,103 @@
+//! What is wrong with a request, or with the node, as `application/problem+json` (RFC 9457).
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::store::StoreError;
+
+/// A request that gets no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    status: u16,
+    /// What is wrong, and how to mend it.
+    detail: String,
+    /// The parameter to mend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameter: Option<String>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: "about:blank",
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            parameter: None,
+        }
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// A parameter that cannot be meant so.
+    pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, "Wrong parameter", detail);
+        problem.parameter = Some(name.to_owned());
+        problem
+    }
+
+    /// A request that is right and asks for too much.
+    pub(super) fn too_much(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Too much", detail)
+    }
+
+    /// What is asked for is not there.
+    pub(super) fn missing(name: &str, detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::NOT_FOUND, "Not there", detail);
+        problem.parameter = Some(name.to_owned());
+        problem
+    }
+
+    /// A list that was forgotten.
+    pub(super) fn gone(detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::GONE, "Gone", detail);
+        problem.parameter = Some("list".to_owned());
+        problem
+    }
+
+    /// The node can do no more now.
+    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "Not now", detail)
+    }
+
+    /// The time is over.
+    pub(super) fn late() -> Self {
+        let detail = "there was no answer in time; ask for a shorter window, or again later";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Too slow", detail)
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
+        let body = serde_json::to_string(&self).unwrap_or_default();
+        let headers = [
+            (header::CONTENT_TYPE, "application/problem+json"),
+            (header::CACHE_CONTROL, "no-store"),
+        ];
+        let mut response = (status, headers, body).into_response();
+        if matches!(self.status, 503 | 504) {
+            let after = axum::http::HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, after);
+        }
+        response
+    }
+}

@@ -1,0 +1,364 @@
+//! What the nodes answer to those who look: the counts, exactly, and lists that all nodes share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_client::Answer;
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::node::Node;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+
+/// Series with as many users, and twice as many events, in one minute.
+const USERS: [(&str, i64); 6] = [
+    ("event_type=a,product=x", 9),
+    ("event_type=b,product=x", 7),
+    ("event_type=c,product=y", 6),
+    ("event_type=d,product=y", 4),
+    ("event_type=e,product=y", 3),
+    ("event_type=f,product=y", 1),
+];
+/// As `top.rs` has it.
+const LOCK_TTL: Duration = Duration::from_secs(3);
+
+fn ask(node: &Node, path: &str) -> Answer {
+    node.get(path).expect("a node answers")
+}
+
+#[track_caller]
+fn json(node: &Node, path: &str) -> Value {
+    let answer = ask(node, path);
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// Sends the events of [`USERS`] in this minute.
+fn send(node: &Node, sender: &mut Sender, minute_ns: i64) {
+    for (series, users) in USERS {
+        for user in 0..users {
+            for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
+                let line = format!("{series} value=user{user} {at}");
+                sender.send(line.as_bytes(), node, &[]);
+            }
+        }
+    }
+}
+
+/// A minute that is over, and in the window of every list for as long as a test takes.
+fn five_minutes_ago_ns() -> i64 {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    (i64::try_from(now).unwrap() / 60 - 5) * MINUTE_NS
+}
+
+/// Three nodes, and the counts of [`USERS`] fixed.
+fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
+    let site = Site::start();
+    let keys = [&[("flush.grace", "300ms"), ("store.partitions", "8")], keys].concat();
+    let nodes: Vec<_> = ["one", "two", "three"]
+        .iter()
+        .map(|name| site.start_node(name, &keys))
+        .collect();
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&nodes[0], &mut sender, five_minutes_ago_ns());
+    site.wait_exact(&sender.truth.points(), SOON);
+    (site, nodes)
+}
+
+fn computations(nodes: &[Node]) -> u64 {
+    nodes
+        .iter()
+        .map(|node| node.metrics().count("eds_query_computations_total"))
+        .sum()
+}
+
+/// Series → unique, cumulative.
+fn counts(answer: &Value) -> BTreeMap<String, (i64, i64)> {
+    let counts = answer["counts"].as_array().unwrap();
+    let count = |it: &Value| {
+        let number = |name: &str| it[name].as_i64().unwrap();
+        let series = it["series"].as_str().unwrap().to_owned();
+        (series, (number("unique"), number("cumulative")))
+    };
+    counts.iter().map(count).collect()
+}
+
+fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
+    let wanted = USERS.iter().filter(|(series, _)| wanted(series));
+    wanted
+        .map(|(series, users)| ((*series).to_owned(), (*users, 2 * users)))
+        .collect()
+}
+
+#[test]
+fn open_minutes_are_told_as_provisional_and_closed_ones_exactly() {
+    const MINUTES: &str = "/api/v1/minutes?from=2016-12-04T18:38:00Z&to=2016-12-04T18:39:00Z";
+    let site = Site::start();
+    let nodes: Vec<_> = ["one", "two", "three"]
+        .iter()
+        .map(|name| site.start_node(name, &[("flush.grace", "4s")]))
+        .collect();
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&nodes[0], &mut sender, SEED_MINUTE_NS);
+    eventually("another node tells of what was recorded", SOON, || {
+        let live = json(&nodes[1], "/api/v1/live");
+        assert_eq!(live["provisional"], true);
+        when(counts(&live) == expected(|_| true), live)
+    });
+    let live = json(&nodes[2], "/api/v1/live?product=y&event_type=c");
+    assert_eq!(counts(&live), expected(|it| it.contains("=c")));
+    assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
+
+    site.wait_exact(&sender.truth.points(), SOON);
+    eventually("nothing is open", SOON, || {
+        let live = counts(&json(&nodes[0], "/api/v1/live"));
+        when(live.is_empty(), format!("{live:?}"))
+    });
+    for node in &nodes {
+        assert_eq!(counts(&json(node, MINUTES)), expected(|_| true));
+        let of_y = json(node, &format!("{MINUTES}&product=y"));
+        assert_eq!(counts(&of_y), expected(|it| it.ends_with('y')));
+        assert_eq!(of_y["counts"][0]["tags"]["product"], "y");
+        let before = json(node, "/api/v1/minutes?from=1480876620&to=1480876680");
+        assert_eq!(counts(&before), BTreeMap::new());
+    }
+}
+
+#[test]
+fn positions_asked_over_three_nodes_are_of_one_list() {
+    let (_site, nodes) = site_with_counts(&[]);
+    let orders = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]];
+    let mut lists = BTreeSet::new();
+    let began = Instant::now();
+    for round in 0..200 {
+        let ask = |turn: usize, position: usize, more: &str| {
+            let node = &nodes[(round + turn) % nodes.len()];
+            json(
+                node,
+                &format!("/api/v1/top?by=unique&position={position}{more}"),
+            )
+        };
+        let order = orders[round % orders.len()];
+        let mut answers: Vec<_> = order
+            .iter()
+            .enumerate()
+            .map(|(turn, position)| ask(turn, *position, ""))
+            .collect();
+        let id = |answer: &Value| answer["list"]["id"].as_str().unwrap().to_owned();
+        let ids: BTreeSet<_> = answers.iter().map(id).collect();
+        if ids.len() > 1 {
+            // The list went in the middle of the round: by its id it can still be had.
+            let more = format!("&list={}", id(&answers[0]));
+            answers = order
+                .iter()
+                .enumerate()
+                .map(|(turn, position)| ask(turn, *position, &more))
+                .collect();
+        }
+        let of_round: BTreeSet<_> = answers.iter().map(id).collect();
+        assert_eq!(of_round.len(), 1, "{answers:?}");
+        lists.extend(of_round);
+        for (position, answer) in order.iter().zip(&answers) {
+            assert_eq!(answer["item"]["position"], *position);
+            assert_eq!(answer["item"]["series"], USERS[*position].0);
+            assert_eq!(answer["item"]["unique_minute_sum"], USERS[*position].1);
+        }
+    }
+    let lists_max = 1 + began.elapsed().as_secs() / 30;
+    assert!(lists.len() as u64 <= lists_max, "{lists:?}");
+    assert_eq!(computations(&nodes), lists.len() as u64);
+    // One that comes much later asks by the id.
+    let id = lists.first().unwrap();
+    let late = json(
+        &nodes[2],
+        &format!("/api/v1/top?by=unique&position=1&list={id}"),
+    );
+    assert_eq!(late["item"]["series"], USERS[1].0);
+    let gone = ask(&nodes[0], "/api/v1/top?by=unique&list=17");
+    assert_eq!(gone.status, 410, "{}", gone.body);
+    let behind = ask(&nodes[0], "/api/v1/top?by=unique&n=10&position=6");
+    assert_eq!(behind.status, 404, "{}", behind.body);
+}
+
+#[test]
+fn a_thousand_requests_for_a_cold_list_compute_it_once() {
+    const REQUESTS: usize = 1000;
+    let (_site, nodes) = site_with_counts(&[]);
+    let started = Instant::now() + Duration::from_millis(300);
+    let answers: Vec<(Value, Duration)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..REQUESTS)
+            .map(|number| {
+                let node = &nodes[number % nodes.len()];
+                // Spread over 50 ms, as far as the machine can.
+                let at = started + Duration::from_micros(50 * number as u64);
+                scope.spawn(move || {
+                    thread::sleep(at.saturating_duration_since(Instant::now()));
+                    let asked = Instant::now();
+                    let answer = json(node, "/api/v1/top?by=cumulative&n=4&position=0");
+                    (answer, asked.elapsed())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    let mut waits: Vec<_> = answers.iter().map(|(_, wait)| *wait).collect();
+    waits.sort();
+    eprintln!(
+        "median {:?}, longest {:?}",
+        waits[REQUESTS / 2],
+        waits[REQUESTS - 1]
+    );
+    let lists: BTreeSet<_> = answers
+        .iter()
+        .map(|(answer, _)| (answer["list"]["id"].to_string(), answer["item"].to_string()))
+        .collect();
+    assert_eq!(lists.len(), 1, "{lists:?}");
+    assert_eq!(computations(&nodes), 1);
+}
+
+#[test]
+fn another_node_computes_when_the_one_that_did_is_killed() {
+    let (site, mut nodes) = site_with_counts(&[]);
+    let proxy = RedisProxy::start(site.redis.address());
+    let mut doomed = site.node(
+        "doomed",
+        &[("store.partitions", "8"), ("flush.grace", "300ms")],
+    );
+    doomed.set("store.url", &proxy.url());
+    doomed.launch();
+    doomed.wait_ready();
+    let (sender, computing) = mpsc::channel();
+    // Its first look at the counts gets no answer.
+    proxy.at(1, ":counts", When::Before, move || {
+        sender.send(()).unwrap();
+        Then::SwallowAnswers
+    });
+    let path = "/api/v1/top?by=unique&n=3";
+    thread::scope(|scope| {
+        let victim = &doomed;
+        let asking = scope.spawn(move || victim.get(path));
+        computing.recv_timeout(SOON).unwrap();
+        let waiting: Vec<_> = nodes
+            .iter()
+            .map(|node| scope.spawn(move || json(node, path)))
+            .collect();
+        // By its id: the handle is with those who ask.
+        crate::support::process::signal(victim.pid(), "KILL");
+        let killed = Instant::now();
+        let lists: BTreeSet<_> = waiting
+            .into_iter()
+            .map(|it| it.join().unwrap()["list"]["id"].to_string())
+            .collect();
+        let took = killed.elapsed();
+        eprintln!("another node had the list after {took:?}");
+        assert!(took < LOCK_TTL + Duration::from_secs(1), "{took:?}");
+        assert_eq!(lists.len(), 1);
+        let _ = asking.join();
+    });
+    assert_eq!(computations(&nodes), 1);
+    nodes.clear();
+}
+
+/// Every property that an answer has, and every one that the schema requires, are the same ones.
+fn check_schema(file: &Value, schema: &Value, answer: &Value, place: &str) {
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => file.pointer(&reference[1..]).unwrap(),
+        None => schema,
+    };
+    match answer {
+        Value::Object(fields) => {
+            if let Some(values) = schema
+                .get("additionalProperties")
+                .filter(|it| it.is_object())
+            {
+                for value in fields.values() {
+                    check_schema(file, values, value, place);
+                }
+                return;
+            }
+            let described = schema["properties"]
+                .as_object()
+                .unwrap_or_else(|| panic!("{place} has no properties: {schema}"));
+            for (name, value) in fields {
+                let place = format!("{place}.{name}");
+                let schema = described.get(name);
+                let schema = schema.unwrap_or_else(|| panic!("{place} is not described"));
+                check_schema(file, schema, value, &place);
+            }
+            for name in schema["required"].as_array().unwrap() {
+                let name = name.as_str().unwrap();
+                assert!(fields.contains_key(name), "{place}.{name} is not there");
+            }
+        }
+        Value::Array(items) => {
+            assert_eq!(schema["type"], "array", "{place}");
+            assert!(!items.is_empty(), "{place} shows nothing");
+            check_schema(file, &schema["items"], &items[0], place);
+        }
+        Value::String(_) => assert_eq!(schema["type"], "string", "{place}"),
+        Value::Bool(_) => assert_eq!(schema["type"], "boolean", "{place}"),
+        Value::Number(_) => assert_eq!(schema["type"], "integer", "{place}"),
+        Value::Null => panic!("{place} is null"),
+    }
+}
+
+#[test]
+fn answers_are_as_the_file_describes_them() {
+    let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
+    let node = Node::start("one", &[("flush.grace", "4s")]);
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, five_minutes_ago_ns());
+    eventually("it is recorded", SOON, || {
+        let live = counts(&json(&node, "/api/v1/live"));
+        when(live.len() == USERS.len(), live.len())
+    });
+    let check = |path: &str, query: &str, status: u16, kind: &str| {
+        let answer = ask(&node, &format!("{path}{query}"));
+        assert_eq!(answer.status, status, "{path}{query}: {}", answer.body);
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        let described = &file["paths"][path]["get"]["responses"][status.to_string()];
+        let schema = &described["content"][kind]["schema"];
+        check_schema(&file, schema, &body, &format!("{path} {status}"));
+        body
+    };
+    const JSON: &str = "application/json";
+    const PROBLEM: &str = "application/problem+json";
+    check("/api/v1/live", "?product=x", 200, JSON);
+    eventually("the minute is closed", SOON, || {
+        let sealed = counts(&json(&node, "/api/v1/minutes"));
+        when(sealed.len() == USERS.len(), sealed.len())
+    });
+    check("/api/v1/minutes", "?product=x", 200, JSON);
+    check("/api/v1/series", "?product=x", 200, JSON);
+    let whole = check("/api/v1/top", "?product=y", 200, JSON);
+    let one = check("/api/v1/top", "?product=y&position=0", 200, JSON);
+    assert!(whole["items"].is_array() && one["item"].is_object());
+    check("/api/v1/top", "?position=99&n=100", 404, PROBLEM);
+    check("/api/v1/top", "?list=1", 410, PROBLEM);
+
+    // Every parameter that is described is known, with its own error; every other one is a tag.
+    for (path, described) in file["paths"].as_object().unwrap() {
+        let parameters = described["get"]["parameters"].as_array().unwrap();
+        let named: BTreeSet<&str> = parameters
+            .iter()
+            .map(|it| it["name"].as_str().unwrap())
+            .filter(|name| *name != "tags")
+            .collect();
+        for name in ["from", "to", "by", "window", "n", "position", "list"] {
+            let problem = check(path, &format!("?{name}=%21"), 400, PROBLEM);
+            assert_eq!(problem["parameter"], name);
+            let unknown = problem["detail"]
+                .as_str()
+                .unwrap()
+                .contains("means nothing here");
+            assert_eq!(unknown, !named.contains(name), "{path} {name}: {problem}");
+        }
+        let many: String = (0..9).map(|tag| format!("&t{tag}=1")).collect();
+        check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
+    }
+    assert_eq!(file["paths"].as_object().unwrap().len(), 4);
+}
