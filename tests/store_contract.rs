@@ -30,6 +30,7 @@ mod contract {
     pub(crate) mod leases;
     pub(crate) mod names;
     pub(crate) mod quarantine;
+    pub(crate) mod reading;
     pub(crate) mod recording;
     pub(crate) mod refused;
 }
@@ -105,6 +106,10 @@ suite! {
         counts_sent_again_under_a_claim_keep_it_open
         counts_may_be_refused_again
         only_what_was_seen_is_forgotten;
+    reading:
+        open_and_fixed_counts_are_read_and_nothing_is_changed
+        late_events_are_not_told_as_open
+        much_is_read_in_pages_and_the_newest_minutes_come_first;
     names:
         hostile_names_stay_apart
         the_same_minute_of_two_days_does_not_mix

@@ -152,7 +152,7 @@ pub static KEYS: &[Key] = &[
     key("output", "timeout", duration("100ms", "5m"), "10s", "the longest that one write may take"),
     key("output", "batch_lines", Integer { min: 2, max: 1_000_000 }, "5000", "most points in one write"),
 
-    key("http", "listen", Address, "127.0.0.1:8095", "TCP address of health and metrics; empty: none"),
+    key("http", "listen", Address, "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none"),
 
     key("log", "level", Choice { words: &["error", "warn", "info", "debug", "trace"], later: &[] }, "info", "what is logged"),
     key("log", "format", Choice { words: &["text", "json", "journald"], later: &[] }, "text", "how it is logged"),

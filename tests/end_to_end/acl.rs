@@ -7,6 +7,7 @@ use crate::quarantine::{answer, mend, poison, site};
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::http_proxy::Mode;
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
 use crate::support::redis::RedisServer;
 
 /// The word whose SHA-256 is in the file.
@@ -34,6 +35,28 @@ fn carried_out(redis: &RedisServer) -> BTreeSet<String> {
         .filter(|(_, calls)| !calls.starts_with("0,"))
         .map(|(name, _)| name.to_owned())
         .collect()
+}
+
+/// Asks all that can be asked, and lists until one had to be waited for.
+fn look(redis: &RedisServer, node: &Node) {
+    for path in ["minutes", "live", "series", "top", "top?list=1"] {
+        let answer = node.get(&format!("/api/v1/{path}")).expect("an answer");
+        assert!([200, 410].contains(&answer.status), "{}", answer.body);
+    }
+    let mut window = 0;
+    eventually("a list was waited for", SOON, || {
+        window += 1;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let answer = node.get(&format!("/api/v1/top?window={window}m"));
+                    assert_eq!(answer.expect("an answer").status, 200);
+                });
+            }
+        });
+        let done = carried_out(redis);
+        when(done.contains("unsubscribe"), format!("{done:?}"))
+    });
 }
 
 #[test]
@@ -116,6 +139,7 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
         when(set_aside == 4, set_aside)
     });
     answer(&node, &["drop", "--all"]);
+    look(&site.redis, &node);
     assert!(node.terminate().success());
 
     let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);

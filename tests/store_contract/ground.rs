@@ -9,7 +9,7 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
 use event_data_service::store::{
-    Claim, ClaimRequest, Quarantine, Recording, Store, StoreError, UnsentCounts,
+    Claim, ClaimRequest, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
 };
 
 use crate::support::eventually::SOON;
@@ -125,6 +125,14 @@ impl Ground {
             Self::Memory(store) => Node(store.clone()),
             Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
             Self::Cluster(cluster, prefix) => Node(Arc::new(cluster_store(cluster, prefix, name))),
+        }
+    }
+
+    /// What somebody holds who only looks.
+    pub(crate) fn reading(&self) -> Arc<dyn Reading> {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::Redis(server) => Arc::new(redis_store(server, "reader")),
         }
     }
 
