@@ -80,8 +80,8 @@ fn arbiter(config: &Config, redis: &config::Redis) -> anyhow::Result<Option<Arc<
     let prefix = &config.store.prefix;
     let mut clients = settings.named_servers()?;
     let arbiter = match &settings.address {
-        Address::Sentinel { .. } => return Ok(None),
-        Address::Cluster {
+        Address::Sentinel { .. }
+        | Address::Cluster {
             certificates: Some(_),
             ..
         } => return Ok(None),

@@ -218,7 +218,7 @@ impl Parameters {
         let wrong = |detail: String| Problem::parameter("window", detail);
         let window: Duration = humantime::parse_duration(text)
             .map_err(|_| wrong(format!("`{text}` is no duration; write 15m or 1h")))?;
-        if window.subsec_nanos() != 0 || window.as_secs() % 60 != 0 || window.is_zero() {
+        if window.subsec_nanos() != 0 || !window.as_secs().is_multiple_of(60) || window.is_zero() {
             return Err(wrong(format!(
                 "`{text}` is not whole minutes; write 15m or 1h"
             )));

@@ -44,9 +44,8 @@ fn what_cannot_be_meant_names_its_parameter() {
             "{query}"
         );
     }
-    for (query, parameter) in [("to=99999999999999999", "to")] {
-        assert_eq!(wrong(read(query).and_then(|it| it.range(6000))), parameter);
-    }
+    let beyond = read("to=99999999999999999").and_then(|it| it.range(6000));
+    assert_eq!(wrong(beyond), "to");
     for (query, parameter) in [
         ("by=users", "by"),
         ("window=15", "window"),
