@@ -94,6 +94,9 @@ fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
         .collect()
 }
 
+const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+
 #[test]
 fn open_minutes_are_told_as_provisional_and_closed_ones_exactly() {
     const MINUTES: &str = "/api/v1/minutes?from=2016-12-04T18:38:00Z&to=2016-12-04T18:39:00Z";
@@ -325,8 +328,6 @@ fn answers_are_as_the_file_describes_them() {
         check_schema(&file, schema, &body, &format!("{path} {status}"));
         body
     };
-    const JSON: &str = "application/json";
-    const PROBLEM: &str = "application/problem+json";
     check("/api/v1/live", "?product=x", 200, JSON);
     eventually("the minute is closed", SOON, || {
         let sealed = counts(&json(&node, "/api/v1/minutes"));
@@ -357,7 +358,10 @@ fn answers_are_as_the_file_describes_them() {
                 .contains("means nothing here");
             assert_eq!(unknown, !named.contains(name), "{path} {name}: {problem}");
         }
-        let many: String = (0..9).map(|tag| format!("&t{tag}=1")).collect();
+        let many = (0..9)
+            .map(|tag| format!("&t{tag}=1"))
+            .collect::<Vec<_>>()
+            .concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
     assert_eq!(file["paths"].as_object().unwrap().len(), 4);

@@ -133,6 +133,7 @@ impl Ground {
         match self {
             Self::Memory(store) => store.clone(),
             Self::Redis(server) => Arc::new(redis_store(server, "reader")),
+            Self::Cluster(cluster, prefix) => Arc::new(cluster_store(cluster, prefix, "reader")),
         }
     }
 
