@@ -12,6 +12,7 @@ use crate::support::eventually::{SOON, eventually, when};
 use crate::support::http_client::Answer;
 use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
 use crate::support::node::Node;
+use crate::support::redis_cluster::RedisCluster;
 use crate::support::redis_proxy::{RedisProxy, Then, When};
 
 /// Series with as many users, and twice as many events, in one minute.
@@ -25,6 +26,8 @@ const USERS: [(&str, i64); 6] = [
 ];
 /// As `top.rs` has it.
 const LOCK_TTL: Duration = Duration::from_secs(3);
+const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
 
 fn ask(node: &Node, path: &str) -> Answer {
     node.get(path).expect("a node answers")
@@ -93,9 +96,6 @@ fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
         .map(|(series, users)| ((*series).to_owned(), (*users, 2 * users)))
         .collect()
 }
-
-const JSON: &str = "application/json";
-const PROBLEM: &str = "application/problem+json";
 
 #[test]
 fn open_minutes_are_told_as_provisional_and_closed_ones_exactly() {
@@ -185,6 +185,32 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     assert_eq!(gone.status, 410, "{}", gone.body);
     let behind = ask(&nodes[0], "/api/v1/top?by=unique&n=10&position=6");
     assert_eq!(behind.status, 404, "{}", behind.body);
+}
+
+#[test]
+fn nodes_on_a_cluster_share_a_list() {
+    let cluster = RedisCluster::start();
+    let url = cluster.url();
+    let nodes = ["one", "two"].map(|name| {
+        let keys = [("store.url", &*url), ("flush.grace", "300ms")];
+        Node::start(name, &keys)
+    });
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&nodes[0], &mut sender, five_minutes_ago_ns());
+    eventually("the counts are fixed", SOON, || {
+        let sealed = counts(&json(&nodes[1], "/api/v1/minutes"));
+        when(sealed == expected(|_| true), format!("{sealed:?}"))
+    });
+    let mut lists = BTreeSet::new();
+    for (position, (series, _)) in USERS.iter().enumerate() {
+        let path = format!("/api/v1/top?n=6&position={position}");
+        let answer = json(&nodes[position % 2], &path);
+        assert_eq!(answer["item"]["series"], *series);
+        assert_eq!(answer["list"]["shared"], true);
+        lists.insert(answer["list"]["id"].to_string());
+    }
+    assert_eq!(lists.len(), 1);
+    assert_eq!(computations(&nodes), 1);
 }
 
 #[test]

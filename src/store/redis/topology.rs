@@ -27,10 +27,9 @@ const LAST_SLOT: u16 = 16383;
 pub(super) struct Server {
     number: u64,
     endpoint: Endpoint,
-    /// Recording has a connection of its own, so that a large batch does not delay a claim.
+    /// Each has its own connection: a large batch does not delay a claim, nor who looks either of them.
     pub(super) recording: Link,
     pub(super) draining: Link,
-    /// So has reading, so that it delays neither.
     pub(super) reading: Link,
 }
 
