@@ -137,7 +137,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     let orders = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]];
     let mut lists = BTreeSet::new();
     let began = Instant::now();
-    for round in 0..200 {
+    for round in 0..1000 {
         let ask = |turn: usize, position: usize, more: &str| {
             let node = &nodes[(round + turn) % nodes.len()];
             json(
@@ -352,6 +352,15 @@ fn answers_are_as_the_file_describes_them() {
         let described = &file["paths"][path]["get"]["responses"][status.to_string()];
         let schema = &described["content"][kind]["schema"];
         check_schema(&file, schema, &body, &format!("{path} {status}"));
+        let seconds = |name: &str| {
+            let mut lines = answer.head.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name));
+            value.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        if status == 200 {
+            let (max_age, age) = (seconds("cache-control: max-age="), seconds("age:"));
+            assert!(age.is_some() && age <= max_age, "{}", answer.head);
+        }
         body
     };
     check("/api/v1/live", "?product=x", 200, JSON);

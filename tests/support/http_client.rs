@@ -12,6 +12,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    /// The lines of the head, in lower case.
+    pub(crate) head: String,
     pub(crate) body: String,
 }
 
@@ -48,7 +50,8 @@ fn parse(answer: &[u8]) -> Option<Answer> {
     let head = std::str::from_utf8(&answer[..head_end]).ok()?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     let body = String::from_utf8_lossy(&answer[head_end + 4..]).into_owned();
-    Some(Answer { status, body })
+    let head = head.to_ascii_lowercase();
+    Some(Answer { status, head, body })
 }
 
 /// The text as one value of a query string.
