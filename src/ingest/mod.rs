@@ -11,6 +11,7 @@ mod receive;
 mod recorder;
 mod remembered;
 mod replay;
+mod series_count;
 mod sieve;
 mod socket;
 

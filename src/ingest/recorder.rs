@@ -9,23 +9,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::remembered::{Budget, Remembered};
 use super::replay::{Replay, ReplayWindow};
+use super::series_count::SeriesCount;
 use super::{RETRY_MAX, RETRY_MIN};
-use crate::event::{Batch, Group, Minute, Partition, Rejection, Window};
+use crate::event::{Batch, Group, Partition, Rejection, Window};
 use crate::store::{Recording, Store, StoreError};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
 /// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
-/// The minutes whose series are counted against the limit.
-const COUNTED_MINUTES: usize = 4;
 /// How often it gives a sign of life while it has nothing to do.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 /// For how long after its end a minute's users are remembered.
@@ -57,12 +56,6 @@ pub struct Recorder {
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     abandon: CancellationToken,
-}
-
-/// The distinct series of the last few minutes, by hash: a collision lets one more in, no more.
-#[derive(Debug, Default)]
-struct SeriesCount {
-    minutes: HashMap<Minute, HashSet<u64>>,
 }
 
 /// Where a batch comes from.
@@ -331,24 +324,6 @@ impl Recorder {
         }
         let events = parts.iter().map(|part| part.to - part.from).sum();
         self.ledger.dropped(DropReason::Shutdown, events);
-    }
-}
-
-impl SeriesCount {
-    fn admits(&mut self, group: &Group, series_max: usize) -> bool {
-        let hash = xxhash_rust::xxh3::xxh3_64(group.series.as_bytes());
-        if !self.minutes.contains_key(&group.minute) && self.minutes.len() >= COUNTED_MINUTES {
-            // The lowest is the least likely to go on.
-            if let Some(&oldest) = self.minutes.keys().min() {
-                self.minutes.remove(&oldest);
-            }
-        }
-        let seen = self.minutes.entry(group.minute).or_default();
-        if seen.len() >= series_max && !seen.contains(&hash) {
-            return false;
-        }
-        seen.insert(hash);
-        true
     }
 }
 
