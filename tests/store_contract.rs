@@ -76,6 +76,9 @@ suite! {
     claiming:
         a_minute_that_is_not_over_is_not_claimed
         a_minute_is_claimed_when_it_was_quiet_for_the_grace
+        while_a_node_is_behind_quiet_minutes_stay_open
+        a_node_is_behind_for_a_lease_if_it_says_no_more
+        a_minute_is_held_no_longer_than_max_hold_for_a_node_that_is_behind
         a_minute_that_never_is_quiet_is_claimed_after_max_hold
         the_lowest_minute_comes_first
         a_minute_that_still_fills_does_not_hold_back_a_later_one

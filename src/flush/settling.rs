@@ -17,6 +17,8 @@ pub(super) struct Settling {
     /// As it was last seen; 0 before there was a connection.
     generation: u64,
     trouble: Option<Instant>,
+    /// When this node was last seen with events on disk.
+    behind: Option<Instant>,
 }
 
 impl Settling {
@@ -32,6 +34,15 @@ impl Settling {
     /// The store did not answer this worker.
     pub(super) const fn failed(&mut self, now: Instant) {
         self.trouble = Some(now);
+    }
+
+    /// Whether this node counts as behind: while it has events on disk, and as long after as a minute must be quiet.
+    pub(super) fn is_behind(&mut self, behind: bool, now: Instant, grace: Duration) -> bool {
+        if behind {
+            self.behind = Some(now);
+        }
+        self.behind
+            .is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
     }
 
     /// Whether minutes that are over and quiet may be closed now.
@@ -71,6 +82,16 @@ mod tests {
             assert!(!settling.may_close(now + GRACE / 2, GRACE));
             assert!(settling.may_close(now + GRACE, GRACE));
         }
+    }
+
+    #[test]
+    fn a_node_that_brought_what_was_on_disk_is_behind_for_the_grace() {
+        let now = Instant::now();
+        let mut settling = Settling::default();
+        assert!(!settling.is_behind(false, now, GRACE));
+        assert!(settling.is_behind(true, now, GRACE));
+        assert!(settling.is_behind(false, now + GRACE / 2, GRACE));
+        assert!(!settling.is_behind(false, now + GRACE, GRACE));
     }
 
     #[test]

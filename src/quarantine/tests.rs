@@ -46,6 +46,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         lease: Duration::from_secs(9),
         lapsed_max: 9,
         finished_max: 9,
+        behind: false,
     };
     for partition in partitions().iter() {
         for claim in store.claim(partition, &request).await.unwrap() {

@@ -53,6 +53,9 @@ pub struct ClaimRequest {
     pub lapsed_max: usize,
     /// The most finished minutes to claim at once.
     pub finished_max: usize,
+    /// Whether this node has events on disk that it has not recorded. It counts for a lease, or until the node says
+    /// otherwise; as long as any node is behind, quiet minutes are not closed before `max_hold`.
+    pub behind: bool,
 }
 
 /// A minute of a partition that this node works on until the lease is over.

@@ -165,3 +165,52 @@ pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &
     assert_eq!(node.claim(&none_finished).await, []);
     assert_eq!(node.backlog().await, (1, 1, 0));
 }
+
+pub(crate) async fn while_a_node_is_behind_quiet_minutes_stay_open(ground: &Ground) {
+    let (behind, other) = (ground.node("a"), ground.node("b"));
+    let request = ClaimRequest {
+        behind: true,
+        ..AT_ONCE
+    };
+    let events = [event(SEED_MINUTE, "s=1", "x", 1)];
+    other.record(&events).await;
+    assert_eq!(behind.claim(&request).await, []);
+    assert_eq!(
+        other.claim(&AT_ONCE).await,
+        [],
+        "it was quiet for long enough"
+    );
+    // The other's word is not the first one's.
+    assert_eq!(other.claim(&AT_ONCE).await, []);
+    assert_eq!(behind.claim(&AT_ONCE).await.len(), 1);
+}
+
+pub(crate) async fn a_node_is_behind_for_a_lease_if_it_says_no_more(ground: &Ground) {
+    let (behind, other) = (ground.node("a"), ground.node("b"));
+    let request = ClaimRequest {
+        lease: Duration::from_millis(300),
+        behind: true,
+        ..AT_ONCE
+    };
+    other.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
+    let began = Instant::now();
+    assert_eq!(behind.claim(&request).await, []);
+    other.claim_one(&AT_ONCE).await;
+    assert!(began.elapsed() + ROUNDING >= request.lease);
+}
+
+pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_is_behind(
+    ground: &Ground,
+) {
+    let node = ground.node("a");
+    let request = ClaimRequest {
+        max_hold: Duration::from_millis(300),
+        behind: true,
+        ..AT_ONCE
+    };
+    node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
+    let began = Instant::now();
+    assert_eq!(node.claim(&request).await, []);
+    node.claim_one(&request).await;
+    assert!(began.elapsed() + ROUNDING >= request.max_hold);
+}

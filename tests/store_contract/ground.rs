@@ -30,6 +30,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: Duration::from_secs(600),
     lapsed_max: 100,
     finished_max: 100,
+    behind: false,
 };
 
 /// Minute and series → unique, cumulative.

@@ -116,6 +116,7 @@ async fn a_thousand_waiting_minutes() {
     }
     let request = ClaimRequest {
         finished_max: 16,
+        behind: false,
         ..AT_ONCE
     };
     let mut claimed = 0;

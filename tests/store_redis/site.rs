@@ -18,6 +18,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: LEASE,
     lapsed_max: 100,
     finished_max: 100,
+    behind: false,
 };
 
 pub(crate) fn partitions() -> Partitions {

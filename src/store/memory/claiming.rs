@@ -18,6 +18,13 @@ impl State {
         let now_ms = micros.div_euclid(1000);
         let partition = self.partition(index);
         partition.forget_expired(now_ms);
+        let behind_until = request.behind.then(|| deadline(now_ms, request.lease));
+        let grace = if partition.is_behind(node, behind_until, now_ms) {
+            request.grace.max(request.max_hold)
+        } else {
+            request.grace
+        };
+        let request = &ClaimRequest { grace, ..*request };
         let mut granted = Vec::new();
         let mut grant = |partition: &mut PartitionState, minute, taken_over| {
             let token = partition.grant(node, minute, micros, request.lease);
@@ -109,6 +116,16 @@ impl PartitionState {
         };
         self.claims.insert(minute, held);
         token
+    }
+
+    /// Notes until when this node is behind, and answers whether any is.
+    fn is_behind(&mut self, node: &str, until_ms: Option<i64>, now_ms: i64) -> bool {
+        match until_ms {
+            Some(until_ms) => self.behind.insert(node.to_owned(), until_ms),
+            None => self.behind.remove(node),
+        };
+        self.behind.retain(|_, until_ms| *until_ms > now_ms);
+        !self.behind.is_empty()
     }
 
     /// Whether a minute that is over may be closed.

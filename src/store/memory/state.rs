@@ -30,6 +30,8 @@ pub struct PartitionState {
     pub claims: BTreeMap<Minute, Held>,
     /// What is known of each minute.
     pub minutes: HashMap<Minute, MinuteState>,
+    /// Nodes that have events on disk, and until when that counts in ms since the epoch.
+    pub behind: BTreeMap<String, i64>,
     /// The output's words for counts that it refused.
     pub set_aside: BTreeMap<(Minute, String), SetAside>,
 }

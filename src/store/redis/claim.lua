@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Claims minutes of one partition, by Redis' clock alone.
 --
--- KEYS  minutes, claims, tokens, arrivals, quiet
--- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at
+-- KEYS  minutes, claims, tokens, arrivals, quiet, behind
+-- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
+--       1 if the node has events on disk
 -- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
-local minutes, claims, tokens, arrivals, quiet = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local minutes, claims, tokens, arrivals, quiet, behind = unpack(KEYS)
 local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -15,6 +16,22 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 local granted = {}
+
+-- A node that has events on disk will bring them, minute by minute. A minute that is quiet meanwhile may be one that
+-- it has not come to yet, so as long as any node is behind, only those are closed that were held long enough.
+if ARGV[8] == '1' then
+  redis.call('HSET', behind, node, string.format('%.0f', now + lease))
+else
+  redis.call('HDEL', behind, node)
+end
+local nodes_behind = redis.call('HGETALL', behind)
+for i = 1, #nodes_behind, 2 do
+  if tonumber(nodes_behind[i + 1]) > now then
+    grace = math.max(grace, max_hold)
+  else
+    redis.call('HDEL', behind, nodes_behind[i])
+  end
+end
 
 -- The token is Redis' clock in microseconds, or one more than the last where that is not enough. So it grows
 -- also across a failover that lost the last one, and nothing has to be kept when the minute is done.

@@ -32,6 +32,7 @@ pub(super) struct PartitionKeys {
     pub(super) tokens: String,
     pub(super) arrivals: String,
     pub(super) quiet: String,
+    pub(super) behind: String,
     pub(super) quarantine: String,
 }
 
@@ -78,6 +79,7 @@ impl PartitionKeys {
             tokens: key("tokens"),
             arrivals: key("arrivals"),
             quiet: key("quiet"),
+            behind: key("behind"),
             quarantine: key("quarantine"),
             slot,
             tag,

@@ -131,7 +131,7 @@ impl Store for RedisStore {
             .key(&keys.claims)
             .key(&keys.tokens)
             .key(&keys.arrivals);
-        script.key(&keys.quiet).arg(&self.node);
+        script.key(&keys.quiet).key(&keys.behind).arg(&self.node);
         script
             .arg(millis(request.grace))
             .arg(millis(request.max_hold))
@@ -139,7 +139,8 @@ impl Store for RedisStore {
         script
             .arg(request.lapsed_max)
             .arg(request.finished_max)
-            .arg(LOOKED_AT_MAX);
+            .arg(LOOKED_AT_MAX)
+            .arg(u8::from(request.behind));
         let granted: Vec<(String, String, bool)> = self.invoke(keys.slot, script).await?;
         let claim = |(name, token, taken_over): (String, String, bool)| match name.parse::<Minute>()
         {
