@@ -14,6 +14,7 @@ pub mod output;
 pub mod quarantine;
 pub mod secret;
 pub mod send;
+pub mod spool;
 pub mod store;
 pub mod surroundings;
 pub mod telemetry;

@@ -10,30 +10,41 @@ use crate::event::Rejection;
 /// Why an event that could have been counted was not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
-    /// The queue was full: the store is away or too slow.
+    /// The queue was full: the store is away or too slow, and there is no spool or it is too slow as well.
     QueueFull,
+    /// The spool was full.
+    SpoolFull,
+    /// The spool could not be written to, or read again.
+    SpoolFailed,
     /// The node had to end before the store took them.
     Shutdown,
 }
 
 impl DropReason {
     /// Every reason, in the order of the metrics.
-    pub const ALL: &[Self] = &[Self::QueueFull, Self::Shutdown];
+    pub const ALL: &[Self] = &[
+        Self::QueueFull,
+        Self::SpoolFull,
+        Self::SpoolFailed,
+        Self::Shutdown,
+    ];
 
     /// The reason's name in the metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
+            Self::SpoolFull => "spool_full",
+            Self::SpoolFailed => "spool_failed",
             Self::Shutdown => "shutdown",
         }
     }
 }
 
-/// How many events are where. All but `queued` and `queued_bytes` only grow.
+/// How many events are where. All but `queued`, `spooled` and `queued_bytes` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerTotals {
-    /// Lines read from the sockets that are events, valid or not.
+    /// Lines read from the sockets that are events, valid or not, and events that an earlier run left on disk.
     pub received: u64,
     /// Events that the store confirmed.
     pub recorded: u64,
@@ -43,7 +54,9 @@ pub struct LedgerTotals {
     pub dropped: [u64; DropReason::ALL.len()],
     /// Events on the way to the store.
     pub queued: u64,
-    /// The memory that these take, in bytes; roughly.
+    /// Events among them that are on disk only, or on their way there.
+    pub spooled: u64,
+    /// The memory that the others take, in bytes; roughly.
     pub queued_bytes: u64,
 }
 
@@ -55,6 +68,12 @@ impl LedgerTotals {
         let dropped: u64 = self.dropped.iter().sum();
         self.received == self.recorded + rejected + dropped + self.queued
     }
+
+    /// Events on the way to the store that take memory.
+    #[must_use]
+    pub const fn in_memory(&self) -> u64 {
+        self.queued.saturating_sub(self.spooled)
+    }
 }
 
 /// What one thread did with the lines that it read since it last told the ledger.
@@ -64,6 +83,8 @@ pub struct Intake {
     pub queued: u64,
     /// The memory that these take.
     pub queued_bytes: u64,
+    /// Events put into batches for the spool.
+    pub spooled: u64,
     /// Lines that are not counted.
     pub rejected: [u64; Rejection::ALL.len()],
     /// Events for which there was no room.
@@ -88,8 +109,10 @@ impl Ledger {
     /// Enters what was read, and answers the totals after it.
     pub fn take_in(&self, intake: &Intake) -> LedgerTotals {
         let mut totals = self.lock();
-        totals.received += intake.queued + intake.dropped + intake.rejected.iter().sum::<u64>();
-        totals.queued += intake.queued;
+        totals.received +=
+            intake.queued + intake.spooled + intake.dropped + intake.rejected.iter().sum::<u64>();
+        totals.queued += intake.queued + intake.spooled;
+        totals.spooled += intake.spooled;
         totals.queued_bytes += intake.queued_bytes;
         totals.dropped[DropReason::QueueFull as usize] += intake.dropped;
         for (total, rejected) in totals.rejected.iter_mut().zip(&intake.rejected) {
@@ -117,6 +140,34 @@ impl Ledger {
         let mut totals = self.lock();
         totals.queued -= events as u64;
         totals.dropped[reason as usize] += events as u64;
+    }
+
+    /// Events of the queue go to the spool after all; their memory is given back apart.
+    pub fn spooled(&self, events: usize) {
+        self.lock().spooled += events as u64;
+    }
+
+    /// The spool could not keep events that were to go there.
+    pub fn refused_by_spool(&self, reason: DropReason, events: usize) {
+        let mut totals = self.lock();
+        totals.queued -= events as u64;
+        totals.spooled -= events as u64;
+        totals.dropped[reason as usize] += events as u64;
+    }
+
+    /// Events that an earlier run left in the spool are there.
+    pub fn restored(&self, events: u64) {
+        let mut totals = self.lock();
+        totals.received += events;
+        totals.queued += events;
+        totals.spooled += events;
+    }
+
+    /// Events of the spool are in memory again, where they take so many bytes.
+    pub fn unspooled(&self, events: u64, bytes: usize) {
+        let mut totals = self.lock();
+        totals.spooled -= events;
+        totals.queued_bytes += bytes as u64;
     }
 
     /// Memory of the queue was given back.
@@ -149,5 +200,27 @@ mod tests {
             (15, 4, 3)
         );
         assert_eq!(totals.rejected[Rejection::TooOld.index()], 4);
+    }
+
+    #[test]
+    fn the_spool_is_a_part_of_the_queue() {
+        let ledger = Ledger::default();
+        let intake = Intake {
+            queued: 10,
+            spooled: 5,
+            ..Intake::default()
+        };
+        ledger.take_in(&intake);
+        ledger.refused_by_spool(DropReason::SpoolFull, 1);
+        ledger.restored(3);
+        ledger.spooled(2);
+        let totals = ledger.totals();
+        assert_eq!((totals.queued, totals.spooled), (17, 9));
+        assert_eq!(totals.in_memory(), 8);
+        ledger.unspooled(9, 100);
+        ledger.recorded(17);
+        let totals = ledger.totals();
+        assert!(totals.is_balanced());
+        assert_eq!((totals.queued, totals.in_memory()), (0, 0));
     }
 }

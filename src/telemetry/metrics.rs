@@ -55,6 +55,12 @@ metrics! {
     events_replayed: Counter = Counter::default();
     /// Batches that memory did not allow to keep for the whole of `store.replay_window`.
     replay_cut: Counter = Counter::default();
+    /// Events that an earlier run left on disk; they count as received, too.
+    spool_restored: Counter = Counter::default();
+    /// Frames of events on disk that were not what had been written.
+    spool_damaged: Counter = Counter::default();
+    /// Size of the files in `input.spool_dir`.
+    spool_bytes: Gauge = Gauge::default();
     /// Claims that this node took.
     claims: Counter = Counter::default();
     /// Claims among them that another node, or an earlier life of this one, had let lapse.
@@ -129,8 +135,13 @@ impl Collector for LedgerCollector {
             Value::gauge(totals.queued)
         })?;
         one(
+            "events_spooled",
+            "Events among those that are on disk only",
+            &|| Value::gauge(totals.spooled),
+        )?;
+        one(
             "queue_bytes",
-            "Memory of the events on the way to the store",
+            "Memory of the events on the way to the store that are not on disk",
             &|| Value::gauge(totals.queued_bytes),
         )?;
         let rejected = Rejection::ALL

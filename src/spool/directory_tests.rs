@@ -1,0 +1,160 @@
+//! The segment files: order, bound, lock, and what is left after a crash.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::event::Minute;
+
+fn open(directory: &TempDir, bytes_max: u64) -> Directory {
+    let settings = SpoolSettings {
+        directory: directory.path().join("spool"),
+        bytes_max,
+    };
+    Directory::open(&settings).unwrap()
+}
+
+fn batch(users: std::ops::Range<i64>) -> Batch {
+    let mut batch = Batch::default();
+    for user in users {
+        let name = format!("user{user:010}");
+        assert!(batch.push(Minute::of_nanos(user), "a=1", &name, user));
+    }
+    batch
+}
+
+fn read(path: &Path) -> Vec<i64> {
+    let bytes = fs::read(path).unwrap();
+    let mut timestamps = Vec::new();
+    segment::read(&bytes, |kept| timestamps.push(kept.timestamp)).unwrap();
+    timestamps
+}
+
+/// Takes all there is, in order.
+fn drain(directory: &mut Directory) -> Vec<i64> {
+    let mut all = Vec::new();
+    while let Some((segment, path)) = directory.take() {
+        all.extend(read(&path));
+        directory.done(segment.number, false).unwrap();
+    }
+    all
+}
+
+#[test]
+fn what_is_appended_is_taken_in_order_and_then_gone() {
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    assert!(directory.is_empty());
+    for from in 0..100 {
+        assert_eq!(
+            directory.append(&batch(from * 100..from * 100 + 100)).kept,
+            100
+        );
+    }
+    assert!(!directory.is_empty());
+    assert_eq!(drain(&mut directory), (0..10_000).collect::<Vec<_>>());
+    assert!(directory.is_empty());
+    assert_eq!(directory.bytes(), 0);
+}
+
+#[test]
+fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
+    let home = TempDir::new().unwrap();
+    let mut first = open(&home, 1 << 20);
+    assert_eq!(first.append(&batch(0..10)).kept, 10);
+    let (taken, _) = first.take().unwrap();
+    assert_eq!(taken.events, Some(10));
+    // It dies before all of that is recorded, and while it writes.
+    assert_eq!(first.append(&batch(10..20)).kept, 10);
+    drop(first);
+    let torn = home.path().join("spool").join(format!("{:020}.spool", 2));
+    let bytes = fs::read(&torn).unwrap();
+    fs::write(
+        &torn,
+        [&bytes, &bytes[segment::MAGIC.len()..bytes.len() - 1]].concat(),
+    )
+    .unwrap();
+
+    let mut second = open(&home, 1 << 20);
+    assert_eq!(second.append(&batch(20..30)).kept, 10);
+    let (taken, path) = second.take().unwrap();
+    assert_eq!((taken.events, read(&path)), (None, (0..10).collect()));
+    assert_eq!(drain(&mut second), (10..30).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_bound_holds_and_room_comes_back() {
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    let (mut kept, mut full) = (0, 0);
+    for from in 0..100 {
+        let appended = directory.append(&batch(from * 1000..from * 1000 + 1000));
+        kept += appended.kept;
+        full += appended.full;
+    }
+    assert_eq!(kept + full, 100_000);
+    assert!(full > 0);
+    assert!(directory.bytes() <= 1 << 20);
+    let on_disk: u64 = fs::read_dir(home.path().join("spool"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert_eq!(directory.bytes(), on_disk);
+    let (oldest, _) = directory.take().unwrap();
+    directory.done(oldest.number, false).unwrap();
+    assert_eq!(directory.append(&batch(0..1000)).kept, 1000);
+}
+
+#[test]
+fn a_second_process_is_kept_out_until_the_first_ends() {
+    let home = TempDir::new().unwrap();
+    let first = open(&home, 1 << 20);
+    let settings = SpoolSettings {
+        directory: home.path().join("spool"),
+        bytes_max: 1 << 20,
+    };
+    let refused = Directory::open(&settings).unwrap_err();
+    assert!(matches!(refused, SpoolError::InUse(_)));
+    assert!(refused.to_string().contains("input.spool_dir"), "{refused}");
+    drop(first);
+    Directory::open(&settings).unwrap();
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_named() {
+    let home = TempDir::new().unwrap();
+    let file = home.path().join("file");
+    fs::write(&file, "").unwrap();
+    let settings = SpoolSettings {
+        directory: file.join("spool"),
+        bytes_max: 1 << 20,
+    };
+    let refused = Directory::open(&settings).unwrap_err().to_string();
+    assert!(refused.contains("input.spool_dir"), "{refused}");
+    assert!(refused.contains(&*file.to_string_lossy()), "{refused}");
+}
+
+#[test]
+fn a_segment_that_could_not_be_read_is_kept_apart() {
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    directory.append(&batch(0..10));
+    let (segment, path) = directory.take().unwrap();
+    directory.done(segment.number, true).unwrap();
+    assert!(!path.exists());
+    assert!(path.with_extension("damaged").exists());
+    drop(directory);
+    assert!(open(&home, 1 << 20).is_empty());
+}
+
+#[test]
+fn events_written_before_the_disk_failed_are_kept() {
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    assert_eq!(directory.append(&batch(0..10)).kept, 10);
+    // Nobody can write into a directory that is gone; the file that is open still takes what comes.
+    let (_, path) = directory.take().unwrap();
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    let appended = directory.append(&batch(10..20));
+    assert_eq!((appended.kept, appended.failed), (0, 10));
+    assert!(appended.error.is_some());
+}

@@ -1,0 +1,243 @@
+//! [`Keeper`], the thread that owns the directory, and [`Spool`], by which others reach it.
+//!
+//! It waits for orders and for the disk, never for the store. It stops when the last [`Spool`] is dropped and
+//! every order is carried out; then everything it wrote is on the disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
+
+use super::directory::Directory;
+use super::state::State;
+use super::{SpoolError, SpoolSettings};
+use crate::event::Batch;
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+
+/// The batches that may wait for the disk.
+const ORDERS: usize = 8;
+/// How long what was written may be in the kernel's hands alone, while the disk keeps up.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is said that events are lost here.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The thread that owns the directory.
+#[derive(Debug)]
+pub struct Keeper {
+    directory: Directory,
+    orders: mpsc::Receiver<Order>,
+    state: Arc<State>,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
+    heartbeat: Heartbeat,
+    told: Option<Instant>,
+}
+
+/// What others hold of the spool.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    orders: mpsc::Sender<Order>,
+    state: Arc<State>,
+}
+
+/// A segment to be recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Its number, for [`Spool::done`].
+    pub number: u64,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// How many events this process wrote into it; `None` when it was another.
+    pub events: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Keep(Batch),
+    Take(oneshot::Sender<Option<Taken>>),
+    Done { number: u64, keep: bool },
+}
+
+impl Keeper {
+    /// Takes the directory, which must be this process' alone.
+    pub fn open(
+        settings: &SpoolSettings,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+        heartbeat: Heartbeat,
+    ) -> Result<(Self, Spool), SpoolError> {
+        let directory = Directory::open(settings)?;
+        if !directory.is_empty() {
+            tracing::info!(
+                directory = %settings.directory.display(),
+                bytes = directory.bytes(),
+                "taking up the events that an earlier run left on disk"
+            );
+        }
+        let (sender, orders) = mpsc::channel(ORDERS);
+        let state = Arc::new(State::default());
+        let keeper = Self {
+            directory,
+            orders,
+            state: Arc::clone(&state),
+            ledger,
+            metrics,
+            heartbeat,
+            told: None,
+        };
+        keeper.tell_state();
+        let orders = sender;
+        Ok((keeper, Spool { orders, state }))
+    }
+
+    /// Carries out orders until nobody is left to give any. Blocks; must be called inside a tokio runtime.
+    pub fn run(mut self) {
+        let runtime = Handle::current();
+        let mut synced = Instant::now();
+        loop {
+            self.heartbeat.beat();
+            let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
+            let order = runtime.block_on(next);
+            match order {
+                Ok(Some(order)) => self.carry_out(order),
+                Ok(None) => break,
+                Err(_idle) => {}
+            }
+            if synced.elapsed() >= SYNC_INTERVAL {
+                self.sync();
+                synced = Instant::now();
+            }
+        }
+        self.sync();
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Keep(batch) => self.keep(&batch),
+            Order::Take(answer) => {
+                let taken = self.directory.take().map(|(segment, path)| Taken {
+                    number: segment.number,
+                    path,
+                    events: segment.events,
+                });
+                if taken.is_none() {
+                    // Whatever is still on its way here is not of this overflow, but its last drops.
+                    self.state.spill(false);
+                }
+                // Whoever asked is gone only when the node ends; then the segment is for the next.
+                let _ = answer.send(taken);
+            }
+            Order::Done { number, keep } => {
+                if let Err(error) = self.directory.done(number, keep) {
+                    tracing::warn!(%error, segment = number, "cannot put away a segment that is recorded");
+                }
+            }
+        }
+        self.tell_state();
+    }
+
+    fn keep(&mut self, batch: &Batch) {
+        let appended = self.directory.append(batch);
+        self.ledger
+            .refused_by_spool(DropReason::SpoolFull, appended.full);
+        self.ledger
+            .refused_by_spool(DropReason::SpoolFailed, appended.failed);
+        if appended.kept > 0 {
+            self.state.arrived.notify_one();
+        }
+        let lost = appended.full + appended.failed;
+        if lost > 0 && self.told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            self.told = Some(Instant::now());
+            if let Some(error) = appended.error {
+                tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
+            } else {
+                tracing::error!(
+                    events = lost,
+                    "input.spool_max is reached; events are dropped until the store takes what is on disk"
+                );
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        if let Err(error) = self.directory.sync() {
+            tracing::warn!(%error, "what is in input.spool_dir may not outlive this machine's next crash");
+        }
+    }
+
+    fn tell_state(&self) {
+        self.state.set_behind(!self.directory.is_empty());
+        let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
+        self.metrics.spool_bytes.set(bytes);
+    }
+}
+
+impl Spool {
+    /// Whether new events go to the disk, behind those that are there.
+    #[must_use]
+    pub fn is_spilling(&self) -> bool {
+        self.state.spilling()
+    }
+
+    /// From now on new events go to the disk, until it is empty.
+    pub fn begin_spilling(&self) {
+        self.state.spill(true);
+    }
+
+    /// True while something is on disk that is not recorded.
+    #[must_use]
+    pub fn behind(&self) -> Arc<AtomicBool> {
+        Arc::clone(self.state.behind())
+    }
+
+    /// Gives a batch to the disk, whose events the ledger holds for spooled. Gives it back when the disk is busy.
+    pub fn try_keep(&self, batch: Batch) -> Result<(), Batch> {
+        match self.orders.try_send(Order::Keep(batch)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(order) | TrySendError::Closed(order)) => match order {
+                Order::Keep(batch) => Err(batch),
+                // It was what was sent.
+                Order::Take(_) | Order::Done { .. } => Ok(()),
+            },
+        }
+    }
+
+    /// The same, but waits until the disk is ready. Gives the batch back when there is no keeper.
+    pub async fn keep(&self, batch: Batch) -> Result<(), Batch> {
+        match self.orders.send(Order::Keep(batch)).await {
+            Err(mpsc::error::SendError(Order::Keep(batch))) => Err(batch),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a thread that may block.
+    pub fn blocking_keep(&self, batch: Batch) -> Result<(), Batch> {
+        match self.orders.blocking_send(Order::Keep(batch)) {
+            Err(mpsc::error::SendError(Order::Keep(batch))) => Err(batch),
+            _ => Ok(()),
+        }
+    }
+
+    /// The oldest segment that was not taken yet; where there is none, new events need not spill any more.
+    pub async fn take(&self) -> Option<Taken> {
+        let (answer, taken) = oneshot::channel();
+        self.orders.send(Order::Take(answer)).await.ok()?;
+        taken.await.ok()?
+    }
+
+    /// Waits until something was written after the last [`Spool::take`].
+    pub async fn arrived(&self) {
+        self.state.arrived.notified().await;
+    }
+
+    /// Everything in this segment is recorded that can be: it is deleted, or, where a part of it could not be read,
+    /// kept under another name for whoever can make something of it.
+    pub async fn done(&self, number: u64, keep: bool) {
+        // Without a keeper the segment stays, and is recorded again: nothing is lost by it.
+        let _ = self.orders.send(Order::Done { number, keep }).await;
+    }
+}

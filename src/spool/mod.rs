@@ -1,0 +1,25 @@
+//! Events on disk: what does not fit into memory while the store is away.
+//!
+//! A [`Keeper`] is a thread that owns the directory: it appends batches to segment files ([`segment`]), counts
+//! what it cannot keep, and hands out the segments again, oldest first. A [`Spool`] is what all others hold of
+//! it. A segment is deleted when everything in it is recorded, and not before; so what a node leaves behind,
+//! however it ends, the next one that starts on the directory takes up.
+
+mod directory;
+mod keeper;
+pub mod segment;
+mod state;
+
+use std::path::PathBuf;
+
+pub use directory::SpoolError;
+pub use keeper::{Keeper, Spool, Taken};
+
+/// Where events go that do not fit into memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolSettings {
+    /// The directory, of this node alone.
+    pub directory: PathBuf,
+    /// The most bytes of all segments in it.
+    pub bytes_max: u64,
+}

@@ -1,0 +1,132 @@
+//! The form of a segment file, held against damage of every kind.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::event::Minute;
+
+fn batch(events: &[(String, String, i64)]) -> Batch {
+    let mut batch = Batch::default();
+    for (series, user, timestamp) in events {
+        assert!(batch.push(Minute::of_nanos(*timestamp), series, user, *timestamp));
+    }
+    batch
+}
+
+fn segment(frames: &[Frame]) -> Vec<u8> {
+    let frames = frames.iter().flat_map(|frame| frame.bytes.clone());
+    MAGIC.iter().copied().chain(frames).collect()
+}
+
+fn read_all(segment: &[u8]) -> (Vec<(String, String, i64)>, Contents) {
+    let mut events = Vec::new();
+    let contents = read(segment, |kept| {
+        events.push((kept.series.to_owned(), kept.user.to_owned(), kept.timestamp));
+    });
+    (events, contents.unwrap())
+}
+
+fn numbered(count: i64) -> Vec<(String, String, i64)> {
+    let event = |number| ("a=1".to_owned(), format!("user{number}"), number);
+    (0..count).map(event).collect()
+}
+
+#[test]
+fn what_is_written_is_read_in_order() {
+    let events = numbered(1000);
+    let (frames, unwritten) = frames(&batch(&events));
+    assert_eq!((frames.len(), unwritten), (1, 0));
+    let (read, contents) = read_all(&segment(&frames));
+    assert_eq!(read, events);
+    assert_eq!(contents.events, 1000);
+    assert_eq!((contents.damaged, contents.torn_bytes), (0, 0));
+}
+
+#[test]
+fn a_large_batch_takes_several_frames() {
+    let events = numbered(100_000);
+    let (frames, unwritten) = frames(&batch(&events));
+    assert!(frames.len() > 2, "{}", frames.len());
+    assert_eq!(unwritten, 0);
+    assert_eq!(
+        frames.iter().map(|frame| frame.events).sum::<usize>(),
+        100_000
+    );
+    assert_eq!(read_all(&segment(&frames)).0, events);
+}
+
+#[test]
+fn the_longest_names_are_kept() {
+    let name = "n".repeat(64 * 1024);
+    let events: Vec<_> = (0..40)
+        .map(|number| (format!("a{number}={name}"), format!("{name}{number}"), 0))
+        .collect();
+    let (frames, unwritten) = frames(&batch(&events));
+    assert_eq!(unwritten, 0);
+    assert_eq!(read_all(&segment(&frames)).0, events);
+}
+
+#[test]
+fn a_torn_tail_costs_its_own_frame_at_whatever_byte() {
+    let (first, _) = frames(&batch(&numbered(10)));
+    let (second, _) = frames(&batch(&numbered(3)));
+    let whole = segment(&[first.clone(), second].concat());
+    let kept = segment(&first).len();
+    for end in kept..whole.len() {
+        let (read, contents) = read_all(&whole[..end]);
+        assert_eq!(read.len(), 10);
+        assert_eq!(contents.torn_bytes, (end - kept) as u64);
+    }
+}
+
+#[test]
+fn a_damaged_frame_costs_itself_alone() {
+    let (first, _) = frames(&batch(&numbered(10)));
+    let (second, _) = frames(&batch(&numbered(3)));
+    let mut bytes = segment(&[first.clone(), second].concat());
+    bytes[MAGIC.len() + HEADER + 5] ^= 1;
+    let (read, contents) = read_all(&bytes);
+    assert_eq!(
+        (read.len(), contents.damaged, contents.torn_bytes),
+        (3, 1, 0)
+    );
+}
+
+#[test]
+fn another_file_is_no_segment() {
+    assert_eq!(read(b"eds spool 2\n", |_| ()), Err(NotASegment));
+    assert_eq!(read(b"", |_| ()), Err(NotASegment));
+}
+
+proptest! {
+    #[test]
+    fn any_events_come_back(
+        events in proptest::collection::vec(("\\PC{0,8}", "\\PC{0,8}", any::<i64>()), 0..50)
+    ) {
+        let (frames, unwritten) = frames(&batch(&events));
+        let (mut read, contents) = read_all(&segment(&frames));
+        let mut events = events;
+        events.sort();
+        read.sort();
+        prop_assert_eq!(read, events);
+        prop_assert_eq!((unwritten, contents.damaged, contents.torn_bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let with_magic: Vec<u8> = MAGIC.iter().copied().chain(bytes.clone()).collect();
+        let _ = read(&bytes, |_| ());
+        let contents = read(&with_magic, |_| ()).unwrap();
+        prop_assert_eq!(contents.events, 0);
+    }
+
+    #[test]
+    fn no_single_flipped_bit_makes_an_event(place in 0_usize..400, bit in 0_u8..8) {
+        let events = numbered(20);
+        let (frames, _) = frames(&batch(&events));
+        let mut bytes = segment(&frames);
+        let place = MAGIC.len() + place % (bytes.len() - MAGIC.len());
+        bytes[place] ^= 1 << bit;
+        prop_assert!(read_all(&bytes).0.is_empty());
+    }
+}
