@@ -19,7 +19,8 @@ FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin eds
+    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin eds \
+    && install --directory --owner 10001 --mode 0700 /var/lib/eds
 COPY --from=build /usr/local/bin/eds /usr/bin/eds
 COPY config/eds.toml /usr/share/doc/eds/eds.toml
 COPY LICENSE-* /usr/share/doc/eds/

@@ -9,9 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use event_data_service::event::Batch;
 use event_data_service::ingest::{
-    ArrivalStamps, Listener, ListenerSettings, Receiver, Sieve, bind,
+    ArrivalStamps, Delivery, Listener, ListenerSettings, Receiver, Sieve, bind,
 };
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use socket2::Socket;
@@ -34,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) settings: ListenerSettings,
     /// All partitions' batches go to one place.
-    pub(crate) batches: mpsc::Sender<Batch>,
+    pub(crate) batches: mpsc::Sender<Delivery>,
     pub(crate) stop: CancellationToken,
     socket: Socket,
 }
@@ -188,9 +187,9 @@ fn receive(
     Ok(vec![cpu * 1e6 / figure(events), figure(events) / seconds])
 }
 
-fn take_everything(ledger: Arc<Ledger>, mut taken: mpsc::Receiver<Batch>) -> JoinHandle<()> {
+fn take_everything(ledger: Arc<Ledger>, mut taken: mpsc::Receiver<Delivery>) -> JoinHandle<()> {
     thread::spawn(move || {
-        while let Some(batch) = taken.blocking_recv() {
+        while let Some(Delivery { batch, .. }) = taken.blocking_recv() {
             ledger.recorded(batch.events());
             ledger.released(batch.bytes());
         }

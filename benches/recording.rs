@@ -205,7 +205,7 @@ async fn recorders_way(
         tasks.spawn(async move {
             for batch in queue {
                 // A recorder that is gone shows in the count of what is in Redis.
-                let _ = sender.send(batch).await;
+                let _ = sender.send(batch.into()).await;
             }
         });
     }

@@ -39,7 +39,7 @@ pub(crate) fn listen(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f6
 struct Parts {
     ledger: Arc<event_data_service::telemetry::Ledger>,
     sieve: Sieve,
-    batches: tokio::sync::mpsc::Sender<event_data_service::event::Batch>,
+    batches: tokio::sync::mpsc::Sender<event_data_service::ingest::Delivery>,
     stop: tokio_util::sync::CancellationToken,
     settings: event_data_service::ingest::ListenerSettings,
 }
@@ -86,7 +86,7 @@ impl Parts {
             if !batch.is_empty()
                 && let Ok(permit) = self.batches.try_reserve()
             {
-                permit.send(std::mem::take(batch));
+                permit.send(std::mem::take(batch).into());
             }
         }
     }

@@ -186,6 +186,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
                 bytes: 1 << 20,
             },
         },
+        spool: None,
         listener: ListenerSettings {
             linger: Duration::from_millis(100),
             partitions,

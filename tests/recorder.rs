@@ -152,7 +152,7 @@ async fn events_in_the_new_store(
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
         });
-        batches.send(batch).await.unwrap();
+        batches.send(batch.into()).await.unwrap();
     }
     drop(batches);
     let recorder = Recorder::new(

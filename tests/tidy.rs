@@ -22,7 +22,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["event", "secret"]),
     ("output", &["event", "secret"]),
     ("telemetry", &["event"]),
-    ("ingest", &["event", "store", "surroundings", "telemetry"]),
+    ("spool", &["event", "telemetry"]),
+    (
+        "ingest",
+        &["event", "spool", "store", "surroundings", "telemetry"],
+    ),
     (
         "flush",
         &["event", "store", "output", "surroundings", "telemetry"],
@@ -49,6 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "ingest",
             "output",
             "quarantine",
+            "spool",
             "store",
             "surroundings",
             "telemetry",

@@ -2,7 +2,7 @@
 
 use super::kind;
 use super::reader::Reader;
-use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision};
+use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
 
 pub(super) fn input(reader: &mut Reader<'_>) -> Input {
     let precisions = [
@@ -25,6 +25,7 @@ pub(super) fn input(reader: &mut Reader<'_>) -> Input {
         linger: reader.read("input.linger", kind::duration),
         queue_events: reader.count("input.queue_events"),
         queue_bytes: reader.read("input.queue_bytes", kind::size),
+        spool: spool(reader),
         max_age: reader.read("input.max_age", kind::duration),
         max_future: reader.read("input.max_future", kind::duration),
         max_datagram: length(reader, "input.max_datagram"),
@@ -69,6 +70,21 @@ pub(super) fn input(reader: &mut Reader<'_>) -> Input {
         reader.together(&[inner, outer], inner_bytes <= outer_bytes, &text);
     }
     input
+}
+
+fn spool(reader: &mut Reader<'_>) -> Option<Spool> {
+    let directory = reader.read("input.spool_dir", kind::path);
+    let bytes_max = reader.read("input.spool_max", kind::size);
+    let directory = directory?;
+    reader.together(
+        &["input.spool_dir"],
+        directory.is_absolute(),
+        "is not an absolute path; begin it with a slash",
+    );
+    Some(Spool {
+        directory,
+        bytes_max,
+    })
 }
 
 fn length(reader: &mut Reader<'_>, path: &str) -> usize {

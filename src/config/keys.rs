@@ -107,6 +107,8 @@ pub static KEYS: &[Key] = &[
     key("input", "linger", duration("1ms", "10s"), "100ms", "the longest that an event waits to be recorded"),
     key("input", "queue_events", Integer { min: 1, max: 1_000_000_000 }, "1000000", "events that may wait; beyond it datagrams are dropped, and counted"),
     key("input", "queue_bytes", size("64KiB", "1TiB"), "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted"),
+    key("input", "spool_dir", Path, "", "directory for events that find no room in the queue; empty: none"),
+    key("input", "spool_max", size("1MiB", "1PiB"), "1GiB", "most bytes in it; beyond them events are dropped, and counted"),
     key("input", "max_age", duration("1m", AGE_MAX), "1h", "older events are refused; what was sent is remembered this long"),
     key("input", "max_future", duration("0s", AGE_MAX), "1m", "events further ahead of this node's clock are refused"),
     key("input", "max_datagram", size("512B", "64KiB"), "64KiB", "longest datagram; a longer one loses its last line"),

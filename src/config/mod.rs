@@ -33,7 +33,7 @@ pub use self::endpoints::{
 pub use self::keys::{KEYS, Key, VARIABLE_PREFIX};
 pub use self::kind::Kind;
 pub use self::problem::{ConfigErrors, Problem};
-pub use self::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision};
+pub use self::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
 pub use self::source::{DEFAULT_FILE, Flags, Origin};
 
 use self::reader::Reader;

@@ -1,6 +1,7 @@
 //! The checked sections that name no server: types that cannot be wrong.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `[input]`: receiving and queueing events.
@@ -24,6 +25,8 @@ pub struct Input {
     pub queue_events: usize,
     /// Memory for events that wait, in bytes.
     pub queue_bytes: u64,
+    /// The directory, and most bytes in it, for events that find no room in the queue; `None`: they are dropped.
+    pub spool: Option<Spool>,
     /// Older events are refused, and what was sent is remembered this long.
     pub max_age: Duration,
     /// Events further ahead of the clock are refused.
@@ -44,6 +47,15 @@ pub struct Input {
     pub remember_users: usize,
     /// At shutdown, the longest to record what is queued.
     pub drain_timeout: Duration,
+}
+
+/// Where events go that find no room in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spool {
+    /// The directory, of this node alone.
+    pub directory: PathBuf,
+    /// The most bytes of all files in it.
+    pub bytes_max: u64,
 }
 
 /// Unit of a timestamp.

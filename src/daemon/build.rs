@@ -18,6 +18,7 @@ use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettin
 use crate::output::Output;
 use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
+use crate::spool::SpoolSettings;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
 use crate::store::{Reading, Store};
@@ -226,6 +227,10 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
         events: input.queue_events as u64,
         bytes: input.queue_bytes,
     };
+    let spool = input.spool.as_ref().map(|spool| SpoolSettings {
+        directory: spool.directory.clone(),
+        bytes_max: spool.bytes_max,
+    });
     let flush = &config.flush;
     Ok(ServiceSettings {
         listen: input.listen.clone(),
@@ -238,6 +243,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
             partitions,
             limits,
         },
+        spool,
         listener: ListenerSettings {
             linger: input.linger,
             partitions,

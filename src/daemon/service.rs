@@ -18,10 +18,11 @@ use crate::event::Partitions;
 use crate::flush::{FlushSettings, Worker};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
-    ArrivalStamps, BindError, Budget, Listener, ListenerSettings, QUEUED_BATCHES, Receiver,
-    Recorder, RecorderSettings, ReplayWindow, Sieve, SieveSettings,
+    ArrivalStamps, BindError, Budget, Delivery, Listener, ListenerSettings, QUEUED_BATCHES,
+    Receiver, Recorder, RecorderSettings, ReplayWindow, Sieve, SieveSettings, Unspooler,
 };
 use crate::output::Output;
+use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Store;
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
@@ -39,6 +40,8 @@ pub struct ServiceSettings {
     pub datagram_max: usize,
     /// What the listeners accept.
     pub sieve: SieveSettings,
+    /// Where events go that find no room in memory; `None`: they are dropped.
+    pub spool: Option<SpoolSettings>,
     /// How the listeners behave.
     pub listener: ListenerSettings,
     /// How the recorders behave.
@@ -60,6 +63,9 @@ pub enum StartError {
     /// A UDP socket cannot be had.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The spool cannot be had.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
     /// The HTTP address cannot be had.
     #[error("cannot listen on {address} (http.listen): {source}")]
     BindHttp {
@@ -139,13 +145,17 @@ impl Service {
         )?;
         service.start_http(settings.http, &store, queries).await?;
         let receivers = service.bind(settings)?;
-        let recorders = service.start_recorders(settings, &store, &surroundings);
-        service.start_listeners(settings, receivers, &recorders);
+        let spool = service.start_spool(settings.spool.as_ref())?;
+        let behind = spool.as_ref().map(Spool::behind).unwrap_or_default();
+        let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
+        service.start_listeners(settings, receivers, spool.as_ref(), &recorders);
+        service.start_unspooler(settings, spool, recorders);
         let worker = Worker {
             store,
             output,
             partitions: settings.sieve.partitions,
             settings: settings.flush,
+            behind,
             surroundings,
             metrics: Arc::clone(&service.metrics),
             heartbeat: service.progress.watch("the flush worker"),
@@ -204,12 +214,49 @@ impl Service {
         Ok(receivers)
     }
 
+    fn start_spool(
+        &mut self,
+        settings: Option<&SpoolSettings>,
+    ) -> Result<Option<Spool>, SpoolError> {
+        let Some(settings) = settings else {
+            return Ok(None);
+        };
+        let (ledger, metrics) = (Arc::clone(&self.ledger), Arc::clone(&self.metrics));
+        let heartbeat = self.progress.watch("the keeper of the spool");
+        let (keeper, spool) = Keeper::open(settings, ledger, metrics, heartbeat)?;
+        self.ingest.spawn_blocking(move || keeper.run());
+        Ok(Some(spool))
+    }
+
+    fn start_unspooler(
+        &mut self,
+        settings: &ServiceSettings,
+        spool: Option<Spool>,
+        recorders: Vec<mpsc::Sender<Delivery>>,
+    ) {
+        let Some(spool) = spool else {
+            return;
+        };
+        let unspooler = Unspooler {
+            spool,
+            partitions: settings.sieve.partitions,
+            limits: settings.sieve.limits,
+            recorders,
+            ledger: Arc::clone(&self.ledger),
+            metrics: Arc::clone(&self.metrics),
+            heartbeat: self.progress.watch("the unspooler"),
+            stop: self.stop.clone(),
+        };
+        self.ingest.spawn(unspooler.run());
+    }
+
     fn start_recorders(
         &mut self,
         settings: &ServiceSettings,
         store: &Arc<dyn Store>,
+        spool: Option<&Spool>,
         surroundings: &Arc<Surroundings>,
-    ) -> Vec<mpsc::Sender<crate::event::Batch>> {
+    ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(Budget::new(settings.users_remembered_max));
         let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
         let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
@@ -230,7 +277,7 @@ impl Service {
                     .watch(format!("the recorder of partition {}", partition.index())),
                 self.abandon.clone(),
             );
-            self.ingest.spawn(recorder.run());
+            self.ingest.spawn(recorder.with_spool(spool.cloned()).run());
             sender
         };
         partitions.iter().map(start).collect()
@@ -240,13 +287,14 @@ impl Service {
         &mut self,
         settings: &ServiceSettings,
         receivers: Vec<Receiver>,
-        recorders: &[mpsc::Sender<crate::event::Batch>],
+        spool: Option<&Spool>,
+        recorders: &[mpsc::Sender<Delivery>],
     ) {
         let stamps = Arc::new(ArrivalStamps::default());
         for (index, receiver) in receivers.into_iter().enumerate() {
             let listener = Listener {
                 receiver,
-                sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)),
+                sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
                 settings: settings.listener,
                 recorders: recorders.to_vec(),
                 ledger: Arc::clone(&self.ledger),

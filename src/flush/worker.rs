@@ -5,6 +5,7 @@
 //! so that any other node takes them up at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -45,6 +46,8 @@ pub struct Worker {
     pub partitions: Partitions,
     /// How it behaves.
     pub settings: FlushSettings,
+    /// True while this node has events on disk that are not recorded.
+    pub behind: Arc<AtomicBool>,
     /// Its clock and its dice.
     pub surroundings: Arc<Surroundings>,
     /// Where it counts.
@@ -164,6 +167,8 @@ impl Worker {
         settling: &mut Settling,
     ) -> Result<Vec<Claim>, StoreError> {
         settling.look(self.store.generation(partition), Instant::now());
+        let behind = self.behind.load(Ordering::Relaxed);
+        let behind = settling.is_behind(behind, Instant::now(), self.settings.grace);
         let may_close = settling.may_close(Instant::now(), self.settings.grace);
         let request = ClaimRequest {
             grace: self.settings.grace,
@@ -171,6 +176,7 @@ impl Worker {
             lease: self.settings.lease,
             lapsed_max: CLAIMS_MAX,
             finished_max: if may_close { CLAIMS_MAX } else { 0 },
+            behind,
         };
         let claimed = self.store.claim(partition, &request).await;
         if claimed.is_err() {

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
-use super::{Receiver, Sieve};
+use super::{Delivery, Receiver, Sieve};
 use crate::event::{Batch, Partitions};
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
 /// A batch of so many events is handed over although it is young.
 const BATCH_EVENTS: usize = 16_384;
+/// A batch for the disk of so many bytes is handed over although it is young.
+const OVERFLOW_BYTES: usize = 1024 * 1024;
 /// How often the kernel is asked what it dropped.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a rejected line is shown in the log, at most.
@@ -53,7 +55,7 @@ pub struct Listener {
     /// How it behaves.
     pub settings: ListenerSettings,
     /// The recorders, one a partition.
-    pub recorders: Vec<mpsc::Sender<Batch>>,
+    pub recorders: Vec<mpsc::Sender<Delivery>>,
     /// Where it counts events.
     pub ledger: Arc<Ledger>,
     /// Where it counts datagrams.
@@ -64,13 +66,19 @@ pub struct Listener {
     pub stop: CancellationToken,
 }
 
-/// The partitions whose open batch has events, and since when.
-struct Ages(Vec<Option<Instant>>);
+/// Which open batches have events, and since when.
+struct Ages {
+    partitions: Vec<Option<Instant>>,
+    overflow: Option<Instant>,
+}
 
 impl Listener {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
-        let mut ages = Ages(vec![None; self.recorders.len()]);
+        let mut ages = Ages {
+            partitions: vec![None; self.recorders.len()],
+            overflow: None,
+        };
         let mut swept = Instant::now();
         let mut drops_asked = Instant::now();
         let mut sampled: Option<Instant> = None;
@@ -116,7 +124,7 @@ impl Listener {
     fn sweep(&mut self, ages: &mut Ages, now: Instant, due: Duration) {
         for partition in self.settings.partitions.iter() {
             let batch = self.sieve.open(partition);
-            let age = &mut ages.0[partition.index()];
+            let age = &mut ages.partitions[partition.index()];
             if batch.is_empty() {
                 *age = None;
                 continue;
@@ -127,7 +135,7 @@ impl Listener {
             }
             match self.recorders[partition.index()].try_reserve() {
                 Ok(permit) => {
-                    permit.send(std::mem::take(batch));
+                    permit.send(std::mem::take(batch).into());
                     *age = None;
                     continue;
                 }
@@ -138,8 +146,28 @@ impl Listener {
             let batch = std::mem::take(self.sieve.open(partition));
             self.give_up(&batch);
         }
+        self.sweep_overflow(&mut ages.overflow, now, due);
         // The ledger's totals also tell how much room the recorders have made.
         self.sieve.told(self.ledger.totals());
+    }
+
+    /// The same for what goes to the disk.
+    fn sweep_overflow(&mut self, age: &mut Option<Instant>, now: Instant, due: Duration) {
+        let Some((spool, batch)) = self.sieve.overflow() else {
+            return;
+        };
+        if batch.is_empty() {
+            *age = None;
+            return;
+        }
+        let since = *age.get_or_insert(now);
+        if now - since < due && batch.bytes() < OVERFLOW_BYTES {
+            return;
+        }
+        match spool.try_keep(std::mem::take(batch)) {
+            Ok(()) => *age = None,
+            Err(given_back) => *batch = given_back,
+        }
     }
 
     fn give_up(&self, batch: &Batch) {
@@ -181,6 +209,13 @@ impl Listener {
             }
         }
         self.count_drops();
+        if let Some((spool, batch)) = self.sieve.overflow()
+            && !batch.is_empty()
+            && let Err(batch) = spool.blocking_keep(std::mem::take(batch))
+        {
+            self.ledger
+                .refused_by_spool(DropReason::SpoolFailed, batch.events());
+        }
         for partition in self.settings.partitions.iter() {
             let batch = std::mem::take(self.sieve.open(partition));
             if batch.is_empty() {
@@ -188,8 +223,8 @@ impl Listener {
             }
             self.heartbeat.beat();
             let recorder = &self.recorders[partition.index()];
-            if let Err(mpsc::error::SendError(batch)) = recorder.blocking_send(batch) {
-                self.give_up(&batch);
+            if let Err(mpsc::error::SendError(delivery)) = recorder.blocking_send(batch.into()) {
+                self.give_up(&delivery.batch);
             }
         }
     }

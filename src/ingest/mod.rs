@@ -6,7 +6,9 @@
 //! full the open batch grows instead, which makes the next transaction cheaper per event. What all batches
 //! hold together is bounded, and what comes beyond it is dropped and counted.
 
+mod delivery;
 mod listener;
+mod part;
 mod receive;
 mod recorder;
 mod remembered;
@@ -14,10 +16,12 @@ mod replay;
 mod series_count;
 mod sieve;
 mod socket;
+mod unspooler;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+pub use delivery::Delivery;
 pub use listener::{Listener, ListenerSettings};
 pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};
@@ -25,6 +29,7 @@ pub use remembered::Budget;
 pub use replay::ReplayWindow;
 pub use sieve::{QueueLimits, Sieve, SieveSettings};
 pub use socket::{BindError, bind};
+pub use unspooler::Unspooler;
 
 /// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and
 /// everything later gathers in the open one, where events of a series meet.

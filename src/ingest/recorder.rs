@@ -14,14 +14,16 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::part::{Origin, Part, give_up};
 use super::remembered::{Budget, Remembered};
 use super::replay::{Replay, ReplayWindow};
 use super::series_count::SeriesCount;
-use super::{RETRY_MAX, RETRY_MIN};
+use super::{Delivery, RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, Group, Partition, Rejection, Window};
+use crate::spool::Spool;
 use crate::store::{Recording, Store, StoreError};
 use crate::surroundings::Surroundings;
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+use crate::telemetry::{Heartbeat, Ledger, Metrics};
 
 /// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
@@ -44,8 +46,9 @@ pub struct RecorderSettings {
 pub struct Recorder {
     partition: Partition,
     settings: RecorderSettings,
-    batches: mpsc::Receiver<Batch>,
+    batches: mpsc::Receiver<Delivery>,
     store: Arc<dyn Store>,
+    spool: Option<Spool>,
     remembered: Remembered,
     replay: Replay,
     /// The store's generation that has all batches of `replay`.
@@ -58,22 +61,6 @@ pub struct Recorder {
     abandon: CancellationToken,
 }
 
-/// Where a batch comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// From a listener: its events are in the ledger's queue.
-    Queue,
-    /// Recorded before: its events have left the ledger.
-    Replay,
-}
-
-/// A part of a group that fits into one transaction.
-struct Part<'a> {
-    group: &'a Group,
-    from: usize,
-    to: usize,
-}
-
 impl Recorder {
     /// A recorder of this partition.
     #[expect(
@@ -84,7 +71,7 @@ impl Recorder {
     pub fn new(
         partition: Partition,
         settings: RecorderSettings,
-        batches: mpsc::Receiver<Batch>,
+        batches: mpsc::Receiver<Delivery>,
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
         window: Arc<ReplayWindow>,
@@ -101,6 +88,7 @@ impl Recorder {
             settings,
             batches,
             store,
+            spool: None,
             remembered,
             replay: Replay::new(window),
             replayed: 0,
@@ -113,15 +101,30 @@ impl Recorder {
         }
     }
 
+    /// The same, but what it has to give up goes to the disk.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
+        self.spool = spool;
+        self
+    }
+
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
         loop {
             self.heartbeat.beat();
             match tokio::time::timeout(IDLE_BEAT, self.batches.recv()).await {
-                Ok(Some(batch)) => {
+                Ok(Some(Delivery { batch, done })) => {
                     let generation = self.store.generation(self.partition);
-                    self.record(&batch, Origin::Queue).await;
+                    let origin = match done {
+                        Some(_) => Origin::Spool,
+                        None => Origin::Queue,
+                    };
+                    let through = self.record(&batch, origin).await;
                     self.ledger.released(batch.bytes());
+                    if let (true, Some(done)) = (through, done) {
+                        // Nobody waits any more when the node ends; the disk then has it once too often.
+                        let _ = done.send(());
+                    }
                     if self.replay.len() == 0 {
                         self.replayed = generation;
                     }
@@ -166,13 +169,15 @@ impl Recorder {
         }
     }
 
-    async fn record(&mut self, batch: &Batch, origin: Origin) {
+    /// Answers whether every event was recorded or rejected, and none given up.
+    async fn record(&mut self, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
+        let mut through = true;
         let mut parts: Vec<Part<'_>> = Vec::new();
         let mut events = 0;
         for group in batch.groups() {
             let count = group.occurrences.len();
-            if origin == Origin::Queue && !self.series.admits(group, self.settings.series_max) {
+            if origin != Origin::Replay && !self.series.admits(group, self.settings.series_max) {
                 self.ledger.rejected(Rejection::TooManySeries, count);
                 continue;
             }
@@ -183,22 +188,29 @@ impl Recorder {
                 events += to - from;
                 from = to;
                 if events == TRANSACTION_EVENTS {
-                    self.record_parts(batch, std::mem::take(&mut parts), origin)
+                    through &= self
+                        .record_parts(batch, std::mem::take(&mut parts), origin)
                         .await;
                     events = 0;
                 }
             }
         }
         if !parts.is_empty() {
-            self.record_parts(batch, parts, origin).await;
+            through &= self.record_parts(batch, parts, origin).await;
         }
         self.metrics
             .record_seconds
             .observe(began.elapsed().as_secs_f64());
+        through
     }
 
-    /// Records the parts in one transaction, and does not come back before it is done or given up.
-    async fn record_parts(&mut self, batch: &Batch, mut parts: Vec<Part<'_>>, origin: Origin) {
+    /// Records the parts in one transaction, and does not come back before it is done or given up; answers which.
+    async fn record_parts(
+        &mut self,
+        batch: &Batch,
+        mut parts: Vec<Part<'_>>,
+        origin: Origin,
+    ) -> bool {
         let mut failures = 0_u32;
         loop {
             self.heartbeat.beat();
@@ -206,7 +218,7 @@ impl Recorder {
             // must meet are not kept for ever.
             self.reject_what_is_too_old(&mut parts, origin);
             if parts.is_empty() {
-                return;
+                return true;
             }
             let generation = self.store.generation(self.partition);
             self.remembered.belongs_to(generation);
@@ -218,7 +230,10 @@ impl Recorder {
                 // An answer that is there counts, although the node gives up.
                 biased;
                 result = self.store.record(self.partition, &recordings) => result,
-                () = self.abandon.cancelled() => return self.give_up(&parts, origin),
+                () = self.abandon.cancelled() => {
+                    give_up(&self.ledger, self.spool.as_ref(), batch, &parts, origin).await;
+                    return false;
+                }
             };
             match result {
                 // Another Redis may have taken it than the one that is remembered, and lack the users that were
@@ -234,7 +249,7 @@ impl Recorder {
                             "the store records again"
                         );
                     }
-                    return;
+                    return true;
                 }
                 Err(error) => {
                     self.failed(&error, failures);
@@ -243,7 +258,10 @@ impl Recorder {
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(pause) => {}
-                        () = self.abandon.cancelled() => return self.give_up(&parts, origin),
+                        () = self.abandon.cancelled() => {
+                            give_up(&self.ledger, self.spool.as_ref(), batch, &parts, origin).await;
+                            return false;
+                        }
                     }
                 }
             }
@@ -251,12 +269,8 @@ impl Recorder {
     }
 
     fn recording<'a>(&self, batch: &'a Batch, part: &Part<'a>) -> Recording<'a> {
-        let Group {
-            minute,
-            series,
-            occurrences,
-        } = part.group;
-        let occurrences = &occurrences[part.from..part.to];
+        let Group { minute, series, .. } = part.group;
+        let occurrences = part.events();
         let known = self.remembered.users(*minute, series);
         let mut fresh = HashSet::new();
         let new_users: Vec<&str> = occurrences
@@ -283,7 +297,7 @@ impl Recorder {
             .iter()
             .map(|recording| recording.new_users.len())
             .sum();
-        if origin == Origin::Queue {
+        if origin != Origin::Replay {
             self.ledger.recorded(events);
         }
         self.metrics.users_spared.inc_by((events - users) as u64);
@@ -311,19 +325,11 @@ impl Recorder {
         parts.retain(|part| {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
-            if !keep && origin == Origin::Queue {
+            if !keep && origin != Origin::Replay {
                 self.ledger.rejected(Rejection::TooOld, part.to - part.from);
             }
             keep
         });
-    }
-
-    fn give_up(&self, parts: &[Part<'_>], origin: Origin) {
-        if origin == Origin::Replay {
-            return;
-        }
-        let events = parts.iter().map(|part| part.to - part.from).sum();
-        self.ledger.dropped(DropReason::Shutdown, events);
     }
 }
 

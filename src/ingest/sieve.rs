@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::ArrivalStamps;
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Batch, LineRules, Minute, Parser, Partition, Partitions, Rejection, Window};
+use crate::spool::Spool;
 use crate::telemetry::{Intake, LedgerTotals};
 
 /// What a sieve is made of.
@@ -38,6 +39,7 @@ pub struct Sieve {
     limits: QueueLimits,
     stamps: Arc<ArrivalStamps>,
     open: Vec<Batch>,
+    overflow: Option<Overflow>,
     /// What was read since the ledger was told.
     intake: Intake,
     /// What the ledger said then.
@@ -45,6 +47,23 @@ pub struct Sieve {
     sample: Option<(Rejection, String)>,
 }
 
+/// What does not fit into memory, on its way to the disk.
+#[derive(Debug)]
+struct Overflow {
+    spool: Spool,
+    batch: Batch,
+}
+
+/// Where there is room for an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    InMemory,
+    OnDisk,
+    Nowhere,
+}
+
+/// What may wait for the disk in a sieve, in bytes.
+const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The bytes of a rejected line that are shown in the log.
 const SAMPLE_BYTES: usize = 120;
 
@@ -63,21 +82,31 @@ impl Sieve {
                 .iter()
                 .map(|_| Batch::default())
                 .collect(),
+            overflow: None,
             intake: Intake::default(),
             totals: LedgerTotals::default(),
             sample: None,
         }
     }
 
+    /// The same, but with a spool for what does not fit into memory.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
+        let batch = Batch::default();
+        self.overflow = spool.map(|spool| Overflow { spool, batch });
+        self
+    }
+
     /// Takes in a datagram that arrived now (nanoseconds since the epoch).
     pub fn datagram(&mut self, bytes: &[u8], truncated: bool, now: i64) {
         for piece in pieces(bytes, truncated) {
-            if self.is_full() {
+            let room = self.room();
+            if room == Room::Nowhere {
                 self.intake.dropped += 1;
                 continue;
             }
             let taken = match piece {
-                Piece::Line(line) => self.line(line, now),
+                Piece::Line(line) => self.line(line, room, now),
                 Piece::Truncated => Err(Rejection::Truncated),
             };
             if let Err(reason) = taken {
@@ -95,12 +124,34 @@ impl Sieve {
         }
     }
 
+    /// Where there is room for an event. What is on disk is older, so new events go behind it.
+    fn room(&self) -> Room {
+        let Some(overflow) = &self.overflow else {
+            return if self.is_full() {
+                Room::Nowhere
+            } else {
+                Room::InMemory
+            };
+        };
+        if !overflow.spool.is_spilling() {
+            if !self.is_full() {
+                return Room::InMemory;
+            }
+            overflow.spool.begin_spilling();
+        }
+        if overflow.batch.bytes() < OVERFLOW_BYTES_MAX {
+            Room::OnDisk
+        } else {
+            Room::Nowhere
+        }
+    }
+
     fn is_full(&self) -> bool {
-        self.totals.queued + self.intake.queued >= self.limits.events
+        self.totals.in_memory() + self.intake.queued >= self.limits.events
             || self.totals.queued_bytes + self.intake.queued_bytes >= self.limits.bytes
     }
 
-    fn line(&mut self, line: &[u8], now: i64) -> Result<(), Rejection> {
+    fn line(&mut self, line: &[u8], room: Room, now: i64) -> Result<(), Rejection> {
         let line = self.parser.parse(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
@@ -108,6 +159,17 @@ impl Sieve {
         };
         self.window.judge(timestamp, now)?;
         let minute = Minute::of_nanos(timestamp);
+        if let (Room::OnDisk, Some(overflow)) = (room, &mut self.overflow) {
+            if overflow
+                .batch
+                .push(minute, line.series, line.user, timestamp)
+            {
+                self.intake.spooled += 1;
+            } else {
+                self.intake.dropped += 1;
+            }
+            return Ok(());
+        }
         let batch = &mut self.open[self.partitions.of(line.series).index()];
         let before = batch.bytes();
         if batch.push(minute, line.series, line.user, timestamp) {
@@ -132,6 +194,12 @@ impl Sieve {
     /// One of the lines rejected since this was last asked: the reason and its beginning, escaped.
     pub const fn take_sample(&mut self) -> Option<(Rejection, String)> {
         self.sample.take()
+    }
+
+    /// The spool, and the open batch of events for it.
+    pub fn overflow(&mut self) -> Option<(&Spool, &mut Batch)> {
+        let overflow = self.overflow.as_mut()?;
+        Some((&overflow.spool, &mut overflow.batch))
     }
 
     /// The open batch of a partition.

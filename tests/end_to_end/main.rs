@@ -26,6 +26,7 @@ mod seed;
 mod sentinel;
 mod signals;
 mod site;
+mod spool;
 mod support_itself;
 mod tls;
 mod two_nodes;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use event_data_service::event::{Batch, LineLimits, LineRules, Precision};
-use event_data_service::ingest::{QueueLimits, Sieve, SieveSettings};
+use event_data_service::event::{LineLimits, LineRules, Precision};
+use event_data_service::ingest::{self, QueueLimits, Sieve, SieveSettings};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ pub(crate) async fn listen(
     world: &World,
     life: &Life,
     inbox: &Mutex<VecDeque<Delivery>>,
-    recorders: Vec<mpsc::Sender<Batch>>,
+    recorders: Vec<mpsc::Sender<ingest::Delivery>>,
 ) {
     let mut intake = Intake {
         sieve: Sieve::new(&sieve_settings(world), Arc::default()),
@@ -54,7 +54,10 @@ pub(crate) async fn listen(
     for partition in world.partitions().iter() {
         let batch = std::mem::take(intake.sieve.open(partition));
         if !batch.is_empty() {
-            recorders[partition.index()].send(batch).await.unwrap();
+            recorders[partition.index()]
+                .send(batch.into())
+                .await
+                .unwrap();
         }
     }
 }
@@ -109,14 +112,14 @@ impl Intake<'_> {
         partitions.any(|partition| !self.sieve.open(partition).is_empty())
     }
 
-    fn hand_over(&mut self, recorders: &[mpsc::Sender<Batch>]) {
+    fn hand_over(&mut self, recorders: &[mpsc::Sender<ingest::Delivery>]) {
         for partition in self.world.partitions().iter() {
             let batch = self.sieve.open(partition);
             if batch.is_empty() {
                 continue;
             }
             if let Ok(permit) = recorders[partition.index()].try_reserve() {
-                permit.send(std::mem::take(batch));
+                permit.send(std::mem::take(batch).into());
             }
         }
     }

@@ -165,6 +165,7 @@ impl Node {
             })
             .unzip();
         let worker = Worker {
+            behind: Arc::default(),
             store,
             output,
             partitions: world.partitions(),

@@ -217,6 +217,11 @@ impl Node {
         self.path("eds.toml")
     }
 
+    /// A directory of its own for events that find no room in memory, which is made when it starts.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.path("spool")
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

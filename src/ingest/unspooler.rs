@@ -1,0 +1,197 @@
+//! [`Unspooler`]: the task that brings what is on disk to the recorders, oldest first.
+//!
+//! It owns the segments that it has taken; a segment goes when all of it is recorded. It waits for room in memory,
+//! for the disk and for the recorders. It stops when `stop` is cancelled: what no recorder has taken by then
+//! stays on disk.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{Delivery, QueueLimits};
+use crate::event::{Batch, Minute, Partition, Partitions};
+use crate::spool::{Spool, Taken, segment};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+
+/// The segments in memory at a time: one is recorded while the next is read.
+const SEGMENTS: usize = 2;
+/// How often it looks whether there is room in memory.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it gives a sign of life while nothing is on disk.
+const IDLE_BEAT: Duration = Duration::from_secs(1);
+
+/// The task that brings what is on disk to the recorders.
+#[derive(Debug)]
+pub struct Unspooler {
+    /// Where it takes the segments.
+    pub spool: Spool,
+    /// How the series are spread.
+    pub partitions: Partitions,
+    /// What may be in memory.
+    pub limits: QueueLimits,
+    /// The recorders, one a partition.
+    pub recorders: Vec<mpsc::Sender<Delivery>>,
+    /// Where it counts events.
+    pub ledger: Arc<Ledger>,
+    /// Where it counts frames.
+    pub metrics: Arc<Metrics>,
+    /// Its sign of life.
+    pub heartbeat: Heartbeat,
+    /// When cancelled, it stops.
+    pub stop: CancellationToken,
+}
+
+/// A segment in memory.
+#[derive(Debug, Default)]
+struct Loaded {
+    batches: Vec<(Partition, Batch)>,
+    contents: segment::Contents,
+    /// Why there is nothing to be read.
+    unreadable: Option<String>,
+}
+
+impl Loaded {
+    fn is_damaged(&self) -> bool {
+        self.contents.damaged > 0 || self.unreadable.is_some()
+    }
+}
+
+impl Unspooler {
+    /// Brings segments to the recorders until it is stopped.
+    pub async fn run(self) {
+        let mut under_way = FuturesOrdered::new();
+        let mut empty = false;
+        while !self.stop.is_cancelled() {
+            self.heartbeat.beat();
+            if !empty && under_way.len() < SEGMENTS && self.has_room() {
+                // Not to be broken off: a segment that was taken is not given again.
+                match self.spool.take().await {
+                    Some(taken) => {
+                        let loaded = self.load(&taken).await;
+                        under_way.push_back(self.bring(taken.number, loaded));
+                    }
+                    None => empty = true,
+                }
+            }
+            let rest = if empty { IDLE_BEAT } else { LOOK_INTERVAL };
+            tokio::select! {
+                Some(()) = under_way.next() => {}
+                () = self.spool.arrived(), if empty => empty = false,
+                () = tokio::time::sleep(rest) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        while under_way.next().await.is_some() {
+            self.heartbeat.beat();
+        }
+    }
+
+    /// Whether the store takes events again: what was too much for memory is there because it did not. What is in
+    /// memory is older, so it goes first.
+    fn has_room(&self) -> bool {
+        let totals = self.ledger.totals();
+        totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
+    }
+
+    /// Reads a segment, and tells the ledger what was in it.
+    async fn load(&self, taken: &Taken) -> Loaded {
+        let (path, partitions) = (taken.path.clone(), self.partitions);
+        let reading = tokio::task::spawn_blocking(move || Loaded::read(&path, partitions));
+        let loaded = reading.await.unwrap_or_else(|error| Loaded {
+            unreadable: Some(error.to_string()),
+            ..Loaded::default()
+        });
+        let segment::Contents {
+            events,
+            damaged,
+            torn_bytes,
+        } = loaded.contents;
+        match taken.events {
+            None => {
+                self.ledger.restored(events);
+                self.metrics.spool_restored.inc_by(events);
+            }
+            Some(written) => {
+                let lost = usize::try_from(written.saturating_sub(events)).unwrap_or(usize::MAX);
+                self.ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+            }
+        }
+        self.metrics.spool_damaged.inc_by(damaged);
+        if loaded.is_damaged() {
+            tracing::error!(
+                segment = %taken.path.display(),
+                frames = damaged,
+                reason = loaded.unreadable.as_deref().unwrap_or("the bytes are not what was written"),
+                "a part of what was on disk cannot be read; its events are lost, and the file is kept as .damaged"
+            );
+        } else if torn_bytes > 0 {
+            tracing::warn!(
+                segment = %taken.path.display(),
+                bytes = torn_bytes,
+                "the last events were not written whole when the node ended"
+            );
+        }
+        let bytes = loaded.batches.iter().map(|(_, batch)| batch.bytes()).sum();
+        self.ledger.unspooled(events, bytes);
+        loaded
+    }
+
+    /// Gives the batches of a segment to the recorders, and waits until all are recorded.
+    async fn bring(&self, number: u64, loaded: Loaded) {
+        let damaged = loaded.is_damaged();
+        let each = loaded.batches.into_iter();
+        let brought = join_all(each.map(|(partition, batch)| self.bring_batch(partition, batch)));
+        if brought.await.into_iter().all(|done| done) {
+            self.spool.done(number, damaged).await;
+        }
+    }
+
+    async fn bring_batch(&self, partition: Partition, batch: Batch) -> bool {
+        let recorder = &self.recorders[partition.index()];
+        let room = tokio::select! {
+            biased;
+            room = recorder.reserve() => room.ok(),
+            () = self.stop.cancelled() => None,
+        };
+        let Some(room) = room else {
+            self.ledger.spooled(batch.events());
+            self.ledger.released(batch.bytes());
+            return false;
+        };
+        let (done, through) = oneshot::channel();
+        let done = Some(done);
+        room.send(Delivery { batch, done });
+        through.await.is_ok()
+    }
+}
+
+impl Loaded {
+    fn read(path: &Path, partitions: Partitions) -> Self {
+        let mut batches: Vec<Batch> = partitions.iter().map(|_| Batch::default()).collect();
+        let read = std::fs::read(path).and_then(|bytes| {
+            segment::read(&bytes, |kept| {
+                let batch = &mut batches[partitions.of(kept.series).index()];
+                let minute = Minute::of_nanos(kept.timestamp);
+                // A batch has room for 4 GiB of names, and a segment is a few MiB.
+                batch.push(minute, kept.series, kept.user, kept.timestamp);
+            })
+            .map_err(io::Error::other)
+        });
+        let (contents, unreadable) = match read {
+            Ok(contents) => (contents, None),
+            Err(error) => (segment::Contents::default(), Some(error.to_string())),
+        };
+        let batches = partitions.iter().zip(batches);
+        Self {
+            batches: batches.filter(|(_, batch)| !batch.is_empty()).collect(),
+            contents,
+            unreadable,
+        }
+    }
+}

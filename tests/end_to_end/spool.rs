@@ -1,0 +1,348 @@
+//! What finds no room in memory while Redis is away waits on disk, whatever happens to the node meanwhile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use event_data_service::spool::segment;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::metrics::Metrics;
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::truth::Truth;
+
+/// Enough for the time-outs, the pauses between attempts and the grace after an outage.
+const BACK: Duration = Duration::from_secs(90);
+/// So few events fit into memory that nearly all go to the disk.
+const QUEUE: u64 = 1000;
+
+/// The datagrams of so many minutes, one minute after the other as in life.
+fn datagrams(seed: u64, minutes: i64, events_per_minute: usize) -> Vec<Vec<u8>> {
+    let minute = |number: i64| Load {
+        seed: seed ^ number.unsigned_abs(),
+        minutes_ns: vec![SEED_MINUTE_NS + number * MINUTE_NS],
+        events: events_per_minute,
+        series: 20,
+        users: 500,
+    };
+    (0..minutes)
+        .flat_map(|number| minute(number).datagrams())
+        .collect()
+}
+
+/// A node whose queue is short and whose spool is large.
+fn spooling(site: &Site, name: &str, keys: &[(&str, &str)]) -> Node {
+    let mut node = site.node(name, &[("input.queue_events", "1000")]);
+    node.set("input.spool_dir", &node.spool().display().to_string());
+    for (key, value) in keys {
+        node.set(key, value);
+    }
+    node
+}
+
+fn launch(node: &mut Node) {
+    node.launch();
+    eventually("it answers", SOON, || node.get("/healthz"));
+}
+
+fn segments(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "spool"));
+    paths.sort_unstable();
+    paths
+}
+
+fn events_on_disk(directory: &Path) -> u64 {
+    let events = |path: &PathBuf| {
+        let bytes = fs::read(path).unwrap();
+        segment::read(&bytes, |_| ()).map_or(0, |contents| contents.events)
+    };
+    segments(directory).iter().map(events).sum()
+}
+
+/// Waits until all that is to go to the disk is there; answers how many events.
+#[track_caller]
+fn wait_spooled(node: &Node) -> u64 {
+    eventually("what finds no room is on disk", SOON, || {
+        let spooled = node.metrics().count("eds_events_spooled");
+        let on_disk = events_on_disk(&node.spool());
+        if on_disk == spooled {
+            Ok(spooled)
+        } else {
+            Err(format!("{on_disk} of {spooled} events on disk"))
+        }
+    })
+}
+
+#[track_caller]
+fn assert_nothing_lost(metrics: &Metrics) {
+    metrics.assert_ledger_adds_up();
+    for name in ["eds_events_dropped_total", "eds_events_late_total"] {
+        assert_eq!(metrics.count(name), 0, "{name}");
+    }
+}
+
+#[track_caller]
+fn wait_spool_empty(node: &Node) {
+    eventually("nothing is left on disk", SOON, || {
+        let metrics = node.metrics();
+        let left = segments(&node.spool());
+        let seen = format!(
+            "{left:?}, {} events queued, {} bytes",
+            metrics.count("eds_events_queued"),
+            metrics.count("eds_spool_bytes")
+        );
+        when(
+            left.is_empty()
+                && metrics.count("eds_events_queued") == 0
+                && metrics.count("eds_spool_bytes") == 0,
+            seen,
+        )
+    });
+}
+
+#[test]
+fn half_an_hour_without_redis_costs_nothing() {
+    const MINUTES: i64 = 31;
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let keys = [("flush.max_hold", "20s")];
+    let mut node = spooling(&site, "one", &keys);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in datagrams(seed(), MINUTES, 9000) {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    let spooled = wait_spooled(&node);
+    assert!(spooled >= 9000 * 31 - 2 * QUEUE, "{spooled}");
+
+    site.redis.restart();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), BACK);
+    wait_spool_empty(&node);
+    assert_nothing_lost(&node.metrics());
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+
+    // And then events go their way through memory again.
+    let directly = datagrams(seed(), 1, 500);
+    let before = node.metrics().count("eds_events_recorded_total");
+    for datagram in &directly {
+        sender.send_unrecorded(datagram, &node, &[]);
+    }
+    eventually("they are recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total") - before;
+        when(recorded == 500, recorded)
+    });
+    assert!(segments(&node.spool()).is_empty());
+}
+
+#[test]
+fn what_is_on_disk_outlives_a_kill() {
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = spooling(&site, "one", &[("input.queue_events", "1")]);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    // One event finds room in memory; it is not the truth's.
+    let first = datagrams(seed(), 1, 1).remove(0);
+    sender.send_unrecorded(&first, &node, &[]);
+    sender.wait_received(&node);
+    for datagram in datagrams(seed(), 3, 9000) {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    let spooled = wait_spooled(&node);
+    assert_eq!(spooled, 27_000);
+    node.kill();
+
+    // Twice, the second time in the midst of recording it.
+    launch(&mut node);
+    assert!(node.metrics().count("eds_spool_bytes") > 0);
+    site.redis.restart();
+    eventually("a part is recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        when(recorded > 0, recorded)
+    });
+    node.kill();
+    node.launch();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), BACK);
+    wait_spool_empty(&node);
+    assert_nothing_lost(&node.metrics());
+}
+
+#[test]
+fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = spooling(&site, "one", &[("input.drain_timeout", "500ms")]);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in datagrams(seed(), 3, 9000) {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    assert!(node.terminate().success());
+    assert_eq!(events_on_disk(&node.spool()), 27_000, "memory's part, too");
+
+    site.redis.restart();
+    node.launch();
+    node.wait_ready();
+    site.wait_exact(&sender.truth.points(), BACK);
+    wait_spool_empty(&node);
+    let metrics = node.metrics();
+    assert_nothing_lost(&metrics);
+    assert_eq!(metrics.count("eds_spool_restored_total"), 27_000);
+}
+
+#[test]
+fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let proxy = RedisProxy::start(site.redis.address());
+    // The second is slow: each of its transactions takes a second to reach Redis.
+    for nth in 1..=70 {
+        let slow = || {
+            thread::sleep(Duration::from_secs(1));
+            Then::Pass
+        };
+        proxy.at(nth, "EXEC", When::Before, slow);
+    }
+    let keys = [
+        ("store.partitions", "1"),
+        ("input.spool_max", "4MiB"),
+        ("flush.max_hold", "90s"),
+    ];
+    let mut nodes = [
+        spooling(&site, "quick", &keys),
+        spooling(&site, "slow", &keys),
+    ];
+    nodes[1].set("store.url", &proxy.url());
+    nodes.iter_mut().for_each(launch);
+    let mut truth = Truth::default();
+    let mut senders = nodes.each_ref().map(Sender::paced_by);
+    // Each event reaches one of them only, and the slow one has a part of every minute.
+    for (i, datagram) in datagrams(seed(), 10, 15_000).iter().enumerate() {
+        truth.receive(datagram);
+        senders[i % 2].send(datagram, &nodes[i % 2], &[]);
+    }
+    for (sender, node) in senders.iter().zip(&nodes) {
+        sender.wait_received(node);
+        wait_spooled(node);
+    }
+    site.redis.restart();
+    wait_spool_empty(&nodes[0]);
+    assert!(
+        node_is_behind(&nodes[1]),
+        "the slow one is to have something left when the other is done"
+    );
+    site.wait_exact(&truth.points(), Duration::from_secs(180));
+    for node in &nodes {
+        wait_spool_empty(node);
+        assert_nothing_lost(&node.metrics());
+    }
+    site.wait_redis_clean();
+}
+
+fn node_is_behind(node: &Node) -> bool {
+    node.metrics().count("eds_spool_bytes") > 0
+}
+
+#[test]
+fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
+    const EVENTS: u64 = 300_000;
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = spooling(&site, "one", &[("input.spool_max", "1MiB")]);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in datagrams(seed(), 10, 30_000) {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    wait_spooled(&node);
+    let metrics = node.metrics();
+    metrics.assert_ledger_adds_up();
+    let full = metrics.count_of("eds_events_dropped_total", &[("reason", "spool_full")]);
+    let kept = metrics.count("eds_events_queued");
+    assert!(full > 0);
+    assert_eq!(full + kept, EVENTS);
+    let bytes: u64 = segments(&node.spool())
+        .iter()
+        .map(|path| path.metadata().unwrap().len())
+        .sum();
+    assert!((500_000..=1 << 20).contains(&bytes), "{bytes}");
+    assert!(node.log().contains("input.spool_max"), "the log says why");
+
+    site.redis.restart();
+    eventually("what was kept is recorded", SOON, || {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let recorded = metrics.count("eds_events_recorded_total");
+        when(recorded == kept, recorded)
+    });
+    wait_spool_empty(&node);
+}
+
+#[test]
+fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
+    let mut site = Site::with_redis(RedisServer::down(&[]));
+    let mut node = spooling(&site, "one", &[("input.drain_timeout", "0s")]);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in datagrams(seed(), 3, 9000) {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    assert!(node.terminate().success());
+    let spool = node.spool();
+    let path = segments(&spool).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[segment::MAGIC.len() + 20] ^= 0x40;
+    // What a process leaves that dies while it writes.
+    bytes.extend([0x00, 0x10, 0x00, 0x00, 0x01]);
+    fs::write(&path, bytes).unwrap();
+    fs::write(
+        spool.join("00000000000000000000.spool"),
+        "of something else",
+    )
+    .unwrap();
+    let left = events_on_disk(&spool);
+    assert!(0 < left && left < 27_000, "{left}");
+
+    site.redis.restart();
+    node.launch();
+    node.wait_ready();
+    eventually("all that can be read is recorded", SOON, || {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let recorded = metrics.count("eds_events_recorded_total");
+        when(recorded == left, recorded)
+    });
+    wait_spool_empty(&node);
+    let metrics = node.metrics();
+    assert_eq!(metrics.count("eds_spool_damaged_total"), 1);
+    assert_eq!(metrics.count("eds_spool_restored_total"), left);
+    assert!(path.with_extension("damaged").exists());
+    assert!(spool.join("00000000000000000000.damaged").exists());
+    assert!(node.log().contains("cannot be read"));
+}
+
+#[test]
+fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_mend_it() {
+    let site = Site::start();
+    let mut first = spooling(&site, "first", &[]);
+    first.launch();
+    first.wait_ready();
+    let mut second = spooling(&site, "second", &[]);
+    second.set("input.spool_dir", &first.spool().display().to_string());
+    second.launch();
+    assert_eq!(second.wait_for_exit(SOON).code(), Some(1));
+    let log = second.log();
+    for word in ["input.spool_dir", "in use", "a directory of its own"] {
+        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+    }
+}
