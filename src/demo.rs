@@ -109,7 +109,8 @@ async fn show() -> anyhow::Result<()> {
         shared: true,
     };
     let output = Arc::new(Handover(sender));
-    let service = Service::start(&settings, store.clone(), output, sources).await?;
+    let mut service = Service::start(&settings, Vec::new(), store.clone(), output, sources).await?;
+    service.listen();
     let address = *service.addresses.first().context("no socket")?;
     println!("A node listens on UDP {address}, with the memory store.\n");
 

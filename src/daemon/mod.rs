@@ -20,8 +20,12 @@ pub use self::operate::{NothingShared, quarantine};
 pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
 use self::signals::Request;
 use crate::config::{self, Config, Flags};
+use crate::ingest::{self, Inherited};
 use crate::store::StoreError;
 use crate::telemetry::LedgerTotals;
+
+/// How long the sockets may go unread at the start.
+const UNREAD_MAX: Duration = Duration::from_millis(500);
 
 /// Runs a node until it is told to stop. `flags` and `environment` are read again for the log level on SIGHUP.
 pub fn run(
@@ -29,6 +33,8 @@ pub fn run(
     flags: &Flags,
     environment: &[(OsString, OsString)],
 ) -> anyhow::Result<()> {
+    // First of all: nothing else may be open that could be taken for a socket of the service manager.
+    let inherited = ingest::inherited()?;
     let log = log::start(&config.log)?;
     let mut requests = signals::listen().context("cannot listen for signals")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -48,7 +54,7 @@ pub fn run(
                 tracing::error!(%errors, "the configuration has mistakes; nothing reloaded");
             }
         };
-        let service = start(config).await?;
+        let service = start(config, inherited).await?;
         serve(service, &mut requests, reload, config.input.drain_timeout).await
     });
     // Whatever is left in there waits for somebody who is gone.
@@ -56,23 +62,37 @@ pub fn run(
     result
 }
 
-async fn start(config: &Config) -> anyhow::Result<Service> {
+async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Service> {
     let (store, sources) = build::store(config)?;
     let output = build::output(config)?;
-    // Bound first: while the store is looked at the kernel holds what arrives.
     let settings = build::settings(config)?;
-    let service = Service::start(&settings, store.clone(), output.clone(), sources).await?;
+    let held = inherited.len();
+    let mut service =
+        Service::start(&settings, inherited, store.clone(), output.clone(), sources).await?;
     tracing::info!(
         node = config.node,
         version = env!("CARGO_PKG_VERSION"),
         listen = ?service.addresses,
+        inherited = held,
         http = ?service.http,
         store = store.describe(),
         output = output.describe(),
         "started"
     );
     exposure::warn(config);
-    match store.check().await {
+    // While the store is looked at the kernel holds what arrives: a node that it refuses leaves that to the next. But
+    // not for long, for the kernel's room is small.
+    let check = store.check();
+    tokio::pin!(check);
+    let checked = tokio::time::timeout(UNREAD_MAX, &mut check).await;
+    if !matches!(checked, Ok(Err(StoreError::Refused { .. }))) {
+        service.listen();
+    }
+    let checked = match checked {
+        Ok(checked) => checked,
+        Err(_takes_longer) => check.await,
+    };
+    match checked {
         Ok(()) => {}
         Err(error @ StoreError::Refused { .. }) => {
             service.drain(Duration::ZERO).await;

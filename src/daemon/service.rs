@@ -1,6 +1,6 @@
 //! [`Service`]: the parts of a node, running.
 //!
-//! It owns the threads and tasks. They stop in the order of the data: first the listeners, which read what the
+//! It owns the threads and tasks. Nothing is read before [`Service::listen`]. They stop in the order of the data: first the listeners, which read what the
 //! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker lets go
 //! of its claims meanwhile.
 
@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::Socket;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -18,8 +19,9 @@ use crate::event::Partitions;
 use crate::flush::{FlushSettings, Worker};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
-    ArrivalStamps, BindError, Budget, Delivery, Listener, ListenerSettings, QUEUED_BATCHES,
-    Receiver, Recorder, RecorderSettings, ReplayWindow, Sieve, SieveSettings, Unspooler,
+    self, ArrivalStamps, BindError, Budget, Delivery, InheritError, Inherited, Listener,
+    ListenerSettings, QUEUED_BATCHES, Receiver, Recorder, RecorderSettings, ReplayWindow, Sieve,
+    SieveSettings, Unspooler,
 };
 use crate::output::Output;
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
@@ -66,6 +68,9 @@ pub enum StartError {
     /// The spool cannot be had.
     #[error(transparent)]
     Spool(#[from] SpoolError),
+    /// A UDP socket of the service manager cannot be used.
+    #[error(transparent)]
+    Inherit(#[from] InheritError),
     /// The HTTP address cannot be had.
     #[error("cannot listen on {address} (http.listen): {source}")]
     BindHttp {
@@ -100,6 +105,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// The signs of life.
     pub progress: Progress,
+    /// Those that do not read yet.
+    listeners: Vec<Listener>,
     /// Listeners and recorders. They end when everything is recorded.
     ingest: JoinSet<()>,
     /// The worker.
@@ -112,9 +119,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Binds the sockets and starts all parts. Must be called inside a tokio runtime.
+    /// Takes the inherited sockets, binds the others and starts all parts but the listeners. Must be called inside a
+    /// tokio runtime.
     pub async fn start(
         settings: &ServiceSettings,
+        inherited: Vec<Inherited>,
         store: Arc<dyn Store>,
         output: Arc<dyn Output>,
         sources: QuerySources,
@@ -130,6 +139,7 @@ impl Service {
             ledger,
             metrics,
             progress: Progress::default(),
+            listeners: Vec::new(),
             ingest: JoinSet::new(),
             flush: JoinSet::new(),
             side: JoinSet::new(),
@@ -144,11 +154,11 @@ impl Service {
             Arc::clone(&surroundings),
         )?;
         service.start_http(settings.http, &store, queries).await?;
-        let receivers = service.bind(settings)?;
+        let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
         let behind = spool.as_ref().map(Spool::behind).unwrap_or_default();
         let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
-        service.start_listeners(settings, receivers, spool.as_ref(), &recorders);
+        service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
         let worker = Worker {
             store,
@@ -193,23 +203,26 @@ impl Service {
         Ok(())
     }
 
-    fn bind(&mut self, settings: &ServiceSettings) -> Result<Vec<Receiver>, StartError> {
+    fn open(
+        &mut self,
+        settings: &ServiceSettings,
+        mut inherited: Vec<Inherited>,
+    ) -> Result<Vec<Receiver>, StartError> {
+        let (buffer, timeout) = (settings.receive_buffer, settings.listener.read_timeout());
+        ingest::check_all_named(&inherited, &settings.listen)?;
         let mut receivers = Vec::new();
         for &address in &settings.listen {
-            let socket = crate::ingest::bind(
-                address,
-                settings.receive_buffer,
-                settings.listener.read_timeout(),
-            )?;
-            self.addresses.extend(socket.local_addr()?.as_socket());
-            // Threads share one socket: a single sender is one flow, which several sockets would not spread.
-            for _ in 1..settings.threads {
-                receivers.push(Receiver::sharing(
-                    socket.try_clone()?,
-                    settings.datagram_max,
-                ));
+            let held = ingest::take_at(&mut inherited, address, buffer, timeout)?;
+            if held.is_empty() {
+                let socket = ingest::bind(address, buffer, timeout)?;
+                receivers.extend(self.receivers(settings, socket)?);
             }
-            receivers.push(Receiver::new(socket, settings.datagram_max));
+            for socket in held {
+                let held = self.receivers(settings, socket)?.into_iter();
+                receivers.extend(held.map(Receiver::outliving).inspect(|receiver| {
+                    self.tell_inherited(address, receiver.drops_before());
+                }));
+            }
         }
         Ok(receivers)
     }
@@ -250,6 +263,35 @@ impl Service {
         self.ingest.spawn(unspooler.run());
     }
 
+    /// The receivers of one socket. Threads share it: a single sender is one flow, which several sockets would not
+    /// spread.
+    fn receivers(
+        &mut self,
+        settings: &ServiceSettings,
+        socket: Socket,
+    ) -> Result<Vec<Receiver>, StartError> {
+        self.addresses.extend(socket.local_addr()?.as_socket());
+        let mut receivers = Vec::new();
+        for _ in 1..settings.threads {
+            let socket = socket.try_clone()?;
+            receivers.push(Receiver::sharing(socket, settings.datagram_max));
+        }
+        receivers.push(Receiver::new(socket, settings.datagram_max));
+        Ok(receivers)
+    }
+
+    fn tell_inherited(&self, address: SocketAddr, drops: u32) {
+        self.metrics.kernel_drops_inherited.inc_by(i64::from(drops));
+        if drops > 0 {
+            tracing::warn!(
+                %address,
+                datagrams = drops,
+                "the kernel dropped datagrams from this socket before this process read it; the nodes before it have \
+                 counted them up to their end, and what was dropped since then is counted here only"
+            );
+        }
+    }
+
     fn start_recorders(
         &mut self,
         settings: &ServiceSettings,
@@ -283,7 +325,7 @@ impl Service {
         partitions.iter().map(start).collect()
     }
 
-    fn start_listeners(
+    fn make_listeners(
         &mut self,
         settings: &ServiceSettings,
         receivers: Vec<Receiver>,
@@ -302,6 +344,13 @@ impl Service {
                 heartbeat: self.progress.watch(format!("listener {index}")),
                 stop: self.stop.clone(),
             };
+            self.listeners.push(listener);
+        }
+    }
+
+    /// Begins to read. Until then the kernel holds what arrives.
+    pub fn listen(&mut self) {
+        for listener in self.listeners.drain(..) {
             self.ingest.spawn_blocking(move || listener.run());
         }
     }
@@ -324,6 +373,8 @@ impl Service {
     /// claims. Answers what became of all events.
     pub async fn drain(mut self, within: Duration) -> LedgerTotals {
         self.stop.cancel();
+        // What they would have read stays where it is.
+        self.listeners.clear();
         let deadline = tokio::time::sleep(within);
         tokio::pin!(deadline);
         let mut in_time = true;

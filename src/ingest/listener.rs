@@ -2,7 +2,8 @@
 //!
 //! It owns the socket and its open batches, waits for datagrams (never for the store), and hands a batch to the
 //! recorder of its partition when the batch is old enough. It stops when `stop` is cancelled: then it reads
-//! what the kernel still holds, hands over every batch, and ends, which closes its side of the channels.
+//! what the kernel still holds (unless the socket outlives the process, which leaves it to the next), hands over
+//! every batch, and ends, which closes its side of the channels.
 
 use std::io;
 use std::sync::Arc;
@@ -197,7 +198,7 @@ impl Listener {
     /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
     fn drain(mut self) {
         let until = Instant::now() + DRAIN_MAX;
-        while Instant::now() < until {
+        while !self.receiver.outlives() && Instant::now() < until {
             self.heartbeat.beat();
             match self.receiver.poll() {
                 Ok(true) => self.take_in(),
@@ -234,3 +235,7 @@ fn pause_after(error: &io::Error) {
     tracing::error!(%error, "cannot read from the socket; trying again");
     std::thread::sleep(FAILED_PAUSE);
 }
+
+#[cfg(test)]
+#[path = "listener_tests.rs"]
+mod tests;

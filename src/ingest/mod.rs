@@ -7,6 +7,7 @@
 //! hold together is bounded, and what comes beyond it is dropped and counted.
 
 mod delivery;
+mod inherited;
 mod listener;
 mod part;
 mod receive;
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 pub use delivery::Delivery;
+pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at};
 pub use listener::{Listener, ListenerSettings};
 pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};

@@ -32,6 +32,7 @@ pub struct Receiver {
     /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
     drops_seen: Option<u32>,
     batched: bool,
+    outlives: bool,
 }
 
 /// A datagram that was read.
@@ -48,7 +49,7 @@ impl Receiver {
     /// cut there.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
-        // What was dropped before this process looked is not its to count.
+        // What was dropped before this process looked is not its to count; see `drops_before`.
         let drops_seen = kernel_drops(&socket);
         Self {
             drops_seen,
@@ -67,7 +68,28 @@ impl Receiver {
             lengths: Vec::new(),
             drops_seen: None,
             batched: true,
+            outlives: false,
         }
+    }
+
+    /// The same, for a socket that others hold, too, and that the next process will read.
+    #[must_use]
+    pub fn outliving(mut self) -> Self {
+        self.outlives = true;
+        self
+    }
+
+    /// Whether what is left in the socket is another process' to read.
+    #[must_use]
+    pub const fn outlives(&self) -> bool {
+        self.outlives
+    }
+
+    /// What the kernel had dropped when this receiver was made, in the whole life of the socket; 0 where another
+    /// receiver counts. Processes before this one have counted of it what they saw.
+    #[must_use]
+    pub fn drops_before(&self) -> u32 {
+        self.drops_seen.unwrap_or_default()
     }
 
     /// Waits for datagrams until the socket's read time-out, and reads what is there. Answers false when

@@ -45,6 +45,9 @@ metrics! {
     datagrams_received: Counter = Counter::default();
     /// Datagrams that the kernel dropped because a receive buffer was full.
     kernel_drops: Counter = Counter::default();
+    /// Datagrams that the kernel had dropped from inherited sockets before this node looked. Those before it have
+    /// counted of them what they saw.
+    kernel_drops_inherited: Gauge = Gauge::default();
     /// Attempts to record that failed and are made again.
     record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.

@@ -1,0 +1,271 @@
+//! The UDP sockets that a service manager holds for the node and passes to it: `LISTEN_FDS`, `sd_listen_fds(3)`.
+//!
+//! Such a socket outlives the process. While the service restarts the kernel keeps in it what arrives, and the next
+//! process reads that; so a node that stops leaves what it has not read.
+
+#![expect(
+    unsafe_code,
+    reason = "that a descriptor came from the service manager is known from the environment alone"
+)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::receive::force_receive_buffer;
+
+/// A socket that the service manager passed, known to be one for UDP.
+#[derive(Debug)]
+pub struct Inherited {
+    socket: Socket,
+    address: SocketAddr,
+}
+
+/// What the service manager passed cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// The variables are no numbers, or name what is not open.
+    #[error("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {0}")]
+    Descriptors(io::Error),
+    /// Not a socket for UDP.
+    #[error(
+        "the service manager passes descriptor {descriptor}, which is {what}; eds takes UDP sockets only, which \
+         ListenDatagram= of eds.socket makes of an address with a port"
+    )]
+    NotUdp {
+        /// Its number.
+        descriptor: i32,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The configuration has no such address.
+    #[error(
+        "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. \
+         Nobody would read that socket: make ListenDatagram= of eds.socket the same as input.listen (systemctl edit \
+         eds.socket; systemctl restart eds.socket), or do without: systemctl disable --now eds.socket; \
+         systemctl start eds.service"
+    )]
+    NotNamed {
+        /// Where the socket is.
+        address: SocketAddr,
+        /// What the configuration has.
+        listen: Vec<SocketAddr>,
+    },
+    /// The system refuses what a node does to its sockets.
+    #[error("cannot use the socket at {address} that the service manager passes: {source}")]
+    Unusable {
+        /// Where the socket is.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Takes the sockets that the service manager passed to this process; none where there is no such manager. To be
+/// called before the process opens anything, so that what is open then came from there. Later calls get none.
+pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(Vec::new());
+    }
+    let descriptors = sd_notify::listen_fds().map_err(InheritError::Descriptors)?;
+    descriptors
+        .map(|descriptor| {
+            // SAFETY: `listen_fds` found it open, and LISTEN_PID says that it was opened for this process to own;
+            // TAKEN sees to it that nobody takes it a second time.
+            let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            let not_udp = |what| InheritError::NotUdp { descriptor, what };
+            let address = udp_address(&socket).map_err(not_udp)?;
+            Ok(Inherited { socket, address })
+        })
+        .collect()
+}
+
+/// Where this socket receives, or what it is instead of one for UDP.
+fn udp_address(socket: &Socket) -> Result<SocketAddr, &'static str> {
+    let Ok(domain) = socket.domain() else {
+        return Err("no socket");
+    };
+    if domain != Domain::IPV4 && domain != Domain::IPV6 {
+        return Err("a socket, but not of the internet");
+    }
+    if !matches!(socket.r#type(), Ok(Type::DGRAM)) {
+        return Err("a socket, but not for datagrams");
+    }
+    let address = socket.local_addr().ok().and_then(|at| at.as_socket());
+    address
+        .filter(|at| at.port() != 0)
+        .ok_or("a socket without an address")
+}
+
+/// Whether every socket has its address in `listen`.
+pub fn check_all_named(inherited: &[Inherited], listen: &[SocketAddr]) -> Result<(), InheritError> {
+    let stray = inherited.iter().find(|it| !listen.contains(&it.address));
+    stray.map_or(Ok(()), |stray| {
+        Err(InheritError::NotNamed {
+            address: stray.address,
+            listen: listen.to_vec(),
+        })
+    })
+}
+
+/// Takes those at this address out of `inherited`, ready to be read like sockets that the node has bound. Several
+/// where the manager shares the address among them (`ReusePort=`).
+pub fn take_at(
+    inherited: &mut Vec<Inherited>,
+    address: SocketAddr,
+    receive_buffer: u64,
+    read_timeout: Duration,
+) -> Result<Vec<Socket>, InheritError> {
+    inherited
+        .extract_if(.., |it| it.address == address)
+        .map(|Inherited { socket, address }| {
+            let prepared = prepare(&socket, address, receive_buffer, read_timeout);
+            prepared.map_err(|source| InheritError::Unusable { address, source })?;
+            Ok(socket)
+        })
+        .collect()
+}
+
+fn prepare(
+    socket: &Socket,
+    address: SocketAddr,
+    receive_buffer: u64,
+    read_timeout: Duration,
+) -> io::Result<()> {
+    // Whoever held it may have polled it.
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(read_timeout))?;
+    widen(socket, address, receive_buffer)
+}
+
+/// Makes the receive buffer as large as it is asked for, but never smaller: the manager may set one beyond what this
+/// process is allowed to (`ReceiveBuffer=`), and it may be full.
+fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
+    let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
+    let has = |socket: &Socket| Ok::<_, io::Error>(socket.recv_buffer_size()? as u64 / 2);
+    if has(socket)? < asked && force_receive_buffer(socket, size).is_err() {
+        // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: tried on another.
+        let size = usize::try_from(size).unwrap_or_default();
+        let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+        trial.set_recv_buffer_size(size)?;
+        if has(&trial)? > has(socket)? {
+            socket.set_recv_buffer_size(size)?;
+        }
+    }
+    let got = has(socket)?;
+    if got < asked {
+        tracing::warn!(
+            %address,
+            asked_bytes = asked,
+            got_bytes = got,
+            "the socket of the service manager has a smaller receive buffer than input.receive_buffer asks for; raise \
+             ReceiveBuffer= in eds.socket"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    fn passed(socket: UdpSocket) -> Inherited {
+        let socket = Socket::from(socket);
+        let address = udp_address(&socket).unwrap();
+        Inherited { socket, address }
+    }
+
+    fn udp() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn only_udp_sockets_with_an_address_are_taken() {
+        let check = |socket: Socket, what: &str| {
+            assert_eq!(udp_address(&socket).unwrap_err(), what);
+        };
+        let file = std::fs::File::open("/dev/null").unwrap();
+        check(Socket::from(OwnedFd::from(file)), "no socket");
+        check(
+            TcpListener::bind("127.0.0.1:0").unwrap().into(),
+            "a socket, but not for datagrams",
+        );
+        check(
+            UnixDatagram::unbound().unwrap().into(),
+            "a socket, but not of the internet",
+        );
+        check(
+            Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(),
+            "a socket without an address",
+        );
+        let good = udp();
+        let address = good.local_addr().unwrap();
+        assert_eq!(udp_address(&good.into()), Ok(address));
+    }
+
+    #[test]
+    fn a_socket_that_no_key_names_is_told_with_its_address() {
+        let (one, other) = (passed(udp()), passed(udp()));
+        let (at, other_at) = (one.address, other.address);
+        let all = [one, other];
+        check_all_named(&all, &[other_at, at]).unwrap();
+        let error = check_all_named(&all, &[at]).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("a socket at {other_at}")),
+            "{error}"
+        );
+        assert!(error.contains("ListenDatagram="), "{error}");
+    }
+
+    #[test]
+    fn sockets_are_taken_by_their_address() {
+        let mut all = vec![passed(udp()), passed(udp())];
+        let address = all[1].address;
+        let taken = take_at(&mut all, address, 4096, Duration::from_millis(5)).unwrap();
+        let at: Vec<_> = taken
+            .iter()
+            .map(|socket| socket.local_addr().unwrap())
+            .collect();
+        assert_eq!(at, [address.into()]);
+        assert_eq!(all.len(), 1);
+        let again = take_at(&mut all, address, 4096, Duration::from_millis(5)).unwrap();
+        assert!(again.is_empty());
+    }
+
+    #[test]
+    fn a_receive_buffer_only_grows() {
+        let socket = passed(udp());
+        socket.socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let size = || socket.socket.recv_buffer_size().unwrap() / 2;
+        widen(&socket.socket, socket.address, 16 * 1024).unwrap();
+        assert_eq!(size(), 64 * 1024);
+        widen(&socket.socket, socket.address, 96 * 1024).unwrap();
+        assert_eq!(size(), 96 * 1024);
+    }
+
+    #[test]
+    fn a_socket_that_was_polled_waits_again() {
+        let socket = udp();
+        socket.set_nonblocking(true).unwrap();
+        let socket = passed(socket);
+        let address = socket.address;
+        let wait = Duration::from_millis(5);
+        let taken = take_at(&mut vec![socket], address, 4096, wait).unwrap();
+        assert!(!taken[0].nonblocking().unwrap());
+        assert_eq!(
+            taken[0]
+                .read_timeout()
+                .unwrap()
+                .map(|time| time > Duration::ZERO),
+            Some(true)
+        );
+    }
+}

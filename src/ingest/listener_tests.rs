@@ -1,0 +1,77 @@
+//! What a listener that is told to stop does with what its socket still holds.
+
+use std::net::UdpSocket;
+use std::num::NonZeroU16;
+
+use super::*;
+use crate::event::{LineRules, Window};
+use crate::ingest::{ArrivalStamps, QueueLimits, SieveSettings};
+use crate::telemetry::Progress;
+
+const DATAGRAMS: u64 = 200;
+
+/// Runs a listener that is stopped already over a socket that holds [`DATAGRAMS`] datagrams of two events; answers how
+/// many it read, the events that it handed over, and how many it left.
+fn stopped(outlives: bool) -> (u64, usize, usize) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let held = socket.try_clone().unwrap();
+    for at in 0..DATAGRAMS {
+        let datagram = format!("a=b value=u {at}\na=c value=u {at}");
+        let to = socket.local_addr().unwrap();
+        sender.send_to(datagram.as_bytes(), to).unwrap();
+    }
+    let partitions = Partitions::new(NonZeroU16::MIN);
+    let window = Window::new(Duration::MAX, Duration::MAX);
+    let limits = QueueLimits {
+        events: u64::MAX,
+        bytes: u64::MAX,
+    };
+    let sieve = SieveSettings {
+        rules: LineRules::default(),
+        window,
+        partitions,
+        limits,
+    };
+    let receiver = Receiver::new(socket.into(), 2048);
+    let (recorder, mut batches) = mpsc::channel(1);
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    Listener {
+        receiver: if outlives {
+            receiver.outliving()
+        } else {
+            receiver
+        },
+        sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())),
+        settings: ListenerSettings {
+            linger: Duration::from_millis(100),
+            partitions,
+        },
+        recorders: vec![recorder],
+        ledger: Arc::clone(&ledger),
+        metrics: Arc::clone(&metrics),
+        heartbeat: Progress::default().watch("the listener"),
+        stop,
+    }
+    .run();
+    let handed_over = batches.try_recv().map_or(0, |batch| batch.events());
+    let mut left = 0;
+    held.set_nonblocking(true).unwrap();
+    while held.recv(&mut [0; 2048]).is_ok() {
+        left += 1;
+    }
+    (metrics.datagrams_received.get(), handed_over, left)
+}
+
+#[test]
+fn the_rest_of_its_own_socket_is_read_and_handed_over() {
+    assert_eq!(stopped(false), (DATAGRAMS, 2 * 200, 0));
+}
+
+#[test]
+fn the_rest_of_a_socket_that_outlives_the_process_is_left() {
+    assert_eq!(stopped(true), (0, 0, 200));
+}
