@@ -86,6 +86,7 @@ fn every_variable_in_what_ships_is_a_key() {
         "Dockerfile",
         "systemd/eds.service",
         "systemd/eds.service.d/credentials.conf",
+        "systemd/eds.socket",
         "config/eds.toml",
     ] {
         let text = read(file);
@@ -124,4 +125,58 @@ fn the_unit_is_hardened() {
         "{}",
         String::from_utf8_lossy(&output.stdout)
     );
+}
+
+/// The units as they are installed, but with the binary at hand, so that it is there.
+fn installed() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["eds.service", "eds.socket"] {
+        let unit = read(&format!("systemd/{name}"));
+        let unit = unit.replace("/usr/bin/eds", env!("CARGO_BIN_EXE_eds"));
+        std::fs::write(directory.path().join(name), unit).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn systemd_understands_the_units() {
+    let directory = installed();
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(directory.path().join("eds.service"))
+        .arg(directory.path().join("eds.socket"))
+        .output()
+        .expect("systemd-analyze, of Debian's package systemd");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("eds.")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}
+
+#[test]
+fn the_socket_is_where_the_service_listens() {
+    let unit = read("systemd/eds.socket");
+    let addresses = Key::find("input.listen").unwrap().default;
+    let addresses: Vec<_> = addresses.split(',').collect();
+    assert_eq!(directive(&unit, "ListenDatagram"), addresses);
+    // systemd's M is 1024 times 1024.
+    let [buffer] = directive(&unit, "ReceiveBuffer")[..] else {
+        panic!("no ReceiveBuffer")
+    };
+    let default = Key::find("input.receive_buffer").unwrap().default;
+    assert_eq!(buffer.replace('M', "MiB"), default);
+}
+
+#[test]
+fn the_service_does_without_the_socket_unless_that_is_enabled() {
+    let (service, socket) = (read("systemd/eds.service"), read("systemd/eds.socket"));
+    assert_eq!(directive(&socket, "RequiredBy"), ["eds.service"]);
+    let after = directive(&service, "After").join(" ");
+    assert!(after.split(' ').any(|unit| unit == "eds.socket"), "{after}");
+    for strong in ["Requires", "Wants", "BindsTo", "Sockets"] {
+        let units = directive(&service, strong).join(" ");
+        assert!(!units.contains("eds.socket"), "{strong}={units}");
+    }
+    // A node that cannot start, or is asked for too often, must not take the socket with it.
+    assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
+    assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
 }
