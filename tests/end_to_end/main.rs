@@ -10,6 +10,7 @@
 mod support;
 
 mod acl;
+mod activation;
 mod away;
 mod cluster;
 mod demo;
@@ -30,3 +31,4 @@ mod spool;
 mod support_itself;
 mod tls;
 mod two_nodes;
+mod upgrade;

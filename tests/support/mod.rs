@@ -24,4 +24,5 @@ pub(crate) mod redis_sentinel;
 pub(crate) mod scripted;
 pub(crate) mod tls;
 pub(crate) mod truth;
+pub(crate) mod udp_socket;
 pub(crate) mod victoria_metrics;

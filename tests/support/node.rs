@@ -3,10 +3,12 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tempfile::TempDir;
 use toml::{Table, Value};
 
@@ -29,6 +31,23 @@ pub(crate) fn eds() -> Command {
     command
 }
 
+/// The same, with this socket passed to it as a service manager passes one: as descriptor 3, without `unsafe` here.
+fn eds_with(socket: &UdpSocket) -> Command {
+    const PASS: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
+    let eds = eds();
+    let mut command = Command::new("sh");
+    command.args(["-c", PASS, "sh"]).arg(eds.get_program());
+    // What it takes out of the environment.
+    for (variable, value) in eds.get_envs() {
+        if value.is_none() {
+            command.env_remove(variable);
+        }
+    }
+    let socket = socket.try_clone().expect("a descriptor can be had");
+    command.stdin(OwnedFd::from(socket));
+    command
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -39,6 +58,8 @@ pub(crate) struct Node {
     http: SocketAddr,
     directory: TempDir,
     child: Option<Child>,
+    /// Where the node's socket is held for it.
+    held: Option<UdpSocket>,
 }
 
 impl Node {
@@ -56,6 +77,7 @@ impl Node {
             http,
             directory: TempDir::new().expect("a temporary directory"),
             child: None,
+            held: None,
         };
         node.set("node", name);
         node.set("input.max_age", "36500days");
@@ -63,9 +85,7 @@ impl Node {
         node.set("flush.grace", "2s");
         node.set("flush.lease", "5s");
         node.set("log.level", "debug");
-        let listen = vec![Value::String(udp.to_string())];
-        node.table("input")
-            .insert("listen".to_owned(), Value::Array(listen));
+        node.listen_on(&[udp]);
         node.set("http.listen", &http.to_string());
         for (key, value) in keys {
             node.set(key, value);
@@ -94,6 +114,13 @@ impl Node {
         table.insert(key.to_owned(), typed);
     }
 
+    /// Where it takes events, for the next launch.
+    pub(crate) fn listen_on(&mut self, addresses: &[SocketAddr]) {
+        let addresses = addresses.iter().map(|at| Value::String(at.to_string()));
+        let addresses = Value::Array(addresses.collect());
+        self.table("input").insert("listen".to_owned(), addresses);
+    }
+
     fn table(&mut self, section: &str) -> &mut Table {
         let table = self
             .config
@@ -117,6 +144,19 @@ impl Node {
         fs::write(self.config_path(), self.config.to_string()).expect("a file can be written");
     }
 
+    /// From now on the test holds the node's socket and passes it to each process.
+    pub(crate) fn hold_socket(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
+    }
+
+    /// How much the kernel keeps in the socket that is held, as it counts it.
+    pub(crate) fn held_buffer_bytes(&self) -> u64 {
+        let socket = self.held.as_ref().expect("the socket is held");
+        let bytes = SockRef::from(socket).recv_buffer_size();
+        bytes.expect("Linux tells") as u64
+    }
+
     /// Starts the process, and does not wait for anything.
     pub(crate) fn launch(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
@@ -129,11 +169,18 @@ impl Node {
                 .open(path)
                 .expect("a file can be opened")
         };
-        let child = eds()
+        let mut command = match &self.held {
+            None => {
+                let mut command = eds();
+                command.stdin(Stdio::null());
+                command
+            }
+            Some(socket) => eds_with(socket),
+        };
+        let child = command
             .args(["run", "--config"])
             .arg(self.config_path())
             .envs(self.environment.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::null())
             .stdout(append("stdout"))
             .stderr(append("stderr"))
             .spawn()

@@ -1,0 +1,151 @@
+//! Sockets that systemd's own tool passes to a node: what it takes, what it refuses, and what it says then.
+
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::SEED_MINUTE_NS;
+use crate::support::node::{Node, eds};
+use crate::support::ports::free_port;
+use crate::support::process;
+use crate::support::udp_socket::udp_socket;
+
+/// The node, as `systemd-socket-activate` starts it: with these sockets, when something arrives at one of them.
+struct Activated {
+    child: Child,
+    log: tempfile::NamedTempFile,
+}
+
+impl Activated {
+    fn start(node: &Node, arguments: &[&str], sockets: &[SocketAddr]) -> Self {
+        node.write_config();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new("systemd-socket-activate");
+        command.args(arguments);
+        for address in sockets {
+            command.arg(format!("--listen={address}"));
+        }
+        let child = command
+            .arg(eds().get_program())
+            .args(["run", "--config"])
+            .arg(node.config_path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.reopen().unwrap())
+            .spawn()
+            .expect("systemd-socket-activate, of Debian's package systemd");
+        Self { child, log }
+    }
+
+    fn wait_for_exit(&mut self) -> (ExitStatus, String) {
+        let status = process::wait(&mut self.child, SOON);
+        (status, std::fs::read_to_string(self.log.path()).unwrap())
+    }
+}
+
+impl Drop for Activated {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// Sends one event that no other is.
+fn send(to: SocketAddr, number: i64) {
+    eventually("somebody listens", SOON, || {
+        when(udp_socket(to).is_some(), to)
+    });
+    let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(line.as_bytes(), to).unwrap();
+}
+
+fn listening_on(addresses: &[SocketAddr]) -> Node {
+    let mut node = Node::new("one", &[("input.threads", "2")]);
+    node.listen_on(addresses);
+    node
+}
+
+#[test]
+fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
+    let [passed, also_passed, bound] = [free_address(), free_address(), free_address()];
+    let node = listening_on(&[bound, also_passed, passed]);
+    let sockets = [passed, also_passed];
+    let mut activated = Activated::start(&node, &["--datagram"], &sockets);
+    // The first starts it, and is not lost by that.
+    send(passed, 0);
+    eventually("it answers", SOON, || node.get("/readyz"));
+    for (number, address) in (1..).zip([passed, also_passed, bound]) {
+        send(address, number);
+    }
+    eventually("each event is recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        when(recorded == 4, recorded)
+    });
+    process::signal(activated.child.id(), "TERM");
+    let (status, log) = activated.wait_for_exit();
+    assert!(status.success(), "{log}");
+    assert!(log.contains("inherited=2"), "{log}");
+}
+
+#[test]
+fn a_socket_that_the_configuration_does_not_name_is_refused_and_how_to_mend_it() {
+    let [named, stray] = [free_address(), free_address()];
+    let node = listening_on(&[named]);
+    let mut activated = Activated::start(&node, &["--datagram"], &[named, stray]);
+    send(named, 0);
+    let (status, log) = activated.wait_for_exit();
+    assert_eq!(status.code(), Some(1), "{log}");
+    for words in [
+        format!("a socket at {stray}, which input.listen does not name"),
+        format!("[{named}]"),
+        "ListenDatagram=".to_owned(),
+        "disable --now eds.socket".to_owned(),
+    ] {
+        assert!(log.contains(&words), "no {words:?} in {log}");
+    }
+}
+
+#[test]
+fn a_socket_that_is_none_for_datagrams_is_refused() {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let node = listening_on(&[address]);
+    let mut activated = Activated::start(&node, &[], &[address]);
+    eventually("it accepts", SOON, || TcpStream::connect(address));
+    let (status, log) = activated.wait_for_exit();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("descriptor 3, which is a socket, but not for datagrams"),
+        "{log}"
+    );
+    assert!(log.contains("ListenDatagram="), "{log}");
+}
+
+#[test]
+fn sockets_that_are_announced_but_not_there_are_told() {
+    let node = Node::new("one", &[]);
+    node.write_config();
+    let run = |variables: &str| {
+        let script = format!("{variables} exec \"$@\"");
+        let output = Command::new("sh")
+            .args(["-c", &script, "sh"])
+            .arg(eds().get_program())
+            .args(["run", "--config"])
+            .arg(node.config_path())
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(log.contains("LISTEN_FDS"), "{log}");
+        assert!(!log.contains("panicked"), "{log}");
+    };
+    run("LISTEN_PID=$$ LISTEN_FDS=1");
+    run("LISTEN_PID=$$ LISTEN_FDS=4294967295");
+    run("LISTEN_PID=$$ LISTEN_FDS=-1");
+    run("LISTEN_PID=none LISTEN_FDS=1");
+}

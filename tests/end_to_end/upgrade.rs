@@ -1,0 +1,385 @@
+//! Nodes that end and are replaced under load: alone with a socket that a service manager holds, and one after the other
+//! in a cluster.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use crate::support::node::Node;
+use crate::support::truth::{Points, Truth};
+use crate::support::udp_socket::udp_socket;
+
+/// The grace is longer than a restart, during which nothing may arrive: the minutes must not look quiet.
+const KEYS: [(&str, &str); 3] = [
+    ("flush.grace", "8s"),
+    ("flush.max_hold", "10m"),
+    ("input.drain_timeout", "2m"),
+];
+/// Of fifteen events each; slow enough for unoptimized nodes on two busy cores.
+const DATAGRAMS_PER_SECOND: u32 = 1500;
+/// What may lie in a socket without a drop, under a kernel's default limits.
+const UNREAD_BYTES_MAX: u64 = 100 * 1024;
+/// Grace, and time for the rest of the work.
+const PUBLISHED: Duration = Duration::from_secs(60);
+
+/// Sends a load on and on, and knows the truth of it.
+#[derive(Default)]
+struct Loader {
+    ended: AtomicBool,
+    sent: AtomicU64,
+}
+
+impl Loader {
+    /// Sends each datagram to those that `to` chooses by its number, until it is ended. It waits where a socket has
+    /// more than so many bytes that nobody has read.
+    fn run(&self, unread_bytes_max: u64, to: impl Fn(u64) -> Vec<SocketAddr>) -> Truth {
+        let load = Load {
+            seed: seed(),
+            minutes_ns: (0..3)
+                .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
+                .collect(),
+            events: usize::MAX,
+            series: 100,
+            users: 2000,
+        };
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut truth = Truth::default();
+        let began = Instant::now();
+        for (number, datagram) in (0_u64..).zip(load.datagrams()) {
+            if self.ended.load(Ordering::SeqCst) {
+                break;
+            }
+            // Not all at once: a load goes on while nodes come and go.
+            let due = Duration::from_secs(number) / DATAGRAMS_PER_SECOND;
+            thread::sleep(due.saturating_sub(began.elapsed()));
+            for address in to(number) {
+                eventually("there is room in the socket", SOON, || {
+                    let unread = udp_socket(address).map_or(0, |socket| socket.unread_bytes);
+                    when(unread < unread_bytes_max, unread)
+                });
+                socket.send_to(&datagram, address).unwrap();
+            }
+            truth.receive(&datagram);
+            self.sent.fetch_add(1, Ordering::SeqCst);
+        }
+        truth
+    }
+
+    /// Waits until so many more datagrams are sent.
+    #[track_caller]
+    fn wait_sent(&self, more: u64) {
+        let before = self.sent.load(Ordering::SeqCst);
+        eventually("the load goes on", SOON, || {
+            let sent = self.sent.load(Ordering::SeqCst);
+            when(sent >= before + more, sent)
+        });
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Ends the load when the test fails, so that it does fail.
+struct EndsWith<'a>(&'a Loader);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn cumulative(points: &Points) -> u64 {
+    let cumulative = points
+        .iter()
+        .filter(|(point, _)| point.measurement == "cumulative_user_event");
+    cumulative.map(|(_, count)| count).sum()
+}
+
+/// What the node said when it stopped for the last time.
+fn last_ledger(node: &Node) -> BTreeMap<String, u64> {
+    let log = node.log();
+    let line = log.lines().rfind(|line| line.contains(" stopped "));
+    let words = line.expect("it says so").split_whitespace();
+    words
+        .filter_map(|word| word.split_once('='))
+        .map(|(name, count)| (name.to_owned(), count.parse().unwrap()))
+        .collect()
+}
+
+/// Restarts a node again and again under load; answers the truth of all that was sent.
+fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> Truth {
+    const RESTARTS: usize = 5;
+    let loader = Loader::default();
+    let udp = node.udp();
+    thread::scope(|scope| {
+        let _ends = EndsWith(&loader);
+        let loading = scope.spawn(|| loader.run(unread_bytes_max, |_| vec![udp]));
+        for _ in 0..RESTARTS {
+            loader.wait_sent(500);
+            assert_eq!(node.terminate().code(), Some(0));
+            let ledger = last_ledger(node);
+            assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
+            // The load goes on while nobody reads.
+            loader.wait_sent(100);
+            if held {
+                let waiting = udp_socket(udp).unwrap();
+                assert!(waiting.unread_bytes > 0, "{waiting:?}");
+                assert_eq!(waiting.drops, 0);
+            }
+            node.launch();
+            node.wait_ready();
+        }
+        loader.wait_sent(500);
+        loader.end();
+        loading.join().unwrap()
+    })
+}
+
+#[test]
+fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
+    for threads in ["1", "3"] {
+        let site = Site::start();
+        let mut node = site.node("one", &[&KEYS[..], &[("input.threads", threads)]].concat());
+        node.hold_socket();
+        node.launch();
+        node.wait_ready();
+        let unread_bytes_max = node.held_buffer_bytes() / 2;
+        let truth = restarted_under_load(&mut node, unread_bytes_max, true);
+        let expected = truth.points();
+        site.wait_exact(&expected, PUBLISHED);
+        assert_eq!(udp_socket(node.udp()).unwrap().drops, 0);
+        assert_eq!(node.metrics().count("eds_kernel_drops_inherited"), 0);
+        site.wait_redis_clean();
+        site.assert_one_value_a_point();
+        eprintln!("{} events, 0 lost", cumulative(&expected));
+    }
+}
+
+#[test]
+fn without_a_socket_that_is_held_a_restart_loses_what_arrives_meanwhile() {
+    let site = Site::start();
+    let mut node = site.start_node("one", &KEYS);
+    let truth = restarted_under_load(&mut node, UNREAD_BYTES_MAX, false);
+    eventually("all is received", SOON, || {
+        let unread = udp_socket(node.udp()).unwrap().unread_bytes;
+        when(unread == 0, unread)
+    });
+    node.set("flush.grace", "200ms");
+    assert_eq!(node.terminate().code(), Some(0));
+    node.launch();
+    site.wait_redis_clean();
+    let (sent, counted) = (cumulative(&truth.points()), cumulative(&site.points()));
+    eprintln!("{} of {sent} events lost", sent - counted);
+    assert!(counted < sent);
+}
+
+#[test]
+fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
+    const SENDERS: u64 = 3;
+    let site = Site::start();
+    let keys = [
+        ("flush.grace", "1h"),
+        ("flush.max_hold", "2h"),
+        ("input.queue_events", "10000000"),
+        ("input.queue_bytes", "4GiB"),
+        ("input.drain_timeout", "10m"),
+    ];
+    let mut node = site.start_node("one", &keys);
+    let ended = AtomicBool::new(false);
+    let udp = node.udp();
+    thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let ended = &ended;
+            scope.spawn(move || {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                // No two events are the same, so what is recorded can be counted.
+                let mut at = SEED_MINUTE_NS + i64::try_from(sender).unwrap() * MINUTE_NS;
+                while !ended.load(Ordering::SeqCst) {
+                    let line =
+                        |at| format!("event_type=t{},product=p value=u{} {at}", at % 50, at % 900);
+                    let lines: Vec<_> = (at..at + 15).map(line).collect();
+                    at += 15;
+                    // As fast as it goes; when nobody listens any more it is lost, as it should be.
+                    let _ = socket.send_to(lines.join("\n").as_bytes(), udp);
+                }
+            });
+        }
+        let _ends = EndsAt(&ended);
+        eventually("the load is more than the node can take", SOON, || {
+            let metrics = node.metrics();
+            let [recorded, drops] = ["eds_events_recorded_total", "eds_kernel_drops_total"]
+                .map(|name| metrics.count(name));
+            when(recorded > 20_000 && drops > 0, (recorded, drops))
+                .map_err(|seen| format!("{seen:?}"))
+        });
+        node.signal("TERM");
+        let status = node.wait_for_exit(Duration::from_secs(300));
+        assert_eq!(status.code(), Some(0));
+    });
+    let ledger = last_ledger(&node);
+    let received = ledger["received"];
+    eprintln!("{received} events received, at full load");
+    assert_eq!(ledger["recorded"], received, "{ledger:?}");
+
+    node.set("flush.grace", "200ms");
+    node.launch();
+    eventually(
+        "every event that was received is published",
+        PUBLISHED,
+        || {
+            let published = cumulative(&site.points());
+            when(published == received, published)
+        },
+    );
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+struct EndsAt<'a>(&'a AtomicBool);
+
+impl Drop for EndsAt<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Restarts three nodes one after the other, twice, while datagrams go to those that `to` chooses.
+fn rolling_restart(hold: bool, to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr> + Sync) {
+    const ROUNDS: usize = 2;
+    let site = Site::start();
+    let mut nodes: Vec<Node> = ["one", "two", "three"]
+        .map(|name| site.node(name, &KEYS))
+        .into();
+    for node in &mut nodes {
+        if hold {
+            node.hold_socket();
+        }
+        node.launch();
+        node.wait_ready();
+    }
+    let addresses: Vec<_> = nodes.iter().map(Node::udp).collect();
+    let unread_bytes_max = if hold {
+        nodes[0].held_buffer_bytes() / 2
+    } else {
+        UNREAD_BYTES_MAX
+    };
+    let loader = Loader::default();
+    let truth = thread::scope(|scope| {
+        let _ends = EndsWith(&loader);
+        let loading = scope.spawn(|| loader.run(unread_bytes_max, |number| to(number, &addresses)));
+        for _ in 0..ROUNDS {
+            for node in &mut nodes {
+                loader.wait_sent(500);
+                assert_eq!(node.terminate().code(), Some(0));
+                let ledger = last_ledger(node);
+                assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
+                loader.wait_sent(100);
+                node.launch();
+                node.wait_ready();
+            }
+        }
+        loader.wait_sent(500);
+        loader.end();
+        loading.join().unwrap()
+    });
+    let expected = truth.points();
+    site.wait_exact(&expected, PUBLISHED);
+    for node in &nodes {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        assert_eq!(metrics.count("eds_events_late_total"), 0);
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+    eprintln!("{} events, 0 lost", cumulative(&expected));
+}
+
+#[test]
+fn a_rolling_restart_of_nodes_that_get_copies_is_exact() {
+    // Of a hundred datagrams each node misses one; no two nodes the same.
+    rolling_restart(false, |number, nodes| {
+        let missing = usize::try_from(number % 100).unwrap();
+        let others = nodes.iter().enumerate();
+        others
+            .filter(|(index, _)| *index != missing)
+            .map(|(_, address)| *address)
+            .collect()
+    });
+}
+
+#[test]
+fn a_rolling_restart_of_nodes_that_each_have_a_share_is_exact() {
+    rolling_restart(true, |number, nodes| {
+        let share = usize::try_from(number).unwrap() % nodes.len();
+        vec![nodes[share]]
+    });
+}
+
+#[test]
+fn what_an_inherited_socket_dropped_before_is_told_apart() {
+    let mut node = Node::new("one", &[]);
+    node.hold_socket();
+    let (socket, udp) = (UdpSocket::bind("127.0.0.1:0").unwrap(), node.udp());
+    let dropped = |more: u64| {
+        let before = udp_socket(udp).unwrap().drops;
+        loop {
+            socket.send_to(&[b'#'; 1000], udp).unwrap();
+            let drops = udp_socket(udp).unwrap().drops;
+            if drops >= before + more {
+                return drops - before;
+            }
+        }
+    };
+    let before = dropped(7);
+    node.launch();
+    node.wait_ready();
+    let read = |name| node.metrics().count(name);
+    assert_eq!(read("eds_kernel_drops_inherited"), before);
+    assert_eq!(read("eds_kernel_drops_total"), 0);
+    assert!(
+        node.log().contains("before this process read it"),
+        "{}",
+        node.log()
+    );
+
+    eventually("it has read what fitted", SOON, || {
+        let unread = udp_socket(node.udp()).unwrap().unread_bytes;
+        when(unread == 0, unread)
+    });
+    node.signal("STOP");
+    let meanwhile = dropped(5);
+    node.signal("CONT");
+    eventually("the new ones are its own to count", SOON, || {
+        let counted = read("eds_kernel_drops_total");
+        when(counted == meanwhile, counted)
+    });
+    assert_eq!(read("eds_kernel_drops_inherited"), before);
+}
+
+#[test]
+fn a_node_that_the_store_refuses_leaves_what_its_socket_holds_to_the_next() {
+    let policy = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
+    let site = Site::start();
+    let mut node = site.node("one", &[("flush.grace", "200ms")]);
+    node.hold_socket();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut truth = Truth::default();
+    for number in 0..20 {
+        let line = format!("a=b value=u{number} {}", SEED_MINUTE_NS + number);
+        socket.send_to(line.as_bytes(), node.udp()).unwrap();
+        truth.receive(line.as_bytes());
+    }
+    site.redis.query::<String>(&policy("allkeys-lru"));
+    node.launch();
+    assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
+    assert!(node.log().contains("noeviction"), "{}", node.log());
+    site.redis.query::<String>(&policy("noeviction"));
+    node.launch();
+    site.wait_exact(&truth.points(), SOON);
+}

@@ -1,0 +1,28 @@
+//! What the kernel says of a UDP socket: what lies in it, and what it dropped.
+
+use std::fs;
+use std::net::SocketAddr;
+
+/// One look at it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UdpSocketState {
+    /// The memory of the datagrams that nobody has read yet.
+    pub(crate) unread_bytes: u64,
+    /// The datagrams that did not fit, ever.
+    pub(crate) drops: u64,
+}
+
+/// The socket at this port of 127.0.0.1; `None` where there is none.
+pub(crate) fn udp_socket(address: SocketAddr) -> Option<UdpSocketState> {
+    let table = fs::read_to_string("/proc/net/udp").expect("Linux tells");
+    let local = format!("0100007F:{:04X}", address.port());
+    let line = table
+        .lines()
+        .find(|line| line.split_whitespace().nth(1) == Some(&local))?;
+    let columns: Vec<_> = line.split_whitespace().collect();
+    let (_, unread) = columns[4].split_once(':').expect("tx_queue:rx_queue");
+    Some(UdpSocketState {
+        unread_bytes: u64::from_str_radix(unread, 16).expect("a hexadecimal number"),
+        drops: columns[12].parse().expect("a number"),
+    })
+}
