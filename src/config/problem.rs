@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, in words for whoever must mend it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::keys::{KEYS, Key};
 use super::source::Origin;
@@ -24,7 +24,15 @@ impl fmt::Display for Problem {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        f.write_str(&self.text)
+        // A name of the file may hold anything; a problem is one line all the same, and a terminal obeys nothing in it.
+        for character in self.text.chars() {
+            if character.is_control() {
+                write!(f, "{}", character.escape_default())?;
+            } else {
+                f.write_char(character)?;
+            }
+        }
+        Ok(())
     }
 }
 

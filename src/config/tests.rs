@@ -401,3 +401,13 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         "left: the keys that are read; right: the table"
     );
 }
+
+/// A name was shown as it is: the rest of its problem stood in a line of its own, or moved the cursor.
+#[test]
+fn a_problem_is_one_line_whatever_the_names_of_the_file_are() {
+    check(
+        "[flush]\n\"gra\\nse\" = \"5s\"\n[\"\\u001b[2J\"]\n",
+        "FILE:2: unknown key flush.gra\\nse; did you mean flush.grace?\n\
+         FILE:3: unknown section [\\u{1b}[2J]; did you mean [http]?",
+    );
+}

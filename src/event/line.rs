@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::Rejection;
 use super::scan::{
     NAME_ENDS, User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted,
-    scan_until, skip_spaces,
+    scan_until, skip_spaces, without_outer_spaces,
 };
 
 /// One event, borrowed from the input and the parser.
@@ -155,7 +155,7 @@ impl Parser {
         if has_control_character(text) {
             return Err(Rejection::ControlCharacter);
         }
-        let text = text.trim_matches(' ');
+        let text = without_outer_spaces(text);
         let line = text.as_bytes();
         let tags_end = self.scan_tags(line)?;
         let fields_start = skip_spaces(line, tags_end);

@@ -111,6 +111,16 @@ fn spaces_may_be_several() {
     accept("  a=1   value=u   5  ", "a=1", "u", 5);
 }
 
+/// It was cut off, so that the line meant another user than the same line with a timestamp behind it.
+#[test]
+fn an_escaped_space_at_the_end_belongs_to_the_user() {
+    accept(r"a=1 value=x\ 5", "a=1", "x 5", None);
+    accept(r"a=1 value=x\  5", "a=1", "x ", 5);
+    for end in [r"x\ ", r"x\    "] {
+        accept(&format!("a=1 value={end}"), "a=1", "x ", None);
+    }
+}
+
 #[test]
 fn every_bad_tag_has_its_reason() {
     refuse("", Rejection::TagMalformed);

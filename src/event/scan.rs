@@ -140,6 +140,17 @@ fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
     }
 }
 
+/// A line without the spaces around it. One that is escaped belongs to it.
+pub(super) fn without_outer_spaces(text: &str) -> &str {
+    let text = text.trim_start_matches(' ');
+    let trimmed = text.trim_end_matches(' ');
+    if trimmed.ends_with('\\') {
+        text.get(..=trimmed.len()).unwrap_or(trimmed)
+    } else {
+        trimmed
+    }
+}
+
 pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
     line[at..]
         .iter()
