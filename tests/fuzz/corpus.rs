@@ -1,0 +1,64 @@
+//! The corpora are played, and hold what they are for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use event_data_service::event::{Parser, Rejection};
+
+use crate::line::all_rules;
+
+/// Every target, as its corpus is named: `<file>__<function>`.
+const TARGETS: &[&str] = &[
+    "config__any_text_as_a_file",
+    "config__any_text_as_variables",
+    "datagram__any_bytes_as_a_datagram",
+    "line__any_bytes_as_a_line",
+    "points__any_series_as_points",
+];
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__")
+}
+
+/// A corpus whose name no target has would never be read, and nobody would notice.
+#[test]
+fn every_target_has_a_corpus_and_every_corpus_a_target() {
+    let found: BTreeSet<_> = fs::read_dir(directory())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(found, TARGETS.iter().map(|&name| name.to_owned()).collect());
+    let main = fs::read_to_string(directory().join("../main.rs")).unwrap();
+    for target in TARGETS {
+        let (file, function) = target.split_once("__").unwrap();
+        assert!(main.contains(&format!("mod {file};")), "{target}");
+        let source = fs::read_to_string(directory().join(format!("../{file}.rs"))).unwrap();
+        assert!(source.contains(&format!("fn {function}()")), "{target}");
+        let seeds = fs::read_dir(directory().join(target).join("corpus")).unwrap();
+        assert!(seeds.count() > 0, "{target}");
+    }
+}
+
+/// The seeds of lines meet every reason of the parser, and are taken too.
+#[test]
+fn the_seeds_of_lines_reach_every_verdict() {
+    let mut verdicts = BTreeSet::new();
+    for entry in fs::read_dir(directory().join("line__any_bytes_as_a_line/corpus")).unwrap() {
+        let seed = fs::read(entry.unwrap().path()).unwrap();
+        for rules in all_rules() {
+            let verdict = Parser::new(&rules).parse(&seed).map(|_| ());
+            verdicts.insert(verdict.map_or_else(Rejection::label, |()| "taken"));
+        }
+    }
+    // Of the datagram, the clock and the recorder; not of the line alone.
+    let others = [
+        Rejection::Truncated,
+        Rejection::TooOld,
+        Rejection::TooFarAhead,
+        Rejection::TooManySeries,
+    ];
+    let reasons = Rejection::ALL.iter().filter(|it| !others.contains(it));
+    let expected: BTreeSet<_> = reasons.map(|it| it.label()).chain(["taken"]).collect();
+    assert_eq!(verdicts, expected);
+}

@@ -1,0 +1,166 @@
+//! Any bytes as a line: refused, or an event that means the same however it is written.
+
+use event_data_service::event::{Line, LineLimits, LineRules, Parser, Precision, Rejection, tags};
+
+use crate::spelling::{self, spelled};
+
+/// An event that owns its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Event {
+    series: String,
+    user: String,
+    timestamp: Option<i64>,
+}
+
+impl From<Line<'_>> for Event {
+    fn from(line: Line<'_>) -> Self {
+        Self {
+            series: line.series.to_owned(),
+            user: line.user.to_owned(),
+            timestamp: line.timestamp,
+        }
+    }
+}
+
+/// The ways in which a line may be read.
+pub(crate) fn all_rules() -> Vec<LineRules> {
+    let usual = LineRules::default();
+    let tight = LineLimits {
+        line: 60,
+        series: 16,
+        tag: 6,
+        user: 5,
+    };
+    vec![
+        LineRules {
+            limits: tight,
+            ..usual.clone()
+        },
+        LineRules {
+            measurement_tag: Some("from".to_owned()),
+            precision: Precision::Seconds,
+            ..usual.clone()
+        },
+        usual,
+    ]
+}
+
+const fn nanos(precision: Precision) -> i64 {
+    match precision {
+        Precision::Nanoseconds => 1,
+        Precision::Microseconds => 1_000,
+        Precision::Milliseconds => 1_000_000,
+        Precision::Seconds => 1_000_000_000,
+    }
+}
+
+fn parse(rules: &LineRules, line: &[u8]) -> Result<Event, Rejection> {
+    Parser::new(rules).parse(line).map(Event::from)
+}
+
+/// A tag key or value as a series has it.
+pub(crate) fn escaped(text: &str) -> String {
+    let special = |c| matches!(c, ',' | '=' | ' ');
+    let mut escaped = String::new();
+    for character in text.chars() {
+        if special(character) {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+/// Writes an event as a line, in the strictest form there is.
+fn written(tags: &[String], event: &Event, precision: Precision) -> String {
+    let user = event.user.replace('\\', r"\\").replace('"', "\\\"");
+    let mut line = format!("{} value=\"{user}\"", tags.join(","));
+    if let Some(timestamp) = event.timestamp {
+        line = format!("{line} {}", timestamp / nanos(precision));
+    }
+    line
+}
+
+fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
+    let Event {
+        series,
+        user,
+        timestamp,
+    } = event;
+    let LineLimits {
+        line: line_max,
+        series: series_max,
+        tag: tag_max,
+        user: user_max,
+    } = rules.limits;
+    assert!(line.len() <= line_max);
+    assert!((1..=series_max).contains(&series.len()), "{event:?}");
+    assert!((1..=user_max).contains(&user.len()), "{event:?}");
+    assert!(!series.contains(char::is_control), "{event:?}");
+    assert!(!user.contains(char::is_control), "{event:?}");
+
+    let tags: Vec<_> = tags(series)
+        .iter()
+        .map(|(key, value)| (escaped(key), escaped(value)))
+        .collect();
+    for (key, value) in &tags {
+        assert!((1..=tag_max).contains(&key.len()), "{event:?}");
+        assert!((1..=tag_max).contains(&value.len()), "{event:?}");
+    }
+    assert!(tags.is_sorted_by(|a, b| a.0 < b.0), "{event:?}");
+    let mut tags: Vec<_> = tags
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    assert_eq!(tags.join(","), *series);
+
+    // Written in full it is the same event, in whatever order the tags come. Escapes may make it longer.
+    let roomy = LineRules {
+        limits: LineLimits {
+            line: usize::MAX,
+            ..rules.limits
+        },
+        ..rules.clone()
+    };
+    for _ in 0..tags.len() {
+        let line = written(&tags, event, rules.precision);
+        assert_eq!(parse(&roomy, line.as_bytes()).as_ref(), Ok(event), "{line}");
+        tags.rotate_left(1);
+    }
+
+    // A relayer stamps a line by writing a timestamp behind it; that must change nothing else. What ends in a
+    // backslash cannot be stamped so: it would escape the space.
+    if timestamp.is_none() && !line.ends_with(b"\\") {
+        let stamped = [line, b" 7"].concat();
+        let expected = Event {
+            timestamp: Some(7 * nanos(rules.precision)),
+            ..event.clone()
+        };
+        assert_eq!(parse(&roomy, &stamped), Ok(expected));
+    }
+}
+
+fn check(line: &[u8]) {
+    for rules in all_rules() {
+        let parsed = parse(&rules, line);
+        // A parser keeps nothing of one line for the next.
+        let mut used = Parser::new(&rules);
+        for before in [&b"b=1,a=2 value=\"x\\\"\""[..], line] {
+            let _ = used.parse(before);
+        }
+        assert_eq!(used.parse(line).map(Event::from), parsed);
+        if let Ok(event) = parsed {
+            check_event(&rules, line, &event);
+        }
+    }
+}
+
+#[test]
+fn any_bytes_as_a_line() {
+    bolero::check!()
+        .with_test_time(crate::RANDOM_INPUTS_FOR)
+        .for_each(|input: &[u8]| {
+            check(input);
+            check(&spelled(input, spelling::LINE));
+        });
+}

@@ -1,0 +1,87 @@
+//! Any text as a series, and every series that the input lets in: written as two points of its own, or not at all. An
+//! independent parser reads them.
+
+use event_data_service::event::{Minute, Parser, tags};
+use event_data_service::output::SealedCounts;
+use event_data_service::output::line_protocol::{LINES_PER_COUNT, Points};
+use influxdb_line_protocol::{FieldValue, parse_lines};
+
+use crate::line::all_rules;
+use crate::spelling::{self, spelled};
+
+fn counts(series: &str) -> SealedCounts {
+    SealedCounts {
+        minute: Minute::of_nanos(1_480_876_707_352_348_928),
+        series: series.to_owned(),
+        unique: 3,
+        cumulative: 5,
+    }
+}
+
+/// However hostile: two lines or none, each a measurement of ours.
+fn check_any(series: &str) {
+    let counts = counts(series);
+    let Ok(points) = Points::of(&counts) else {
+        return;
+    };
+    let written = points.to_string();
+    assert!(written.ends_with('\n'), "{written:?}");
+    let lines: Vec<_> = written.lines().collect();
+    assert_eq!(lines.len(), LINES_PER_COUNT, "{written:?}");
+    for (line, begins) in lines
+        .iter()
+        .zip(["unique_user_event", "cumulative_user_event"])
+    {
+        assert!(line.starts_with(begins), "{line}");
+        assert!(line.ends_with(" 1480876680000000000"), "{line}");
+        assert!(
+            !line.contains(char::is_control) || series.contains(char::is_control),
+            "{line:?}"
+        );
+    }
+}
+
+/// A series of an accepted line can be written, and reads back as the tags that were sent.
+fn check_accepted(series: &str) {
+    let counts = counts(series);
+    let written = Points::of(&counts).unwrap().to_string();
+    let points: Vec<_> = parse_lines(&written).collect::<Result<_, _>>().unwrap();
+    let expected = [("unique_user_event", 3.0), ("cumulative_user_event", 5.0)];
+    assert_eq!(points.len(), expected.len(), "{written}");
+    for (point, (measurement, value)) in points.iter().zip(expected) {
+        assert_eq!(point.series.measurement, measurement);
+        assert_eq!(point.timestamp, Some(1_480_876_680_000_000_000));
+        let [(field, FieldValue::F64(found))] = &point.field_set[..] else {
+            panic!("{written}");
+        };
+        assert!(*field == "value" && *found == value, "{written}");
+        let read = point.series.tag_set.iter().flatten();
+        let read: Vec<_> = read
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
+        // This parser, which is that of InfluxDB 3, takes two backslashes for one; InfluxDB 1 and 2 take them as they are.
+        let sent = tags(series).into_iter();
+        let one = |text: String| text.replace(r"\\", r"\");
+        let sent: Vec<_> = sent.map(|(key, value)| (one(key), one(value))).collect();
+        assert_eq!(read, sent, "{written}");
+    }
+}
+
+fn check(input: &[u8]) {
+    check_any(&String::from_utf8_lossy(input));
+    for rules in all_rules() {
+        if let Ok(line) = Parser::new(&rules).parse(input) {
+            check_accepted(line.series);
+        }
+    }
+}
+
+#[test]
+fn any_series_as_points() {
+    bolero::check!()
+        .with_test_time(crate::RANDOM_INPUTS_FOR)
+        .for_each(|input: &[u8]| {
+            check(input);
+            check(&spelled(input, spelling::LINE));
+        });
+}

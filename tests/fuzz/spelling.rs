@@ -1,0 +1,51 @@
+//! Inputs that get somewhere: random bytes are hardly ever a line, so they also choose among pieces of lines.
+
+/// The pieces that these bytes choose, one after the other.
+pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
+    /// Longer ones find nothing that these do not.
+    const PIECES_MAX: usize = 40;
+    let chosen = bytes.iter().take(PIECES_MAX);
+    chosen
+        .flat_map(|&byte| pieces[usize::from(byte) % pieces.len()].bytes())
+        .collect()
+}
+
+/// Pieces of lines.
+pub(crate) const LINE: &[&str] = &[
+    "a",
+    "b",
+    "=",
+    "=",
+    ",",
+    ",",
+    " ",
+    " ",
+    "\\",
+    "\"",
+    "value",
+    "value=",
+    "value=u",
+    " value=u ",
+    "a=b",
+    ",b=a",
+    "c=1",
+    "m,",
+    "1480876707352348928",
+    "-1",
+    "+",
+    "9223372036854775807",
+    "#",
+    "\n",
+    "\r",
+    "\t",
+    "\0",
+    "ü",
+    "\u{85}",
+    "\u{2028}",
+    "\\ ",
+    "\\,",
+    "\\=",
+    "\\\\",
+    "from",
+    "0",
+];
