@@ -1,10 +1,13 @@
 //! Inputs that get somewhere: random bytes are hardly ever a line, so they also choose among pieces of lines.
 
-/// The pieces that these bytes choose, one after the other.
+/// As many pieces as the first byte says, chosen by the others.
 pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
-    /// Longer ones find nothing that these do not.
-    const PIECES_MAX: usize = 40;
-    let chosen = bytes.iter().take(PIECES_MAX);
+    /// Random inputs are long, and what is long is hardly ever right.
+    const PIECES_MAX: u8 = 16;
+    let Some((length, bytes)) = bytes.split_first() else {
+        return Vec::new();
+    };
+    let chosen = bytes.iter().take(usize::from(length % PIECES_MAX));
     chosen
         .flat_map(|&byte| pieces[usize::from(byte) % pieces.len()].bytes())
         .collect()
