@@ -3,20 +3,14 @@
 //! Such a socket outlives the process. While the service restarts the kernel keeps in it what arrives, and the next
 //! process reads that; so a node that stops leaves what it has not read.
 
-#![expect(
-    unsafe_code,
-    reason = "that a descriptor came from the service manager is known from the environment alone"
-)]
-
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::receive::force_receive_buffer;
+use super::receive::{force_receive_buffer, own};
 
 /// A socket that the service manager passed, known to be one for UDP.
 #[derive(Debug)]
@@ -75,9 +69,9 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
     let descriptors = sd_notify::listen_fds().map_err(InheritError::Descriptors)?;
     descriptors
         .map(|descriptor| {
-            // SAFETY: `listen_fds` found it open, and LISTEN_PID says that it was opened for this process to own;
-            // TAKEN sees to it that nobody takes it a second time.
-            let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            // `listen_fds` found it open, and LISTEN_PID says that it was opened for this process to own; TAKEN sees
+            // to it that nobody takes it a second time.
+            let socket = Socket::from(own(descriptor));
             let not_udp = |what| InheritError::NotUdp { descriptor, what };
             let address = udp_address(&socket).map_err(not_udp)?;
             Ok(Inherited { socket, address })
@@ -173,6 +167,7 @@ fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
     use super::*;

@@ -57,7 +57,9 @@ fn stopped(outlives: bool) -> (u64, usize, usize) {
         stop,
     }
     .run();
-    let handed_over = batches.try_recv().map_or(0, |batch| batch.events());
+    let handed_over = batches
+        .try_recv()
+        .map_or(0, |delivery| delivery.batch.events());
     let mut left = 0;
     held.set_nonblocking(true).unwrap();
     while held.recv(&mut [0; 2048]).is_ok() {

@@ -1,15 +1,17 @@
 //! Reading datagrams, many a system call.
 //!
-//! The one file with unsafe code: no crate offers a batched receive whose headers are right on every call.
+//! The one file with unsafe code: no crate offers a batched receive whose headers are right on every call. So it also has
+//! the few other system calls that cannot do without.
 
 #![expect(
     unsafe_code,
-    reason = "recvmmsg, SO_RCVBUFFORCE and SO_MEMINFO have no safe wrapper that fits"
+    reason = "recvmmsg, SO_RCVBUFFORCE and SO_MEMINFO have no safe wrapper that fits, and that a descriptor was passed \
+              to this process is known from the environment alone"
 )]
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::{MaybeUninitSlice, Socket};
 
@@ -245,6 +247,12 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Takes a descriptor that was opened for this process, and that nobody else in it takes.
+pub(super) fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the one caller has it from the service manager, which opened it for this process, and asks once.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 #[cfg(test)]

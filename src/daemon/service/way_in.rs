@@ -1,0 +1,164 @@
+//! How a [`Service`] gets its way in: sockets, listeners, the spool, recorders.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use socket2::Socket;
+use tokio::sync::mpsc;
+
+use super::{Service, ServiceSettings, StartError};
+use crate::event::{Partition, Partitions};
+use crate::ingest::{
+    self, ArrivalStamps, Budget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver, Recorder,
+    ReplayWindow, Sieve, Unspooler,
+};
+use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
+use crate::store::Store;
+use crate::surroundings::Surroundings;
+
+impl Service {
+    pub(super) fn open(
+        &mut self,
+        settings: &ServiceSettings,
+        mut inherited: Vec<Inherited>,
+    ) -> Result<Vec<Receiver>, StartError> {
+        let (buffer, timeout) = (settings.receive_buffer, settings.listener.read_timeout());
+        ingest::check_all_named(&inherited, &settings.listen)?;
+        let mut receivers = Vec::new();
+        for &address in &settings.listen {
+            let held = ingest::take_at(&mut inherited, address, buffer, timeout)?;
+            if held.is_empty() {
+                let socket = ingest::bind(address, buffer, timeout)?;
+                receivers.extend(self.receivers(settings, socket)?);
+            }
+            for socket in held {
+                let held = self.receivers(settings, socket)?.into_iter();
+                receivers.extend(held.map(Receiver::outliving).inspect(|receiver| {
+                    self.tell_inherited(address, receiver.drops_before());
+                }));
+            }
+        }
+        Ok(receivers)
+    }
+
+    pub(super) fn start_spool(
+        &mut self,
+        settings: Option<&SpoolSettings>,
+    ) -> Result<Option<Spool>, SpoolError> {
+        let Some(settings) = settings else {
+            return Ok(None);
+        };
+        let (ledger, metrics) = (Arc::clone(&self.ledger), Arc::clone(&self.metrics));
+        let heartbeat = self.progress.watch("the keeper of the spool");
+        let (keeper, spool) = Keeper::open(settings, ledger, metrics, heartbeat)?;
+        self.ingest.spawn_blocking(move || keeper.run());
+        Ok(Some(spool))
+    }
+
+    pub(super) fn start_unspooler(
+        &mut self,
+        settings: &ServiceSettings,
+        spool: Option<Spool>,
+        recorders: Vec<mpsc::Sender<Delivery>>,
+    ) {
+        let Some(spool) = spool else {
+            return;
+        };
+        let unspooler = Unspooler {
+            spool,
+            partitions: settings.sieve.partitions,
+            limits: settings.sieve.limits,
+            recorders,
+            ledger: Arc::clone(&self.ledger),
+            metrics: Arc::clone(&self.metrics),
+            heartbeat: self.progress.watch("the unspooler"),
+            stop: self.stop.clone(),
+        };
+        self.ingest.spawn(unspooler.run());
+    }
+
+    /// The receivers of one socket. Threads share it: a single sender is one flow, which several sockets would not
+    /// spread.
+    fn receivers(
+        &mut self,
+        settings: &ServiceSettings,
+        socket: Socket,
+    ) -> Result<Vec<Receiver>, StartError> {
+        self.addresses.extend(socket.local_addr()?.as_socket());
+        let mut receivers = Vec::new();
+        for _ in 1..settings.threads {
+            let socket = socket.try_clone()?;
+            receivers.push(Receiver::sharing(socket, settings.datagram_max));
+        }
+        receivers.push(Receiver::new(socket, settings.datagram_max));
+        Ok(receivers)
+    }
+
+    fn tell_inherited(&self, address: SocketAddr, drops: u32) {
+        self.metrics.kernel_drops_inherited.inc_by(i64::from(drops));
+        if drops > 0 {
+            tracing::warn!(
+                %address,
+                datagrams = drops,
+                "the kernel dropped datagrams from this socket before this process read it; the nodes before it have \
+                 counted them up to their end, and what was dropped since then is counted here only"
+            );
+        }
+    }
+
+    pub(super) fn start_recorders(
+        &mut self,
+        settings: &ServiceSettings,
+        store: &Arc<dyn Store>,
+        spool: Option<&Spool>,
+        surroundings: &Arc<Surroundings>,
+    ) -> Vec<mpsc::Sender<Delivery>> {
+        let budget = Arc::new(Budget::new(settings.users_remembered_max));
+        let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
+        let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
+        let partitions: Partitions = settings.sieve.partitions;
+        let start = |partition: Partition| {
+            let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
+            let recorder = Recorder::new(
+                partition,
+                settings.recorder,
+                receiver,
+                Arc::clone(store),
+                Arc::clone(&budget),
+                Arc::clone(&window),
+                Arc::clone(surroundings),
+                Arc::clone(&self.ledger),
+                Arc::clone(&self.metrics),
+                self.progress
+                    .watch(format!("the recorder of partition {}", partition.index())),
+                self.abandon.clone(),
+            );
+            self.ingest.spawn(recorder.with_spool(spool.cloned()).run());
+            sender
+        };
+        partitions.iter().map(start).collect()
+    }
+
+    pub(super) fn make_listeners(
+        &mut self,
+        settings: &ServiceSettings,
+        receivers: Vec<Receiver>,
+        spool: Option<&Spool>,
+        recorders: &[mpsc::Sender<Delivery>],
+    ) {
+        let stamps = Arc::new(ArrivalStamps::default());
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let listener = Listener {
+                receiver,
+                sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
+                settings: settings.listener,
+                recorders: recorders.to_vec(),
+                ledger: Arc::clone(&self.ledger),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.progress.watch(format!("listener {index}")),
+                stop: self.stop.clone(),
+            };
+            self.listeners.push(listener);
+        }
+    }
+}
