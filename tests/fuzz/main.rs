@@ -16,6 +16,7 @@ mod datagram;
 mod line;
 mod points;
 mod spelling;
+mod spool;
 
 use std::time::Duration;
 

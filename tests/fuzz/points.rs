@@ -54,7 +54,7 @@ fn check_accepted(series: &str) {
         let [(field, FieldValue::F64(found))] = &point.field_set[..] else {
             panic!("{written}");
         };
-        assert!(*field == "value" && *found == value, "{written}");
+        assert_eq!((&**field, *found), ("value", value), "{written}");
         let read = point.series.tag_set.iter().flatten();
         let read: Vec<_> = read
             .map(|(key, value)| (key.to_string(), value.to_string()))

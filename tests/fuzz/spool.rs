@@ -1,0 +1,81 @@
+//! Any bytes as a segment of the spool: read to the end, and nothing comes of them that was not written.
+
+use event_data_service::event::{Batch, Minute};
+use event_data_service::spool::segment::{Contents, MAGIC, NotASegment, frames, read};
+
+use crate::spelling::{LINE, spelled};
+
+type Event = (String, String, i64);
+
+fn events(segment: &[u8]) -> Result<(Vec<Event>, Contents), NotASegment> {
+    let mut events = Vec::new();
+    let contents = read(segment, |kept| {
+        events.push((kept.series.to_owned(), kept.user.to_owned(), kept.timestamp));
+    })?;
+    Ok((events, contents))
+}
+
+/// Batches of a few events, and of names that hardly any line could bring.
+fn written(input: &[u8]) -> Vec<Event> {
+    let event = |(number, byte): (usize, &u8)| {
+        let name = |from: usize| {
+            let bytes = spelled(&input[from.min(input.len())..], LINE);
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let timestamp = i64::from(*byte).wrapping_mul(i64::MAX / 127);
+        (name(number % 4), name(number), timestamp)
+    };
+    input.iter().take(40).enumerate().map(event).collect()
+}
+
+fn segment(events: &[Event]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for some in events.chunks(7) {
+        let mut batch = Batch::default();
+        for (series, user, timestamp) in some {
+            assert!(batch.push(Minute::of_nanos(*timestamp), series, user, *timestamp));
+        }
+        let (frames, unwritten) = frames(&batch);
+        assert_eq!(unwritten, 0);
+        bytes.extend(frames.into_iter().flat_map(|frame| frame.bytes));
+    }
+    bytes
+}
+
+fn check(input: &[u8]) {
+    // As it is, and as what follows the beginning that every segment has: no checksum is met by chance.
+    assert!(input.starts_with(MAGIC) || events(input) == Err(NotASegment));
+    let mut behind_magic = MAGIC.to_vec();
+    behind_magic.extend(input);
+    let (found, contents) = events(&behind_magic).unwrap();
+    assert_eq!(contents.events, found.len() as u64);
+
+    // What was written comes back; what is cut or changed costs its own frame at most.
+    let mut all = written(input);
+    all.sort();
+    let whole = segment(&all);
+    let (mut found, contents) = events(&whole).unwrap();
+    found.sort();
+    assert_eq!(found, all);
+    assert_eq!((contents.damaged, contents.torn_bytes), (0, 0));
+    let (place, change) = match input {
+        [a, b, change, ..] => (usize::from(u16::from_le_bytes([*a, *b])), *change),
+        _ => (0, 1),
+    };
+    let place = MAGIC.len() + place % (whole.len() - MAGIC.len()).max(1);
+    let (some, _) = events(&whole[..place.min(whole.len())]).unwrap();
+    assert!(some.iter().all(|event| all.contains(event)));
+    let mut changed = whole;
+    if let Some(byte) = changed.get_mut(place) {
+        *byte ^= change;
+        let (some, _) = events(&changed).unwrap();
+        assert!(some.iter().all(|event| all.contains(event)));
+    }
+}
+
+#[test]
+fn any_bytes_as_a_segment() {
+    bolero::check!()
+        .with_test_time(crate::RANDOM_INPUTS_FOR)
+        .for_each(|input: &[u8]| check(input));
+}
