@@ -21,7 +21,7 @@ use crate::ingest::{
     BindError, InheritError, Inherited, Listener, ListenerSettings, RecorderSettings, SieveSettings,
 };
 use crate::output::Output;
-use crate::spool::{Spool, SpoolError, SpoolSettings};
+use crate::spool::{SpoolError, SpoolSettings};
 use crate::store::Store;
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
@@ -153,7 +153,6 @@ impl Service {
         service.start_http(settings.http, &store, queries).await?;
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
-        let behind = spool.as_ref().map(Spool::behind).unwrap_or_default();
         let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
@@ -162,7 +161,6 @@ impl Service {
             output,
             partitions: settings.sieve.partitions,
             settings: settings.flush,
-            behind,
             surroundings,
             metrics: Arc::clone(&service.metrics),
             heartbeat: service.progress.watch("the flush worker"),

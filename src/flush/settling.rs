@@ -17,7 +17,7 @@ pub(super) struct Settling {
     /// As it was last seen; 0 before there was a connection.
     generation: u64,
     trouble: Option<Instant>,
-    /// When this node was last seen with events on disk.
+    /// When this node was last seen to be behind.
     behind: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ impl Settling {
         self.trouble = Some(now);
     }
 
-    /// Whether this node counts as behind: while it has events on disk, and as long after as a minute must be quiet.
+    /// Whether this node counts as behind: while it is, and as long after as a minute must be quiet.
     pub(super) fn is_behind(&mut self, behind: bool, now: Instant, grace: Duration) -> bool {
         if behind {
             self.behind = Some(now);

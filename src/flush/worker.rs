@@ -5,7 +5,6 @@
 //! so that any other node takes them up at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -46,8 +45,6 @@ pub struct Worker {
     pub partitions: Partitions,
     /// How it behaves.
     pub settings: FlushSettings,
-    /// True while this node has events on disk that are not recorded.
-    pub behind: Arc<AtomicBool>,
     /// Its clock and its dice.
     pub surroundings: Arc<Surroundings>,
     /// Where it counts.
@@ -167,7 +164,7 @@ impl Worker {
         settling: &mut Settling,
     ) -> Result<Vec<Claim>, StoreError> {
         settling.look(self.store.generation(partition), Instant::now());
-        let behind = self.behind.load(Ordering::Relaxed);
+        let behind = self.metrics.behind.is(partition);
         let behind = settling.is_behind(behind, Instant::now(), self.settings.grace);
         let may_close = settling.may_close(Instant::now(), self.settings.grace);
         let request = ClaimRequest {

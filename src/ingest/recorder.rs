@@ -3,7 +3,8 @@
 //! It owns the order of its partition: the next batch is not begun before the store has confirmed the last. It
 //! waits for batches and for the store, and tries again until the store has a batch; recording is idempotent,
 //! so it does not matter whether an attempt that failed was carried out. When the store may have forgotten
-//! something it gives the batches of the last seconds again. It stops when all listeners have let
+//! something it gives the batches of the last seconds again. From a failure until the queue is through it says that
+//! it is behind, which keeps minutes open. It stops when all listeners have let
 //! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
 
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct Recorder {
     replay: Replay,
     /// The store's generation that has all batches of `replay`.
     replayed: u64,
+    /// Whether the store did not take a batch, and the queue is not through since.
+    behind: bool,
     series: SeriesCount,
     surroundings: Arc<Surroundings>,
     ledger: Arc<Ledger>,
@@ -92,6 +95,7 @@ impl Recorder {
             remembered,
             replay: Replay::new(window),
             replayed: 0,
+            behind: false,
             series,
             surroundings,
             ledger,
@@ -141,6 +145,9 @@ impl Recorder {
             // In this order: the store may have been away for longer than the window.
             self.replay_what_may_be_forgotten().await;
             self.replay.forget(Instant::now());
+            if self.behind && self.batches.is_empty() {
+                self.set_behind(false);
+            }
         }
     }
 
@@ -307,7 +314,15 @@ impl Recorder {
         }
     }
 
-    fn failed(&self, error: &StoreError, failures: u32) {
+    fn set_behind(&mut self, behind: bool) {
+        self.behind = behind;
+        self.metrics.behind.set(self.partition, behind);
+    }
+
+    fn failed(&mut self, error: &StoreError, failures: u32) {
+        if !self.behind {
+            self.set_behind(true);
+        }
         self.metrics.record_failures.inc();
         self.metrics.store_up.set(0);
         // Once at the beginning, and then about every ten seconds.

@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -170,7 +169,7 @@ impl Keeper {
     }
 
     fn tell_state(&self) {
-        self.state.set_behind(!self.directory.is_empty());
+        self.metrics.behind.set_on_disk(!self.directory.is_empty());
         let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
         self.metrics.spool_bytes.set(bytes);
     }
@@ -186,12 +185,6 @@ impl Spool {
     /// From now on new events go to the disk, until it is empty.
     pub fn begin_spilling(&self) {
         self.state.spill(true);
-    }
-
-    /// True while something is on disk that is not recorded.
-    #[must_use]
-    pub fn behind(&self) -> Arc<AtomicBool> {
-        Arc::clone(self.state.behind())
     }
 
     /// Gives a batch to the disk, whose events the ledger holds for spooled. Gives it back when the disk is busy.

@@ -1,6 +1,5 @@
 //! [`State`]: what all threads may know of the spool without asking the keeper.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
@@ -10,8 +9,6 @@ use tokio::sync::Notify;
 pub(super) struct State {
     /// New events go behind those on disk.
     spilling: AtomicBool,
-    /// Something is on disk that is not recorded yet.
-    behind: Arc<AtomicBool>,
     /// Something was written.
     pub(super) arrived: Notify,
 }
@@ -23,13 +20,5 @@ impl State {
 
     pub(super) fn spill(&self, spilling: bool) {
         self.spilling.store(spilling, Ordering::Relaxed);
-    }
-
-    pub(super) fn behind(&self) -> &Arc<AtomicBool> {
-        &self.behind
-    }
-
-    pub(super) fn set_behind(&self, behind: bool) {
-        self.behind.store(behind, Ordering::Relaxed);
     }
 }

@@ -53,8 +53,8 @@ pub struct ClaimRequest {
     pub lapsed_max: usize,
     /// The most finished minutes to claim at once.
     pub finished_max: usize,
-    /// Whether this node has events on disk that it has not recorded. It counts for a lease, or until the node says
-    /// otherwise; as long as any node is behind, quiet minutes are not closed before `max_hold`.
+    /// Whether this node has events of the partition that it could not record, or any on disk. It counts for a lease,
+    /// or until the node says otherwise; as long as any node is behind, quiet minutes are not closed before `max_hold`.
     pub behind: bool,
 }
 

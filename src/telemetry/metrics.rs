@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{DropReason, Ledger};
+use super::{Behind, DropReason, Ledger};
 use crate::event::Rejection;
 
 macro_rules! metrics {
@@ -19,6 +19,8 @@ macro_rules! metrics {
         #[derive(Debug)]
         pub struct Metrics {
             $($(#[doc = $help])+ pub $field: $kind,)*
+            /// The partitions whose events this node cannot record at the moment.
+            pub behind: Behind,
             registry: Registry,
         }
 
@@ -34,7 +36,10 @@ macro_rules! metrics {
                     let help = concat!($($help),+).trim().trim_end_matches('.');
                     registry.register(stringify!($field), help, $field.clone());
                 )*
-                Self { $($field,)* registry }
+                let behind = Behind::default();
+                let help = "Partitions whose events this node cannot record at the moment";
+                registry.register("partitions_behind", help, behind.gauge.clone());
+                Self { $($field,)* behind, registry }
             }
         }
     };

@@ -165,7 +165,6 @@ impl Node {
             })
             .unzip();
         let worker = Worker {
-            behind: Arc::default(),
             store,
             output,
             partitions: world.partitions(),

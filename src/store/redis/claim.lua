@@ -3,7 +3,7 @@
 --
 -- KEYS  minutes, claims, tokens, arrivals, quiet, behind
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       1 if the node has events on disk
+--       1 if the node is behind: it has events of the partition that it could not record, or any on disk
 -- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
@@ -17,8 +17,8 @@ local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 local granted = {}
 
--- A node that has events on disk will bring them, minute by minute. A minute that is quiet meanwhile may be one that
--- it has not come to yet, so as long as any node is behind, only those are closed that were held long enough.
+-- A node that is behind will bring its events, minute by minute. A minute that is quiet meanwhile may be one that it has
+-- not come to yet, so as long as any node is behind, only those are closed that were held long enough.
 if ARGV[8] == '1' then
   redis.call('HSET', behind, node, string.format('%.0f', now + lease))
 else
