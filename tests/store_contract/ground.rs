@@ -120,10 +120,10 @@ impl Ground {
         Self::Cluster(shared_cluster(), prefix)
     }
 
-    /// A node of this name. The memory store has one node only, by whatever name.
+    /// A node of this name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
-            Self::Memory(store) => Node(store.clone()),
+            Self::Memory(store) => Node(Arc::new(store.shared_with(name, system_clock()))),
             Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
             Self::Cluster(cluster, prefix) => Node(Arc::new(cluster_store(cluster, prefix, name))),
         }
