@@ -79,7 +79,7 @@ pub(crate) fn count(nodes: &[Node; 2], name: &str) -> u64 {
 
 /// Every event that a node received is recorded, on both: on the one that is behind with its copies in a while.
 #[track_caller]
-pub(crate) fn assert_all_recorded(nodes: &[Node; 2]) {
+pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     for node in nodes {
         eventually("everything received is recorded", SOON, || {
             let metrics = node.metrics();

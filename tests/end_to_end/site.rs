@@ -47,12 +47,21 @@ impl Site {
 
     /// Has InfluxDB do something, in `InfluxQL`.
     #[track_caller]
-    pub(crate) fn command(&self, influxql: &str) {
+    pub(crate) fn command(&self, influxql: &str) -> String {
         let query = percent_encoded(influxql);
         let path = format!("/query?db={DATABASE}&q={query}");
         let done = post(self.influxdb, &path, b"").unwrap();
         let failed = done.body.contains("\"error\"");
         assert!(done.status == 200 && !failed, "{influxql}: {}", done.body);
+        done.body
+    }
+
+    /// Has InfluxDB take lines of somebody else.
+    #[track_caller]
+    pub(crate) fn write(&self, lines: &str) {
+        let path = format!("/write?db={DATABASE}&precision=ns");
+        let done = post(self.influxdb, &path, lines.as_bytes()).unwrap();
+        assert_eq!(done.status, 204, "{}", done.body);
     }
 
     /// A node of this site that is not started yet, with these keys over the defaults.

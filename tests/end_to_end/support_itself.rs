@@ -12,6 +12,7 @@ use crate::support::metrics::Metrics;
 use crate::support::read_back;
 use crate::support::redis::RedisServer;
 use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::tcp_proxy::{TcpProxy, Way};
 use crate::support::truth::{Truth, compare};
 
 fn connect(proxy: &RedisProxy) -> TcpStream {
@@ -173,6 +174,84 @@ fn the_http_proxy_can_be_away_in_every_way() {
         read_back::written(LINE).into_values().collect::<Vec<_>>(),
         [3]
     );
+}
+
+#[test]
+fn the_http_proxy_can_lose_what_was_taken_and_ask_for_peace() {
+    const LINE: &[u8] = b"unique_user_event,a=b value=3 60000000000\n";
+    let server = HttpProxy::start(None);
+    let mut proxy = HttpProxy::start(Some(server.address()));
+    let address = proxy.address();
+    let write = move || post(address, "/write?db=eds", LINE);
+
+    proxy.set(Mode::TakeAndCut);
+    assert!(write().is_err());
+    proxy.set(Mode::TakeAndAnswer(503));
+    assert_eq!(write().unwrap().status, 503);
+    proxy.set(Mode::Trickle);
+    assert_eq!(write().unwrap().status, 204);
+    proxy.set(Mode::TakeAndHang);
+    let hanging = std::thread::spawn(write);
+    eventually("the server takes it", SOON, || {
+        when(server.writes().len() == 4, server.writes().len())
+    });
+    proxy.set(Mode::AnswerLater(429, 7));
+    assert!(hanging.join().unwrap().is_err());
+    let answer = write().unwrap();
+    assert_eq!(answer.status, 429);
+    assert!(answer.head.contains("retry-after: 7"), "{}", answer.head);
+    let fates: Vec<_> = proxy
+        .writes()
+        .iter()
+        .map(|write| (write.taken, write.confirmed))
+        .collect();
+    let lost = (true, false);
+    assert_eq!(fates, [lost, lost, (true, true), lost, (false, false)]);
+}
+
+#[test]
+fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
+    let servers = [RedisServer::start(&[]), RedisServer::start(&[])];
+    for (name, server) in ["first", "second"].iter().zip(&servers) {
+        server.query::<()>(&["SET", "name", name]);
+    }
+    let proxy = TcpProxy::start(servers[0].address());
+    let connect = || TcpStream::connect(proxy.address()).unwrap();
+    let ask = |stream: &mut TcpStream| stream.write_all(b"*2\r\n$3\r\nGET\r\n$4\r\nname\r\n");
+    let mut stream = connect();
+    let mut heard = [0; 11];
+    ask(&mut stream).unwrap();
+    stream.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"$5\r\nfirst\r\n");
+
+    // What was said while it stood still passes when it does not any more.
+    proxy.set(Way::Stall);
+    ask(&mut stream).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    assert!(stream.read(&mut heard).is_err());
+    stream.set_read_timeout(None).unwrap();
+    proxy.set(Way::Trickle(1, Duration::from_millis(1)));
+    stream.read_exact(&mut heard[..1]).unwrap();
+    stream.read_exact(&mut heard[1..]).unwrap();
+    assert_eq!(&heard, b"$5\r\nfirst\r\n");
+
+    proxy.set(Way::Cut);
+    assert!(matches!(stream.read(&mut heard), Ok(0) | Err(_)));
+    assert!(matches!(connect().read(&mut heard), Ok(0) | Err(_)));
+
+    proxy.set(Way::Open);
+    let mut stream = connect();
+    ask(&mut stream).unwrap();
+    stream.read_exact(&mut heard).unwrap();
+    proxy.lead_to(servers[1].address());
+    assert!(matches!(stream.read(&mut heard), Ok(0) | Err(_)));
+    let mut stream = connect();
+    ask(&mut stream).unwrap();
+    let mut heard = [0; 12];
+    stream.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"$6\r\nsecond\r\n");
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! An HTTP proxy in front of a database (or in place of one) that records and counts the writes that pass, and
-//! can be away: refuse connections, hang, or answer 503.
+//! can be away: refuse connections, hang, or answer 503. It can also let a write pass, and lose the answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 /// How the proxy treats requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +21,34 @@ pub(crate) enum Mode {
     Hang,
     /// Answers with this status.
     Answer(u16),
+    /// Answers with this status, and asks for so many seconds of peace by `Retry-After`.
+    AnswerLater(u16, u32),
+    /// The database takes a write; then the connection ends without an answer.
+    TakeAndCut,
+    /// The database takes a write; then nothing is said until the client leaves or the mode changes.
+    TakeAndHang,
+    /// The database takes a write; the answer has this status all the same.
+    TakeAndAnswer(u16),
+    /// Passes them on, and the answer back a byte at a time.
+    Trickle,
+    /// For each write another of these, by chance from this seed: refusals with and without `Retry-After`, lost
+    /// answers, and now and then one that passes.
+    Storm(u64),
 }
+
+/// What a write meets in a storm.
+const STORM: [Mode; 8] = [
+    Mode::Answer(503),
+    Mode::AnswerLater(503, 1),
+    Mode::TakeAndAnswer(503),
+    Mode::TakeAndCut,
+    Mode::AnswerLater(429, 1),
+    Mode::Answer(500),
+    Mode::Pass,
+    Mode::Trickle,
+];
+/// Between two bytes of an answer.
+const TRICKLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A write that was asked for, whatever came of it.
 #[derive(Debug, Clone)]
@@ -26,7 +56,9 @@ pub(crate) struct Received {
     /// When its body was here in full.
     pub(crate) at: Instant,
     pub(crate) body: Vec<u8>,
-    /// Whether the database confirmed it.
+    /// Whether the database took it.
+    pub(crate) taken: bool,
+    /// Whether the client was told so.
     pub(crate) confirmed: bool,
 }
 
@@ -36,6 +68,7 @@ struct State {
     writes: Vec<Received>,
     under_way: usize,
     under_way_max: usize,
+    storm: SmallRng,
 }
 
 #[derive(Debug)]
@@ -65,6 +98,7 @@ impl HttpProxy {
             writes: Vec::new(),
             under_way: 0,
             under_way_max: 0,
+            storm: SmallRng::seed_from_u64(0),
         };
         let shared = Arc::new(Shared {
             upstream,
@@ -89,7 +123,13 @@ impl HttpProxy {
 
     /// Changes how requests are treated, at once.
     pub(crate) fn set(&mut self, mode: Mode) {
-        let before = std::mem::replace(&mut self.shared.state.lock().unwrap().mode, mode);
+        let before = {
+            let mut state = self.shared.state.lock().unwrap();
+            if let Mode::Storm(seed) = mode {
+                state.storm = SmallRng::seed_from_u64(seed);
+            }
+            std::mem::replace(&mut state.mode, mode)
+        };
         self.shared.changed.notify_all();
         if before != Mode::Refuse && mode == Mode::Refuse {
             // A connection makes the listening thread look at the mode and leave.
@@ -148,8 +188,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
         return Ok(());
     };
     if !request.is_write() {
-        let (_, answer) = exchange(shared, &request, client)?;
-        return (&*client).write_all(&answer);
+        return exchange(shared, &request, client).1?.send(client);
     }
 
     let index = {
@@ -159,42 +198,103 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
         state.writes.push(Received {
             at: Instant::now(),
             body: request.body.clone(),
+            taken: false,
             confirmed: false,
         });
         state.writes.len() - 1
     };
-    let outcome = exchange(shared, &request, client);
+    let (taken, answer) = exchange(shared, &request, client);
     {
         let mut state = shared.state.lock().unwrap();
         state.under_way -= 1;
-        state.writes[index].confirmed = matches!(outcome, Ok((200..=299, _)));
+        state.writes[index].taken = taken;
+        state.writes[index].confirmed = answer.as_ref().is_ok_and(Answer::is_success);
     }
-    (&*client).write_all(&outcome?.1)
+    answer?.send(client)
 }
 
-/// The answer to a request, as the mode has it: its status and all its bytes.
-fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> io::Result<(u16, Vec<u8>)> {
-    let mode = shared.state.lock().unwrap().mode;
-    let status = match (mode, shared.upstream) {
-        (Mode::Pass, Some(upstream)) => return request.pass_to(upstream),
-        (Mode::Pass, None) => 204,
-        (Mode::Answer(status), _) => status,
-        (Mode::Refuse, _) => return Err(io::ErrorKind::ConnectionRefused.into()),
-        (Mode::Hang, _) => {
-            hang(shared, client)?;
-            return Err(io::ErrorKind::TimedOut.into());
+/// What a request is answered.
+struct Answer {
+    status: u16,
+    bytes: Vec<u8>,
+    trickles: bool,
+}
+
+impl Answer {
+    fn of(status: u16, header: &str) -> Self {
+        let head = format!(
+            "HTTP/1.1 {status} As told\r\nContent-Length: 0\r\nConnection: close\r\n{header}\r\n"
+        );
+        Self {
+            status,
+            bytes: head.into_bytes(),
+            trickles: false,
+        }
+    }
+
+    fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    fn send(&self, mut client: &TcpStream) -> io::Result<()> {
+        if !self.trickles {
+            return client.write_all(&self.bytes);
+        }
+        client.set_nodelay(true)?;
+        self.bytes.iter().try_for_each(|byte| {
+            thread::sleep(TRICKLE_PAUSE);
+            client.write_all(&[*byte])
+        })
+    }
+}
+
+/// Whether the database took the request, and the answer, both as the mode has it.
+fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io::Result<Answer>) {
+    let mode = {
+        let mut state = shared.state.lock().unwrap();
+        match state.mode {
+            Mode::Storm(_) => STORM[state.storm.random_range(0..STORM.len())],
+            mode => mode,
         }
     };
-    let head =
-        format!("HTTP/1.1 {status} As told\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    Ok((status, head.into_bytes()))
+    let away = |kind: io::ErrorKind| (false, Err(kind.into()));
+    match mode {
+        Mode::Refuse => return away(io::ErrorKind::ConnectionRefused),
+        Mode::Hang => {
+            let hung = hang(shared, client);
+            return (false, hung.and(Err(io::ErrorKind::TimedOut.into())));
+        }
+        Mode::Answer(status) => return (false, Ok(Answer::of(status, ""))),
+        Mode::AnswerLater(status, secs) => {
+            let asked = format!("Retry-After: {secs}\r\n");
+            return (false, Ok(Answer::of(status, &asked)));
+        }
+        _ => {}
+    }
+    let passed = match shared.upstream {
+        Some(upstream) => request.pass_to(upstream),
+        None => Ok(Answer::of(204, "")),
+    };
+    let taken = passed.as_ref().is_ok_and(Answer::is_success);
+    let answer = match mode {
+        Mode::TakeAndCut => Err(io::ErrorKind::ConnectionAborted.into()),
+        Mode::TakeAndHang => hang(shared, client).and(Err(io::ErrorKind::TimedOut.into())),
+        Mode::TakeAndAnswer(status) => Ok(Answer::of(status, "")),
+        Mode::Trickle => passed.map(|passed| Answer {
+            trickles: true,
+            ..passed
+        }),
+        _ => passed,
+    };
+    (taken, answer)
 }
 
 /// Waits until the mode changes or the client leaves.
 fn hang(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     client.set_read_timeout(Some(Duration::from_millis(1)))?;
     let mut state = shared.state.lock().unwrap();
-    while state.mode == Mode::Hang && !matches!((&*client).read(&mut [0]), Ok(0)) {
+    let mode = state.mode;
+    while state.mode == mode && !matches!((&*client).read(&mut [0]), Ok(0)) {
         state = shared
             .changed
             .wait_timeout(state, Duration::from_millis(10))
@@ -247,7 +347,7 @@ impl Request {
         self.head.starts_with("POST /write") || self.head.starts_with("POST /api/v2/write")
     }
 
-    fn pass_to(&self, upstream: SocketAddr) -> io::Result<(u16, Vec<u8>)> {
+    fn pass_to(&self, upstream: SocketAddr) -> io::Result<Answer> {
         let mut server = TcpStream::connect(upstream)?;
         let (first, rest) = self.head.split_once("\r\n").unwrap_or((&self.head, ""));
         let rest: String = rest
@@ -262,6 +362,10 @@ impl Request {
             .get(9..12)
             .and_then(|status| std::str::from_utf8(status).ok());
         let status = status.and_then(|status| status.parse().ok());
-        Ok((status.ok_or_else(|| io::Error::other("no status"))?, answer))
+        Ok(Answer {
+            status: status.ok_or_else(|| io::Error::other("no status"))?,
+            bytes: answer,
+            trickles: false,
+        })
     }
 }

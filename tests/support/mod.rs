@@ -22,6 +22,7 @@ pub(crate) mod redis_cluster;
 pub(crate) mod redis_proxy;
 pub(crate) mod redis_sentinel;
 pub(crate) mod scripted;
+pub(crate) mod tcp_proxy;
 pub(crate) mod tls;
 pub(crate) mod truth;
 pub(crate) mod udp_socket;

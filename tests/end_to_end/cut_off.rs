@@ -1,0 +1,165 @@
+//! A node that Redis cannot be reached from while its peers go on, and connections on which answers crawl.
+
+use std::time::{Duration, Instant};
+
+use crate::failover::assert_all_recorded;
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::Mode;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::tcp_proxy::{TcpProxy, Way};
+use crate::support::truth::Truth;
+
+/// The lease of the tests, and what a take-over may cost on top of it.
+const TAKEN_OVER: Duration = Duration::from_secs(10);
+const BACK: Duration = Duration::from_secs(60);
+
+fn load(minute: i64, events: usize) -> Load {
+    Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
+        events,
+        series: 50,
+        users: 500,
+    }
+}
+
+fn count(nodes: &[&Node], name: &str) -> u64 {
+    nodes.iter().map(|node| node.metrics().count(name)).sum()
+}
+
+#[test]
+fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
+    let mut site = Site::start();
+    let keys = [
+        ("flush.grace", "2s"),
+        ("flush.max_hold", "10m"),
+        ("output.timeout", "1s"),
+        ("store.response_timeout", "1s"),
+        ("store.partitions", "8"),
+    ];
+    let others = ["one", "two"]
+        .map(|name| site.start_node(name, &[&keys[..], &[("flush.interval", "1s")]].concat()));
+    let proxy = TcpProxy::start(site.redis.address());
+    let own = [
+        ("store.url", proxy.url()),
+        ("flush.interval", "20ms".to_owned()),
+    ];
+    let own = own.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let cut_off = site.start_node("cut-off", &[&keys[..], &own].concat());
+    let mut sender = Sender::paced_by(&others[0]);
+    let to = [others[1].udp(), cut_off.udp()];
+    let mut send = |load: &Load| {
+        for datagram in load.datagrams() {
+            sender.send(&datagram, &others[0], &to);
+        }
+        sender.wait_received(&others[0]);
+        sender.truth.points()
+    };
+
+    // It has claims in hand when it is cut off: those of counts that nobody can send.
+    site.writes.set(Mode::Refuse);
+    send(&load(0, 10_000));
+    eventually("it has claims", SOON, || {
+        let claims = cut_off.metrics().count("eds_claims_total");
+        when(claims > 0, claims)
+    });
+    proxy.set(Way::Stall);
+    let cut = Instant::now();
+    site.writes.set(Mode::Pass);
+    let expected = send(&load(1, 10_000));
+    site.wait_exact(&expected, TAKEN_OVER + Duration::from_secs(2));
+    eprintln!("the others were exact {:?} after the cut", cut.elapsed());
+    eventually("it says that it is not ready", SOON, || {
+        let answer = cut_off.get("/readyz").unwrap();
+        when(answer.status == 503, answer.body)
+    });
+
+    // What reaches nobody else waits for the way to be open: in a minute of its own it is counted, in one that the
+    // others have published it is late, and counted as that.
+    let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Truth::default());
+    for datagram in load(2, 3000).datagrams() {
+        own_minute.send(&datagram, &cut_off, &[]);
+    }
+    for user in 0..300 {
+        let at = SEED_MINUTE_NS + MINUTE_NS;
+        let line = format!("event_type=type1,product=product1 value=late{user} {at}");
+        too_late.receive(line.as_bytes());
+        own_minute.send_unrecorded(line.as_bytes(), &cut_off, &[]);
+    }
+    own_minute.wait_received(&cut_off);
+    site.wait_exact(&expected, Duration::ZERO);
+
+    proxy.set(Way::Open);
+    let healed = Instant::now();
+    let mut expected = expected;
+    expected.extend(own_minute.truth.points());
+    site.wait_exact(&expected, BACK);
+    eprintln!(
+        "its own events were exact {:?} after it was back",
+        healed.elapsed()
+    );
+    let all = [&others[0], &others[1], &cut_off];
+    eventually("what is late is counted", BACK, || {
+        let late = count(&all, "eds_events_late_total");
+        when(late >= 300, late)
+    });
+    for node in all {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let received = metrics.count("eds_events_received_total");
+        assert_eq!(received, metrics.count("eds_events_recorded_total"));
+    }
+    site.wait_exact(&expected, Duration::ZERO);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn answers_that_crawl_cost_nothing() {
+    let site = Site::start();
+    let proxy = TcpProxy::start(site.redis.address());
+    let url = proxy.url();
+    let keys = [
+        ("store.url", url.as_str()),
+        ("flush.grace", "4s"),
+        ("flush.max_hold", "10m"),
+        ("store.response_timeout", "1s"),
+        ("store.partitions", "8"),
+    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let ms = Duration::from_millis;
+    // The last one is too slow for any answer to be whole in time.
+    let ways = [
+        Way::Delay(ms(50)),
+        Way::Trickle(20, ms(1)),
+        Way::Trickle(1, ms(500)),
+    ];
+    for (minute, way) in (0..).zip(ways) {
+        proxy.set(way);
+        for datagram in load(minute, 10_000).datagrams() {
+            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+        }
+        sender.wait_received(&nodes[0]);
+        if minute == 2 {
+            eventually("it is noticed", SOON, || {
+                let up = count(&[&nodes[0], &nodes[1]], "eds_store_up");
+                when(up == 0, up)
+            });
+            proxy.set(Way::Open);
+        }
+        let sent = Instant::now();
+        site.wait_exact(&sender.truth.points(), BACK);
+        eprintln!("{way:?}: exact {:?} after", sent.elapsed());
+    }
+    proxy.set(Way::Open);
+    assert_all_recorded(&nodes);
+    // What was recorded before a connection was given up is recorded again, and may find its minute published.
+    let [late, replayed] = ["eds_events_late_total", "eds_events_replayed_total"]
+        .map(|name| count(&[&nodes[0], &nodes[1]], name));
+    assert!(late <= replayed, "{late} late, {replayed} replayed");
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}

@@ -1,0 +1,100 @@
+//! Redis at maxmemory: what is counted goes out, what is not recorded waits, and no minute is closed before it.
+
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::Mode;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+
+/// Enough for the pauses between attempts, and the grace twice.
+const BACK: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
+    let mut site = Site::start();
+    let keys = [
+        ("flush.grace", "2s"),
+        ("flush.max_hold", "10m"),
+        ("output.timeout", "1s"),
+    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let count = |name| {
+        nodes
+            .iter()
+            .map(|node: &Node| node.metrics().count(name))
+            .sum::<u64>()
+    };
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let load = |minute: i64| Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
+        events: 20_000,
+        series: 100,
+        users: 500,
+    };
+    let send = |sender: &mut Sender, datagrams: &[Vec<u8>]| {
+        for datagram in datagrams {
+            sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
+        }
+        sender.wait_received(&nodes[0]);
+    };
+
+    // A minute that is closed and cannot be sent, and one that still fills.
+    site.writes.set(Mode::Refuse);
+    send(&mut sender, &load(0).datagrams().collect::<Vec<_>>());
+    eventually("the first minute becomes counts", SOON, || {
+        let sets = site
+            .redis
+            .keys()
+            .iter()
+            .filter(|key| key.contains("_user:"))
+            .count();
+        when(sets == 0 && count("eds_series_counted_total") == 100, sets)
+    });
+    let first_minute = sender.truth.points();
+    let second: Vec<_> = load(1).datagrams().collect();
+    let (before, during) = second.split_at(second.len() / 3);
+    send(&mut sender, before);
+    eventually("a third is recorded", SOON, || {
+        let queued = count("eds_events_queued");
+        when(queued == 0, queued)
+    });
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let full = Instant::now();
+    send(&mut sender, during);
+    site.writes.set(Mode::Pass);
+    site.wait_exact(&first_minute, BACK);
+    // A node that comes now has nothing to record, and closes nothing either.
+    let _idle = site.start_node("idle", &keys);
+    eventually(
+        "more than the grace is over, and what follows trouble",
+        SOON,
+        || when(full.elapsed() > 5 * GRACE, "not yet"),
+    );
+    for node in &nodes {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let queued = metrics.count("eds_events_queued");
+        assert!(queued > 10_000, "{queued}");
+        assert!(metrics.count("eds_record_failures_total") > 0);
+        assert!(metrics.count("eds_partitions_behind") > 0);
+    }
+    site.wait_exact(&first_minute, Duration::ZERO);
+
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    let room = Instant::now();
+    site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!(
+        "full for {:?}; exact {:?} after there was room",
+        room - full,
+        room.elapsed()
+    );
+    crate::failover::assert_all_recorded(&nodes);
+    assert_eq!(count("eds_events_late_total"), 0);
+    assert_eq!(count("eds_partitions_behind"), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}

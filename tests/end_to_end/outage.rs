@@ -1,0 +1,148 @@
+//! Half an hour without Redis, without InfluxDB, without both, in fast minutes: the events' own time goes on.
+
+use std::time::{Duration, Instant};
+
+use crate::failover::assert_all_recorded;
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::Mode;
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+
+const MINUTES: i64 = 31;
+const EVENTS: usize = 62_000;
+/// For the pauses between attempts and the grace, and everything that waited.
+const BACK: Duration = Duration::from_secs(120);
+
+/// The half-hour that begins so many half-hours after the seed's minute.
+fn half_hour(number: i64) -> Load {
+    let minutes = number * MINUTES..(number + 1) * MINUTES;
+    Load {
+        seed: seed(),
+        minutes_ns: minutes.map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
+        events: EVENTS,
+        series: 40,
+        users: 500,
+    }
+}
+
+fn durable_redis() -> RedisServer {
+    RedisServer::start(&["--appendonly", "yes", "--appendfsync", "everysec"])
+}
+
+fn count(nodes: &[Node], name: &str) -> u64 {
+    nodes.iter().map(|node| node.metrics().count(name)).sum()
+}
+
+#[test]
+fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
+    let mut site = Site::with_redis(durable_redis());
+    let keys = [
+        ("flush.grace", "3s"),
+        ("flush.max_hold", "10m"),
+        ("output.timeout", "1s"),
+    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    for (number, (redis, influxdb)) in (0..).zip([(true, false), (false, true), (true, true)]) {
+        if redis {
+            site.redis.stop();
+        }
+        if influxdb {
+            site.writes.set(Mode::Refuse);
+        }
+        for datagram in half_hour(number).datagrams() {
+            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+        }
+        sender.wait_received(&nodes[0]);
+        if redis {
+            assert!(nodes[0].metrics().count("eds_events_queued") >= EVENTS as u64 * 9 / 10);
+        } else {
+            eventually("the sets become counts", BACK, || {
+                let sets = site
+                    .redis
+                    .keys()
+                    .iter()
+                    .filter(|key| key.contains("_user:"))
+                    .count();
+                let queued = count(&nodes, "eds_events_queued");
+                when(
+                    sets + usize::try_from(queued).unwrap() == 0,
+                    format!("{sets} sets"),
+                )
+            });
+        }
+        if redis {
+            site.redis.restart();
+        }
+        site.writes.set(Mode::Pass);
+        let back = Instant::now();
+        site.wait_exact(&sender.truth.points(), BACK);
+        eprintln!(
+            "without Redis: {redis}, without InfluxDB: {influxdb}; exact {:?} after",
+            back.elapsed()
+        );
+    }
+    assert_all_recorded(&nodes);
+    assert_eq!(count(&nodes, "eds_events_dropped_total"), 0);
+    // What was recorded just before Redis went away is recorded again, and may find its minute published.
+    let [late, replayed] =
+        ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
+    assert!(late <= replayed, "{late} late, {replayed} replayed");
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+/// With room for a part of it only, the rest is dropped and counted, and what was kept is published to the event.
+#[test]
+fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
+    const QUEUE: u64 = 20_000;
+    let mut site = Site::with_redis(durable_redis());
+    let keys = [("flush.grace", "2s"), ("input.queue_events", "20000")];
+    let nodes = [site.start_node("one", &keys)];
+    site.redis.stop();
+    let mut sender = Sender::paced_by(&nodes[0]);
+    // No event is there twice, so that what was published can be held against the ledger.
+    for number in 0..EVENTS {
+        let minute = i64::try_from(number).unwrap() % MINUTES;
+        let at = SEED_MINUTE_NS + minute * MINUTE_NS + i64::try_from(number).unwrap();
+        let line = format!(
+            "event_type=type{},product=b value=user{number} {at}",
+            number % 40
+        );
+        sender.send(line.as_bytes(), &nodes[0], &[]);
+    }
+    sender.wait_received(&nodes[0]);
+    let metrics = nodes[0].metrics();
+    let (queued, dropped) = (
+        metrics.count("eds_events_queued"),
+        metrics.count_of("eds_events_dropped_total", &[("reason", "queue_full")]),
+    );
+    assert_eq!(queued + dropped, EVENTS as u64);
+    assert!((QUEUE * 9 / 10..=QUEUE).contains(&queued), "{queued}");
+    site.redis.restart();
+    eventually("what was kept is published", BACK, || {
+        let points = site.points();
+        for measurement in ["unique_user_event", "cumulative_user_event"] {
+            let of = points
+                .iter()
+                .filter(|(point, _)| point.measurement == measurement);
+            let published: u64 = of.map(|(_, count)| count).sum();
+            if published != queued {
+                return Err(format!("{published} of {queued} {measurement}"));
+            }
+        }
+        Ok(())
+    });
+    eprintln!("{dropped} of {EVENTS} dropped and counted");
+    site.wait_redis_clean();
+    let metrics = nodes[0].metrics();
+    metrics.assert_ledger_adds_up();
+    assert_eq!(metrics.count("eds_events_recorded_total"), queued);
+    assert_eq!(metrics.count("eds_events_late_total"), 0);
+    eventually("its queue is empty", SOON, || {
+        let queued = nodes[0].metrics().count("eds_events_queued");
+        when(queued == 0, queued)
+    });
+}

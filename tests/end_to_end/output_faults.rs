@@ -1,0 +1,230 @@
+//! A database that takes writes and loses the answers, storms with refusals, asks for peace, or refuses one minute:
+//! every point gets its value, one value, and nobody hammers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::quarantine::answer;
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::{Mode, Received};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::read_back;
+use crate::support::truth::Point;
+
+/// Enough for the longest pause between two probes, and a take-over.
+const BACK: Duration = Duration::from_secs(60);
+
+const KEYS: [(&str, &str); 3] = [
+    ("flush.grace", "1s"),
+    ("output.timeout", "1s"),
+    ("store.partitions", "8"),
+];
+
+fn load(minute: i64, events: usize) -> Load {
+    Load {
+        seed: seed(),
+        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
+        events,
+        series: 100,
+        users: 500,
+    }
+}
+
+fn send(sender: &mut Sender, nodes: &[Node; 2], load: &Load) {
+    for datagram in load.datagrams() {
+        sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+    }
+    sender.wait_received(&nodes[0]);
+}
+
+fn late(nodes: &[Node; 2]) -> u64 {
+    let late = |node: &Node| node.metrics().count("eds_events_late_total");
+    nodes.iter().map(late).sum()
+}
+
+/// How often the database took each point.
+fn taken(writes: &[Received]) -> BTreeMap<Point, usize> {
+    let mut taken = BTreeMap::new();
+    for write in writes.iter().filter(|write| write.taken) {
+        for (point, _) in read_back::written(&write.body) {
+            *taken.entry(point).or_default() += 1;
+        }
+    }
+    taken
+}
+
+#[test]
+fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
+    let mut site = Site::start();
+    let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    for (minute, mode) in (0..).zip([
+        Mode::TakeAndCut,
+        Mode::TakeAndHang,
+        Mode::TakeAndAnswer(500),
+    ]) {
+        let before = site.writes.writes().len();
+        site.writes.set(mode);
+        send(&mut sender, &nodes, &load(minute, 15_000));
+        eventually("the database takes the same again and again", BACK, || {
+            let taken = taken(&site.writes.writes()[before..]);
+            let most = taken.values().max().copied().unwrap_or_default();
+            when(most >= 3, format!("{mode:?}: {most} times"))
+        });
+        assert!(
+            site.writes.writes()[before..]
+                .iter()
+                .all(|write| !write.confirmed)
+        );
+        let back = Instant::now();
+        site.writes.set(Mode::Pass);
+        site.wait_exact(&sender.truth.points(), BACK);
+        eprintln!("{mode:?}: exact {:?} after it was over", back.elapsed());
+        eventually("all is confirmed", BACK, || {
+            let claimed = nodes[0].metrics().count("eds_minutes_claimed");
+            when(claimed == 0, claimed)
+        });
+    }
+    assert_eq!(late(&nodes), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
+    const STORM: Duration = Duration::from_secs(20);
+    let mut site = Site::start();
+    let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    site.writes.set(Mode::Storm(seed()));
+    let began = Instant::now();
+    let mut minutes = 0;
+    while began.elapsed() < STORM {
+        send(&mut sender, &nodes, &load(minutes, 5_000));
+        // A minute is not sent again once it may be closed, so they are as many as there is time for.
+        eventually("the minute is closed", SOON, || {
+            let sets = site
+                .redis
+                .keys()
+                .iter()
+                .filter(|key| key.contains("_user:"))
+                .count();
+            when(sets == 0, sets)
+        });
+        minutes += 1;
+    }
+    let writes = site.writes.writes();
+    let lost = writes
+        .iter()
+        .filter(|write| write.taken && !write.confirmed)
+        .count();
+    let refused = writes.iter().filter(|write| !write.taken).count();
+    assert!(
+        lost > 0 && refused > 0,
+        "{lost} answers lost, {refused} refused"
+    );
+    let over = Instant::now();
+    site.writes.set(Mode::Pass);
+    site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!(
+        "{minutes} minutes, {refused} writes refused, {lost} answers lost; exact {:?} after the storm",
+        over.elapsed()
+    );
+    assert_eq!(late(&nodes), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_database_that_asks_for_peace_gets_it() {
+    const ASKED_SECS: u32 = 5;
+    let asked = Duration::from_secs(ASKED_SECS.into());
+    let mut site = Site::start();
+    let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    for (minute, status) in [(0, 429), (1, 503)] {
+        let before = site.writes.writes().len();
+        site.writes.set(Mode::AnswerLater(status, ASKED_SECS));
+        send(&mut sender, &nodes, &load(minute, 10_000));
+        eventually("it is tried again", BACK, || {
+            let tried = site.writes.writes().len() - before;
+            when(tried >= 5, tried)
+        });
+        let over = Instant::now();
+        site.writes.set(Mode::Pass);
+        // Of three writes in a row two are by the same node. Without the header it would wait a second or two.
+        let tried = &site.writes.writes()[before..];
+        for three in tried.windows(3).filter(|three| !three[2].confirmed) {
+            let gap = three[2].at - three[0].at;
+            assert!(
+                gap >= asked,
+                "{status}: two writes of a node within {gap:?}"
+            );
+        }
+        site.wait_exact(&sender.truth.points(), BACK);
+        eprintln!("{status}: exact {:?} after it was over", over.elapsed());
+    }
+    assert_eq!(late(&nodes), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+/// Somebody wrote words where numbers go, in the same week: the database takes none of our numbers beside them.
+#[test]
+fn a_minute_that_the_database_refuses_by_its_type_is_set_aside_and_all_others_are_written() {
+    const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;
+    let site = Site::start();
+    let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let words = SEED_MINUTE_NS + WEEK_NS + MINUTE_NS;
+    site.write(&format!(
+        "unique_user_event,event_type=words value=\"many\" {words}"
+    ));
+
+    let mut poisoned = load(0, 1000);
+    poisoned.series = 5;
+    let mut good = poisoned.clone();
+    good.minutes_ns = (0..3)
+        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
+        .collect();
+    poisoned.minutes_ns = vec![SEED_MINUTE_NS + WEEK_NS];
+    send(&mut sender, &nodes, &good);
+    send(&mut sender, &nodes, &poisoned);
+    eventually("the poison is set aside", SOON, || {
+        let set_aside = nodes[1].metrics().count("eds_counts_set_aside");
+        when(set_aside == 5, set_aside)
+    });
+    let mut expected = sender.truth.points();
+    expected.retain(|point, _| {
+        point.minute_start_ns < SEED_MINUTE_NS + WEEK_NS || point.measurement != "unique_user_event"
+    });
+    eventually("all others are written", SOON, || {
+        let mut found = site.points();
+        found.retain(|point, _| point.minute_start_ns != words);
+        crate::support::truth::compare(&expected, &found)
+    });
+    let table = answer(&nodes[0], &["list"]);
+    assert_eq!(table.lines().count(), 6, "{table}");
+    assert!(table.contains("field type conflict"), "{table}");
+
+    // The type stays as long as the week's shard does: it has to go, and be filled again.
+    let shards: Value = serde_json::from_str(&site.command("SHOW SHARDS")).unwrap();
+    let shards = shards["results"][0]["series"][0]["values"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let of_the_week = shards
+        .iter()
+        .find(|shard| shard[4] == "2016-12-05T00:00:00Z");
+    site.command(&format!("DROP SHARD {}", of_the_week.unwrap()[0]));
+    answer(&nodes[1], &["retry", "--all"]);
+    site.wait_exact(&sender.truth.points(), SOON);
+    assert_eq!(answer(&nodes[0], &["list"]), "");
+    assert_eq!(late(&nodes), 0);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}

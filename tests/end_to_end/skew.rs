@@ -1,0 +1,154 @@
+//! Clocks of nodes that are five minutes off: they judge what is too old or too far ahead, and nothing else.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{MINUTE_NS, seed};
+use crate::support::node::Node;
+use crate::support::read_back;
+use crate::support::truth::Truth;
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// A node of this site whose clock is so many seconds off.
+fn skewed(site: &Site, name: &str, seconds: &str) -> Node {
+    let keys = [
+        ("input.max_age", "1h"),
+        ("input.max_future", "1m"),
+        ("flush.max_hold", "10m"),
+    ];
+    let mut node = site.node(name, &keys);
+    if !seconds.is_empty() {
+        node.skew(seconds);
+    }
+    node.launch();
+    node.wait_ready();
+    node
+}
+
+fn now_ns() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_nanos()).unwrap()
+}
+
+/// Events at this distance from now, one a millisecond: their lines.
+fn lines(from_now_seconds: i64, events: i64) -> Vec<String> {
+    let at = now_ns() + from_now_seconds * SECOND_NS;
+    let line = |number: i64| {
+        format!(
+            "event_type=type{},product=b value=user{} {}",
+            number % 20,
+            number % 300,
+            at - number * 1_000_000
+        )
+    };
+    (0..events).map(line).collect()
+}
+
+fn rejected(node: &Node) -> [u64; 2] {
+    let metrics = node.metrics();
+    ["too_old", "too_far_ahead"]
+        .map(|reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]))
+}
+
+#[test]
+fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
+    const EVENTS: i64 = 1000;
+    let site = Site::start();
+    let nodes = [
+        skewed(&site, "right", ""),
+        skewed(&site, "fast", "+300"),
+        skewed(&site, "slow", "-300"),
+    ];
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut truth, mut random) = (Truth::default(), SmallRng::seed_from_u64(seed()));
+    let mut so_far = [0; 3];
+    let mut send = |line: &str, to: &[usize], counts: bool| {
+        if counts {
+            truth.receive(line.as_bytes());
+        }
+        for &to in to {
+            so_far[to] += 1;
+            socket.send_to(line.as_bytes(), nodes[to].udp()).unwrap();
+            if so_far[to] % 64 == 0 {
+                eventually("it receives", SOON, || {
+                    let received = nodes[to].metrics().count("eds_events_received_total");
+                    when(received == so_far[to], received)
+                });
+            }
+        }
+    };
+
+    // What all three take reaches one of them, or more.
+    for line in lines(-15 * 60, 5 * EVENTS) {
+        let to: Vec<_> = (0..3).filter(|_| random.random_bool(0.4)).collect();
+        send(&line, &to, !to.is_empty());
+    }
+    // (now + seconds, whether each takes it): the fast one thinks that it is older, the slow one that it is ahead.
+    let judged = [
+        (-57 * 60, [true, false, true]),
+        (-63 * 60, [false, false, true]),
+        (-2, [true, true, false]),
+        (3 * 60, [false, true, false]),
+        (7 * 60, [false, false, false]),
+    ];
+    // The minute of three minutes ahead is too far to wait for its end: what comes of it stays in Redis.
+    for (from_now, takes) in judged {
+        for line in lines(from_now, EVENTS) {
+            send(&line, &[0, 1, 2], takes.contains(&true) && from_now < 60);
+        }
+    }
+    let events = u64::try_from(EVENTS).unwrap();
+    for (node, (old, ahead)) in nodes.iter().zip([(1, 2), (2, 1), (0, 3)]) {
+        eventually("the ages are judged by the node's own clock", SOON, || {
+            when(
+                rejected(node) == [old * events, ahead * events],
+                format!("{:?}", rejected(node)),
+            )
+        });
+    }
+    assert_all_recorded_but_rejected(&nodes);
+
+    let expected = truth.points();
+    let is_ahead = |minute_start_ns: i64| minute_start_ns > now_ns() + 70 * SECOND_NS;
+    eventually(
+        "InfluxDB holds the exact counts",
+        Duration::from_secs(100),
+        || {
+            let mut found = site.points();
+            found.retain(|point, _| !is_ahead(point.minute_start_ns));
+            crate::support::truth::compare(&expected, &found)
+        },
+    );
+    // The fast node would have closed the last minute five minutes before it was over.
+    let (now, now_ns) = (Instant::now(), now_ns());
+    for write in site.writes.writes() {
+        for point in read_back::written(&write.body).keys() {
+            let over_ns = point.minute_start_ns + MINUTE_NS;
+            let written_ns = now_ns - i64::try_from((now - write.at).as_nanos()).unwrap();
+            assert!(
+                written_ns >= over_ns,
+                "{point:?} was written before it was over"
+            );
+        }
+    }
+    for node in &nodes {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
+    site.assert_one_value_a_point();
+}
+
+fn assert_all_recorded_but_rejected(nodes: &[Node; 3]) {
+    for node in nodes {
+        eventually("everything that is not rejected is recorded", SOON, || {
+            let metrics = node.metrics();
+            metrics.assert_ledger_adds_up();
+            let queued = metrics.count("eds_events_queued");
+            when(queued == 0, queued)
+        });
+    }
+}

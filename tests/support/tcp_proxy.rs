@@ -1,0 +1,162 @@
+//! A TCP proxy that knows nothing of what passes: it can cut, stand still, be slow, pass answers in crumbs, and lead
+//! to another server. [`super::redis_proxy`] is the one that sees single commands.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// How bytes pass. A change is felt at once, by connections that are open, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As fast as they come.
+    Open,
+    /// Connections end, and new ones end at once.
+    Cut,
+    /// Connections stay open and can be made, but no byte passes until this is over. Then all do that were on the
+    /// way, however long ago.
+    Stall,
+    /// Whatever is read passes this much later.
+    Delay(Duration),
+    /// Answers pass so many bytes at a time, with this pause between them.
+    Trickle(usize, Duration),
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The way, the server, and how often connections were cut so far.
+    state: Mutex<(Way, SocketAddr, u64)>,
+    changed: Condvar,
+}
+
+/// See the module. Its threads end with their connections.
+#[derive(Debug)]
+pub(crate) struct TcpProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl TcpProxy {
+    /// A proxy to this server, on a port of its own.
+    pub(crate) fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
+        let shared = Arc::new(Shared {
+            state: Mutex::new((Way::Open, server, 0)),
+            changed: Condvar::new(),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let shared = Arc::clone(&accepting);
+                thread::spawn(move || shared.carry(&client));
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    pub(crate) fn set(&self, way: Way) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.0 = way;
+        state.2 += u64::from(way == Way::Cut);
+        self.shared.changed.notify_all();
+    }
+
+    /// Leads to another server from now on; connections to the old one end.
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.1 = server;
+        state.2 += 1;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn carry(self: &Arc<Self>, client: &TcpStream) {
+        // A server that cannot be reached looks like one that hangs up.
+        let Some((way, address, cuts)) = self.passable(None) else {
+            return;
+        };
+        if way == Way::Cut {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(address) else {
+            return;
+        };
+        for stream in [client, &server] {
+            stream.set_nodelay(true).expect("TCP_NODELAY can be set");
+        }
+        let clone = |stream: &TcpStream| stream.try_clone().expect("a socket can be shared");
+        let (shared, from, to) = (Arc::clone(self), clone(client), clone(&server));
+        let asking = thread::spawn(move || shared.pass(from, to, cuts, false));
+        let (shared, from, to) = (Arc::clone(self), clone(&server), clone(client));
+        let answering = thread::spawn(move || shared.pass(from, to, cuts, true));
+        // Whoever reads learns of a cut only by this.
+        let mut state = self.state.lock().unwrap();
+        while state.2 == cuts && !(asking.is_finished() && answering.is_finished()) {
+            let wait = Duration::from_millis(50);
+            state = self.changed.wait_timeout(state, wait).unwrap().0;
+        }
+        drop(state);
+        for stream in [client, &server] {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream, cuts: u64, answers: bool) {
+        let mut chunk = vec![0; 1 << 16];
+        'connection: while let Ok(n @ 1..) = from.read(&mut chunk) {
+            let mut rest = &chunk[..n];
+            let mut delayed = false;
+            while !rest.is_empty() {
+                let Some((way, _, _)) = self.passable(Some(cuts)) else {
+                    break 'connection;
+                };
+                let mut bytes = rest.len();
+                match way {
+                    Way::Delay(delay) if !delayed => {
+                        delayed = true;
+                        thread::sleep(delay);
+                        continue;
+                    }
+                    Way::Trickle(most, pause) if answers => {
+                        bytes = bytes.min(most);
+                        thread::sleep(pause);
+                    }
+                    _ => {}
+                }
+                if to.write_all(&rest[..bytes]).is_err() {
+                    break 'connection;
+                }
+                rest = &rest[bytes..];
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    }
+
+    /// Waits while everything stands still. `None` when the connection, made after so many cuts, was cut.
+    fn passable(&self, made_after: Option<u64>) -> Option<(Way, SocketAddr, u64)> {
+        let mut state = self.state.lock().unwrap();
+        loop {
+            if made_after.is_some_and(|cuts| cuts != state.2) {
+                return None;
+            }
+            if state.0 != Way::Stall {
+                return Some(*state);
+            }
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
