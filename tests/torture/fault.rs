@@ -1,0 +1,132 @@
+//! What can happen, to whom, and for how long: drawn from a seed.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+use crate::support::http_proxy::Mode;
+use crate::support::tcp_proxy::Way;
+
+/// What befalls one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeFault {
+    /// SIGKILL; started again when it is over.
+    Killed,
+    /// SIGTERM; started again when it is over.
+    Ended,
+    /// SIGSTOP; SIGCONT when it is over.
+    Asleep,
+    /// Its way to Redis.
+    Redis(Way),
+}
+
+/// What befalls Redis, for all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RedisFault {
+    /// SIGSTOP; SIGCONT when it is over.
+    Asleep,
+    /// SIGTERM; started again with its append-only file when it is over.
+    Ended,
+    /// SIGKILL; started again with its append-only file when it is over.
+    Killed,
+    /// SIGKILL; its replica takes its place when it is over.
+    Replaced,
+    /// `maxmemory` is below what is used.
+    Full,
+    /// The way of every node to it.
+    Ways(Way),
+}
+
+/// One thing that happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Node(usize, NodeFault),
+    Redis(RedisFault),
+    Output(Mode),
+}
+
+/// A fault with its begin and end within a phase.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Planned {
+    pub(crate) fault: Fault,
+    pub(crate) from: Duration,
+    pub(crate) to: Duration,
+}
+
+/// The shortest and the longest that a fault lasts, in ms: from a blink to well beyond the lease.
+const LASTS_MS: std::ops::Range<u64> = 300..14_000;
+/// How late in a phase a fault may begin, in ms.
+const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
+
+/// What a phase brings: one to four faults, each to another victim. Nothing befalls the anchor alone.
+pub(crate) fn plan(random: &mut SmallRng, nodes: usize, anchor: usize) -> Vec<Planned> {
+    let mut planned = Vec::new();
+    while planned.is_empty() {
+        for node in (0..nodes).filter(|node| *node != anchor) {
+            if random.random_bool(0.6) {
+                planned.push(Fault::Node(node, node_fault(random)));
+            }
+        }
+        if random.random_bool(0.6) {
+            planned.push(Fault::Redis(redis_fault(random)));
+        }
+        if random.random_bool(0.6) {
+            planned.push(Fault::Output(output_fault(random)));
+        }
+    }
+    let mut timed = |fault| {
+        let from = Duration::from_millis(random.random_range(BEGINS_MS));
+        let lasts = Duration::from_millis(random.random_range(LASTS_MS));
+        Planned {
+            fault,
+            from,
+            to: from + lasts,
+        }
+    };
+    planned.into_iter().map(&mut timed).collect()
+}
+
+fn way(random: &mut SmallRng) -> Way {
+    let ms = Duration::from_millis;
+    match random.random_range(0..5) {
+        0 => Way::Cut,
+        1 | 2 => Way::Stall,
+        3 => Way::Delay(ms(random.random_range(10..400))),
+        _ => Way::Trickle(random.random_range(1..64), ms(random.random_range(1..20))),
+    }
+}
+
+fn node_fault(random: &mut SmallRng) -> NodeFault {
+    match random.random_range(0..8) {
+        0..3 => NodeFault::Killed,
+        3 => NodeFault::Ended,
+        4 | 5 => NodeFault::Asleep,
+        _ => NodeFault::Redis(way(random)),
+    }
+}
+
+fn redis_fault(random: &mut SmallRng) -> RedisFault {
+    match random.random_range(0..8) {
+        0 => RedisFault::Asleep,
+        1 => RedisFault::Ended,
+        2 => RedisFault::Killed,
+        3 | 4 => RedisFault::Replaced,
+        5 => RedisFault::Full,
+        _ => RedisFault::Ways(way(random)),
+    }
+}
+
+fn output_fault(random: &mut SmallRng) -> Mode {
+    match random.random_range(0..9) {
+        0 => Mode::Refuse,
+        1 => Mode::Hang,
+        2 => Mode::Answer(503),
+        3 => Mode::AnswerLater(429, 2),
+        4 => Mode::TakeAndCut,
+        5 => Mode::TakeAndHang,
+        6 => Mode::TakeAndAnswer(503),
+        7 => Mode::Trickle,
+        _ => Mode::Storm(random.random()),
+    }
+}

@@ -1,0 +1,73 @@
+//! Torture: real nodes, a real Redis with a replica, a real InfluxDB, and one fault after another, drawn from a seed.
+//! What is published in the end must be exact. `scripts/torture --minutes N --seed S` is the long way to run it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[path = "../end_to_end/site.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+mod site;
+
+mod fault;
+mod phase;
+mod verdict;
+mod world;
+
+use std::process::Command;
+use std::time::Duration;
+
+use phase::torture;
+
+/// The quick half: what every run of the tests can afford.
+const SHORT: Duration = Duration::from_secs(35);
+
+#[test]
+fn a_short_torture_is_exact() {
+    let seed = support::load::seed();
+    torture(
+        SHORT,
+        seed,
+        &format!("EDS_TEST_SEED={seed} cargo test --test torture"),
+    );
+}
+
+#[test]
+fn the_script_tells_misuse_from_failure() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/torture");
+    for misuse in [
+        &[][..],
+        &["--minutes"],
+        &["--minutes", "0"],
+        &["--minutes", "-1"],
+        &["--minutes", "1.5"],
+        &["--minutes", "1", "--seed", "x"],
+        &["--minutes", "1", "--seed", "18446744073709551616"],
+        &["--hours", "1"],
+    ] {
+        let output = Command::new(script).args(misuse).output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{misuse:?}: {words}");
+        assert!(words.contains("usage:"), "{misuse:?}: {words}");
+    }
+}
+
+/// The long half. `TORTURE_MINUTES` and `TORTURE_SEED` come from `scripts/torture`.
+#[test]
+#[ignore = "as long as one likes: scripts/torture --minutes N"]
+fn a_long_torture_is_exact() {
+    let variable = |name| {
+        let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is set"));
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a whole number"))
+    };
+    let (minutes, seed): (u64, u64) = (variable("TORTURE_MINUTES"), variable("TORTURE_SEED"));
+    let again = format!("scripts/torture --minutes {minutes} --seed {seed}");
+    torture(Duration::from_secs(60 * minutes), seed, &again);
+}
