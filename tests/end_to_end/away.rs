@@ -1,6 +1,6 @@
 //! InfluxDB may be away: Redis does not fill up, nothing is lost, and nobody hammers at it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
@@ -80,7 +80,9 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     );
 
     site.writes.set(Mode::Pass);
+    let back = Instant::now();
     site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!("exact {:?} after it was back", back.elapsed());
     site.wait_redis_clean();
     site.assert_one_value_a_point();
     assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);

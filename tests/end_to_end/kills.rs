@@ -170,9 +170,11 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
         sender.send(&datagram, &sleeping, &[]);
     }
     sleeps.recv_timeout(SOON).unwrap();
+    let slept = Instant::now();
     let living = site.start_node("living", &keys);
     let expected = sender.truth.points();
     site.wait_exact(&expected, LEASE + TAKE_OVER);
+    eprintln!("exact {:?} after it fell asleep", slept.elapsed());
 
     sleeping.signal("CONT");
     eventually("it learns that its claim is lost", SOON, || {
@@ -180,6 +182,9 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
         when(lost > 0, lost)
     });
     site.wait_exact(&expected, Duration::ZERO);
+    for node in [&sleeping, &living] {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
     assert!(living.metrics().count("eds_claims_taken_over_total") > 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();

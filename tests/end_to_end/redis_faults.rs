@@ -110,7 +110,9 @@ fn a_restart_of_redis_costs_nothing() {
         sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
     }
     sender.wait_received(&nodes[0]);
+    let sent = Instant::now();
     site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!("exact {:?} after the last event", sent.elapsed());
     assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
@@ -150,10 +152,12 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
         when(stopped.elapsed() > OUTAGE, "not yet")
     });
     site.redis.restart();
+    let back = Instant::now();
     eventually("the second half is recorded", BACK, || {
         when(recorded() == 3000, recorded())
     });
     site.wait_exact(&truth.points(), BACK);
+    eprintln!("exact {:?} after it was back", back.elapsed());
     for node in &nodes {
         assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     }
@@ -182,9 +186,11 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
         when(answer.status == 503, answer.body)
     });
     proxy.mute(false);
+    let back = Instant::now();
     node.wait_ready();
     sender.wait_received(&node);
     site.wait_exact(&sender.truth.points(), BACK);
+    eprintln!("exact {:?} after it spoke again", back.elapsed());
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
