@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use event_data_service::event::{Batch, Partition, Window};
 use event_data_service::ingest::{
-    Budget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+    Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
 use event_data_service::surroundings::Surroundings;
@@ -186,7 +186,10 @@ async fn recorders_way(
         let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
         let settings = RecorderSettings {
             window: Window::new(Duration::MAX, Duration::MAX),
-            series_max: 100_000,
+            caps: CapSettings {
+                series_max: 100_000,
+                users_max: 10_000_000,
+            },
         };
         let recorder = Recorder::new(
             partition,

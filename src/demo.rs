@@ -18,7 +18,7 @@ use crate::daemon::{Service, ServiceSettings};
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
-use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::ingest::{CapSettings, ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError, Written};
 use crate::store::memory::{MemoryStore, OpenSets, system_clock};
@@ -194,7 +194,10 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         },
         recorder: RecorderSettings {
             window,
-            series_max: 1000,
+            caps: CapSettings {
+                series_max: 1000,
+                users_max: 0,
+            },
         },
         users_remembered_max: 1000,
         replay_window: Duration::ZERO,

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
-use event_data_service::ingest::{Budget, Recorder, RecorderSettings, ReplayWindow};
+use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
-    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
+    Store, StoreError, UnsentPage,
 };
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
@@ -64,9 +65,28 @@ impl Store for Replaced {
         self.generation.load(Ordering::SeqCst)
     }
 
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        self.current().admit(partition, request).await
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        self.current().users(partition, minute, series, users).await
+    }
+
     async fn record(
         &self,
         partition: Partition,
+        _: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
@@ -75,7 +95,7 @@ impl Store for Replaced {
             self.generation.fetch_add(1, Ordering::SeqCst);
             *self.store.lock().unwrap() = empty();
         }
-        self.current().record(partition, recordings).await
+        self.current().record(partition, 0, recordings).await
     }
 
     async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
@@ -139,7 +159,10 @@ async fn events_in_the_new_store(
     let hour = Duration::from_secs(3600);
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
-        series_max: 10,
+        caps: CapSettings {
+            series_max: 10,
+            users_max: 0,
+        },
     };
     let (batches, queue) = mpsc::channel(offsets.len());
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();

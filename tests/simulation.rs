@@ -159,6 +159,8 @@ mutants! {
     minutes_without_their_date_are_caught: NoDate within 50, "has something to do, and no claim" | "the sets of" | "is not from an event";
     a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock within 50, "before its end" | "although";
     a_minute_closed_too_soon_is_caught: TooSoon within 50, "before its end";
+    nodes_that_admit_by_themselves_are_caught: OwnAdmissions within 50, "although it was" | "has more series";
+    overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";
 }
 
 /// Words of the trace, for what a schedule must reach now and then. A fault that never happens proves nothing.
@@ -185,6 +187,10 @@ const REACHED: &[(&str, &str)] = &[
     ("the first minute of the fourth", "Minute(24680160)"),
     ("the same minute of the day before", "Minute(24678720)"),
     ("an event that a node refuses", " refuses Delivery"),
+    ("a series that is admitted", "Admitted {"),
+    ("a series that is refused", "Refused"),
+    ("an event under an overflow series", "Some(\"eds_overflow="),
+    ("a question for the users of a series", "Users("),
 ];
 
 #[test]

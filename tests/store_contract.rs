@@ -23,6 +23,7 @@ mod support {
 
 #[path = "store_contract"]
 mod contract {
+    pub(crate) mod admission;
     pub(crate) mod claiming;
     pub(crate) mod compacting;
     pub(crate) mod done;
@@ -69,6 +70,16 @@ macro_rules! suite {
 }
 
 suite! {
+    admission:
+        the_first_series_are_admitted_and_the_others_refused_for_good
+        nodes_that_ask_at_the_same_time_agree
+        an_admission_outlives_the_counting_of_the_minute
+        a_refusal_outlives_the_minute_and_nothing_more_is_left
+        an_admission_that_nobody_uses_ends_by_itself
+        each_minute_has_places_of_its_own
+        gathered_events_of_different_series_stay_apart
+        counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again
+        the_users_of_a_series_are_told;
     recording:
         the_same_batch_again_changes_nothing
         counts_are_those_of_a_naive_model

@@ -4,6 +4,9 @@ use super::kind;
 use super::reader::Reader;
 use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
 
+/// The tag key of the overflow series.
+const RESERVED_TAG: &str = "eds_overflow";
+
 pub(super) fn input(reader: &mut Reader<'_>) -> Input {
     let precisions = [
         ("ns", Precision::Nanoseconds),
@@ -34,9 +37,17 @@ pub(super) fn input(reader: &mut Reader<'_>) -> Input {
         max_tag: length(reader, "input.max_tag"),
         max_user: length(reader, "input.max_user"),
         max_series_per_minute: reader.count("input.max_series_per_minute"),
+        max_users_per_series: reader.read("input.max_users_per_series", kind::integer),
+        max_rate_per_source: u32::try_from(reader.read("input.max_rate_per_source", kind::integer))
+            .unwrap_or(u32::MAX),
         remember_users: reader.count("input.remember_users"),
         drain_timeout: reader.read("input.drain_timeout", kind::duration),
     };
+    reader.together(
+        &["input.measurement_tag"],
+        input.measurement_tag.as_deref() != Some(RESERVED_TAG),
+        "is reserved for what is beyond input.max_series_per_minute; choose another tag key",
+    );
     let lengths = [
         (
             "input.max_line",

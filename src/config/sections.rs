@@ -41,8 +41,12 @@ pub struct Input {
     pub max_tag: usize,
     /// Longest user, in bytes. No longer than a line.
     pub max_user: usize,
-    /// Most series in one partition and minute, counted in this node. At least 1.
+    /// Most series in one partition and minute, of all nodes. At least 1.
     pub max_series_per_minute: usize,
+    /// Most users of a series in one minute; 0: no limit.
+    pub max_users_per_series: u64,
+    /// Most lines a second of one source address; 0: no limit.
+    pub max_rate_per_source: u32,
     /// Users that this node remembers as recorded; 0: none.
     pub remember_users: usize,
     /// At shutdown, the longest to record what is queued.

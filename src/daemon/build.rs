@@ -14,7 +14,7 @@ use crate::coordination::{self, Arbiter};
 use crate::event::{LineLimits, LineRules, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
-use crate::ingest::{ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::ingest::{CapSettings, ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
 use crate::output::Output;
 use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
@@ -250,7 +250,10 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
         },
         recorder: RecorderSettings {
             window,
-            series_max: input.max_series_per_minute,
+            caps: CapSettings {
+                series_max: input.max_series_per_minute,
+                users_max: input.max_users_per_series,
+            },
         },
         users_remembered_max: input.remember_users,
         replay_window: config.store.replay_window,

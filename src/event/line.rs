@@ -14,11 +14,11 @@
 
 use std::ops::Range;
 
-use super::Rejection;
 use super::scan::{
     NAME_ENDS, User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted,
     scan_until, skip_spaces, without_outer_spaces,
 };
+use super::{OVERFLOW_TAG, Rejection};
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,6 +229,9 @@ impl Parser {
     fn scan_tag(&mut self, line: &[u8], start: usize, equals: usize) -> Result<usize, Rejection> {
         if equals == start {
             return Err(Rejection::TagKeyEmpty);
+        }
+        if line[start..equals] == *OVERFLOW_TAG.as_bytes() {
+            return Err(Rejection::TagReserved);
         }
         let value = equals + 1;
         let end = scan_until(line, value, &NAME_ENDS)?;

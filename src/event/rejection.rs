@@ -44,6 +44,8 @@ rejections! {
     TagKeyEmpty => "tag_key_empty", "a tag key is empty";
     /// The same tag key twice.
     TagKeyRepeated => "tag_key_repeated", "a tag key is there twice";
+    /// The tag key of the overflow series, which only the service itself may use.
+    TagReserved => "tag_reserved", "the tag key eds_overflow is reserved";
     /// A tag key or value longer than `input.max_tag`.
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
     /// A tag that ends in a backslash, which line protocol cannot represent.
@@ -71,8 +73,10 @@ rejections! {
     TooOld => "too_old", "the event is older than input.max_age";
     /// Further ahead of the clock than `input.max_future`.
     TooFarAhead => "too_far_ahead", "the event is further ahead of the clock than input.max_future";
-    /// A series beyond `input.max_series_per_minute` of its partition and minute.
-    TooManySeries => "too_many_series", "the partition has input.max_series_per_minute series in this minute";
+    /// A user beyond `input.max_users_per_series` of its series and minute.
+    TooManyUsers => "too_many_users", "the series has input.max_users_per_series users in this minute";
+    /// A line beyond `input.max_rate_per_source` of the address that it comes from.
+    RateLimited => "rate_limited", "the source address sends more than input.max_rate_per_source lines a second";
 }
 
 #[cfg(test)]

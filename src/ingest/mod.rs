@@ -6,15 +6,15 @@
 //! full the open batch grows instead, which makes the next transaction cheaper per event. What all batches
 //! hold together is bounded, and what comes beyond it is dropped and counted.
 
+mod caps;
 mod delivery;
 mod inherited;
 mod listener;
-mod part;
+mod parts;
 mod receive;
 mod recorder;
 mod remembered;
 mod replay;
-mod series_count;
 mod sieve;
 mod socket;
 mod unspooler;
@@ -22,6 +22,7 @@ mod unspooler;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+pub use caps::CapSettings;
 pub use delivery::Delivery;
 pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at};
 pub use listener::{Listener, ListenerSettings};

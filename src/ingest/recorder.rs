@@ -7,20 +7,22 @@
 //! it is behind, which keeps minutes open. It stops when all listeners have let
 //! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
 
+mod attempt;
+mod giving_up;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashSet;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::part::{Origin, Part, give_up};
+use super::caps::{CapSettings, Caps};
+use super::parts::{Origin, Part};
 use super::remembered::{Budget, Remembered};
 use super::replay::{Replay, ReplayWindow};
-use super::series_count::SeriesCount;
 use super::{Delivery, RETRY_MAX, RETRY_MIN};
-use crate::event::{Batch, Group, Partition, Rejection, Window};
+use crate::event::{Batch, Partition, Rejection, Window};
 use crate::spool::Spool;
 use crate::store::{Recording, Store, StoreError};
 use crate::surroundings::Surroundings;
@@ -38,8 +40,8 @@ const REMEMBERED_FOR: i64 = 120_000_000_000;
 pub struct RecorderSettings {
     /// The ages that are accepted, looked at again when a batch had to wait.
     pub window: Window,
-    /// The most series of a minute that this node brings to the partition.
-    pub series_max: usize,
+    /// What a series and a minute may hold.
+    pub caps: CapSettings,
 }
 
 /// The task that brings the batches of one partition to the store.
@@ -56,7 +58,7 @@ pub struct Recorder {
     replayed: u64,
     /// Whether the store did not take a batch, and the queue is not through since.
     behind: bool,
-    series: SeriesCount,
+    caps: Caps,
     surroundings: Arc<Surroundings>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
@@ -85,7 +87,6 @@ impl Recorder {
         abandon: CancellationToken,
     ) -> Self {
         let remembered = Remembered::new(budget);
-        let series = SeriesCount::default();
         Self {
             partition,
             settings,
@@ -96,7 +97,7 @@ impl Recorder {
             replay: Replay::new(window),
             replayed: 0,
             behind: false,
-            series,
+            caps: Caps::new(partition, settings.caps),
             surroundings,
             ledger,
             metrics,
@@ -184,10 +185,6 @@ impl Recorder {
         let mut events = 0;
         for group in batch.groups() {
             let count = group.occurrences.len();
-            if origin != Origin::Replay && !self.series.admits(group, self.settings.series_max) {
-                self.ledger.rejected(Rejection::TooManySeries, count);
-                continue;
-            }
             let mut from = 0;
             while from < count {
                 let to = count.min(from + TRANSACTION_EVENTS - events);
@@ -212,12 +209,10 @@ impl Recorder {
     }
 
     /// Records the parts in one transaction, and does not come back before it is done or given up; answers which.
-    async fn record_parts(
-        &mut self,
-        batch: &Batch,
-        mut parts: Vec<Part<'_>>,
-        origin: Origin,
-    ) -> bool {
+    async fn record_parts(&mut self, batch: &Batch, parts: Vec<Part<'_>>, origin: Origin) -> bool {
+        let mut parts = parts;
+        let overflow = self.caps.overflow().to_owned();
+        let abandon = self.abandon.clone();
         let mut failures = 0_u32;
         loop {
             self.heartbeat.beat();
@@ -229,26 +224,24 @@ impl Recorder {
             }
             let generation = self.store.generation(self.partition);
             self.remembered.belongs_to(generation);
-            let recordings: Vec<_> = parts
-                .iter()
-                .map(|part| self.recording(batch, part))
-                .collect();
+            self.caps.belongs_to(generation);
             let result = tokio::select! {
                 // An answer that is there counts, although the node gives up.
                 biased;
-                result = self.store.record(self.partition, &recordings) => result,
-                () = self.abandon.cancelled() => {
-                    give_up(&self.ledger, self.spool.as_ref(), batch, &parts, origin).await;
+                result = self.attempt(batch, &overflow, &mut parts, origin, generation) => result,
+                () = abandon.cancelled() => {
+                    self.give_up(batch, &parts, origin).await;
                     return false;
                 }
             };
             match result {
+                Ok(None) => {}
                 // Another Redis may have taken it than the one that is remembered, and lack the users that were
                 // spared: once more, with all of them.
-                Ok(())
+                Ok(Some(_))
                     if self.store.generation(self.partition) != generation
                         && !self.remembered.is_empty() => {}
-                Ok(()) => {
+                Ok(Some(recordings)) => {
                     self.confirmed(&recordings, origin);
                     if failures > 0 {
                         tracing::info!(
@@ -265,33 +258,13 @@ impl Recorder {
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(pause) => {}
-                        () = self.abandon.cancelled() => {
-                            give_up(&self.ledger, self.spool.as_ref(), batch, &parts, origin).await;
+                        () = abandon.cancelled() => {
+                            self.give_up(batch, &parts, origin).await;
                             return false;
                         }
                     }
                 }
             }
-        }
-    }
-
-    fn recording<'a>(&self, batch: &'a Batch, part: &Part<'a>) -> Recording<'a> {
-        let Group { minute, series, .. } = part.group;
-        let occurrences = part.events();
-        let known = self.remembered.users(*minute, series);
-        let mut fresh = HashSet::new();
-        let new_users: Vec<&str> = occurrences
-            .iter()
-            .map(|occurrence| batch.user(occurrence))
-            .filter(|user| !known.is_some_and(|known| known.contains(*user)))
-            .filter(|user| fresh.insert(*user))
-            .collect();
-        Recording {
-            minute: *minute,
-            series,
-            new_users,
-            occurrences,
-            batch,
         }
     }
 
@@ -306,6 +279,9 @@ impl Recorder {
             .sum();
         if origin != Origin::Replay {
             self.ledger.recorded(events);
+            let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
+            self.ledger
+                .overflowed(gathered.map(|it| it.occurrences.len()).sum());
         }
         self.metrics.users_spared.inc_by((events - users) as u64);
         for recording in recordings {
@@ -341,7 +317,7 @@ impl Recorder {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
             if !keep && origin != Origin::Replay {
-                self.ledger.rejected(Rejection::TooOld, part.to - part.from);
+                self.ledger.rejected(Rejection::TooOld, part.events());
             }
             keep
         });

@@ -32,12 +32,13 @@ async fn store(series: &[&str]) -> MemoryStore {
                 .map(|group| Recording {
                     minute,
                     series: &group.series,
+                    gathered_from: None,
                     new_users: vec!["u"],
                     occurrences: &group.occurrences,
                     batch: &batch,
                 })
                 .collect();
-            store.record(partition, &recordings).await.unwrap();
+            store.record(partition, 0, &recordings).await.unwrap();
         }
     }
     let request = ClaimRequest {

@@ -2,7 +2,8 @@
 //!
 //! A minute of a partition goes through these steps, and every node may do any of them:
 //!
-//! 1. [`record`](Store::record) adds users and events to sets. Idempotent: doing it again changes nothing.
+//! 1. [`admit`](Store::admit) says which series get sets of their own; those beyond the cap share the overflow series.
+//!    [`record`](Store::record) adds users and events to sets. Idempotent: doing it again changes nothing.
 //! 2. [`claim`](Store::claim) takes minutes that are over and quiet, each with a token and for the length of a
 //!    lease. A claim that lapses is taken over with a new token.
 //! 3. [`compact`](Store::compact) turns the sets into counts, once for good, and drops the sets.
@@ -12,6 +13,7 @@
 //!
 //! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
 
+mod admission;
 pub mod memory;
 mod quarantine;
 mod reading;
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::admission::{Admission, AdmitRequest, Admitted, SeriesUsers};
 pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
 pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
 use crate::event::{Batch, Minute, Occurrence, Partition};
@@ -30,8 +33,11 @@ use crate::event::{Batch, Minute, Occurrence, Partition};
 pub struct Recording<'a> {
     /// The minute.
     pub minute: Minute,
-    /// The canonical series.
+    /// The canonical series under which they are recorded.
     pub series: &'a str,
+    /// The series that they came with, where that one was refused and `series` is the overflow series: events of
+    /// different series are different events there.
+    pub gathered_from: Option<&'a str>,
     /// The users that the store may not know yet in this minute and series.
     pub new_users: Vec<&'a str>,
     /// The events.
@@ -147,10 +153,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// long as there was none.
     fn generation(&self, partition: Partition) -> u64;
 
-    /// Adds events to the sets of their minutes. All recordings are of this partition.
+    /// Says which of these series are recorded under their own names in a minute, and which under the overflow
+    /// series. The first that ask are admitted, as many as the cap allows; the answer is the same for all nodes and
+    /// for good, as long as the generation does not change.
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError>;
+
+    /// How many users a series has in a minute, and which of these are among them.
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError>;
+
+    /// Adds events to the sets of their minutes. All recordings are of this partition. Changes nothing when the
+    /// generation is not this one: another store may have admitted other series. 0 stands for any.
     async fn record(
         &self,
         partition: Partition,
+        generation: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError>;
 

@@ -40,8 +40,8 @@ pub struct OpenPage {
 /// Looking at the counts, without changing anything.
 #[async_trait]
 pub trait Reading: Send + Sync + std::fmt::Debug {
-    /// How many series of a partition have fixed counts in each of these minutes, in their order. The caller asks
-    /// for some hundred minutes at most.
+    /// How many series of a partition have fixed counts in each of these minutes, in their order, or more where some
+    /// wait to be counted. The caller asks for some hundred minutes at most.
     async fn sealed_sizes(
         &self,
         partition: Partition,

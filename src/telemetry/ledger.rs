@@ -48,6 +48,8 @@ pub struct LedgerTotals {
     pub received: u64,
     /// Events that the store confirmed.
     pub recorded: u64,
+    /// Those of them that are counted under an overflow series.
+    pub overflowed: u64,
     /// Lines that are not counted, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
     /// Events that were not kept, by place in [`DropReason::ALL`].
@@ -126,6 +128,13 @@ impl Ledger {
         let mut totals = self.lock();
         totals.queued -= events as u64;
         totals.recorded += events as u64;
+    }
+
+    /// So many of the events that were recorded went to an overflow series.
+    pub fn overflowed(&self, events: usize) {
+        if events > 0 {
+            self.lock().overflowed += events as u64;
+        }
     }
 
     /// Events of the queue turned out not to be counted after all.

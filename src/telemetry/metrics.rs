@@ -152,6 +152,12 @@ impl Collector for LedgerCollector {
             "Memory of the events on the way to the store that are not on disk",
             &|| Value::gauge(totals.queued_bytes),
         )?;
+        by_reason(
+            &mut encoder,
+            "events_overflowed",
+            "Events among the recorded ones that are counted under an overflow series",
+            std::iter::once(("too_many_series", totals.overflowed)),
+        )?;
         let rejected = Rejection::ALL
             .iter()
             .map(|reason| reason.label())

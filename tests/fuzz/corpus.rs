@@ -57,7 +57,7 @@ fn the_seeds_of_lines_reach_every_verdict() {
         Rejection::Truncated,
         Rejection::TooOld,
         Rejection::TooFarAhead,
-        Rejection::TooManySeries,
+        Rejection::TooManyUsers,
     ];
     let reasons = Rejection::ALL.iter().filter(|it| !others.contains(it));
     let expected: BTreeSet<_> = reasons.map(|it| it.label()).chain(["taken"]).collect();

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_data_service::event::{Batch, Minute, Partition};
+use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
-    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
+    Store, StoreError, UnsentPage,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -16,6 +17,8 @@ use super::world::World;
 /// A call with all that it says.
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
+    Admit(Partition, Minute, Vec<String>, u64, String),
+    Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Claim(Partition, ClaimRequest),
     Compact(Claim, usize, Duration),
@@ -32,6 +35,8 @@ pub(crate) enum Call {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Nothing,
+    Admitted(Admitted),
+    Users(SeriesUsers),
     Claims(Vec<Claim>),
     Compaction(Compaction),
     Page(UnsentPage),
@@ -43,33 +48,38 @@ pub(crate) enum Answer {
 /// Recordings on their way.
 pub(crate) struct Parcel {
     batch: Batch,
-    /// The users of each group of the batch that the store may not know.
-    new_users: Vec<Vec<String>>,
+    /// Of each group of the batch the users that the store may not know, and the series under which it is recorded
+    /// if that is not its own.
+    details: Vec<(Vec<String>, Option<String>)>,
     pub(crate) events: Vec<Event>,
+    /// The series under which each is recorded.
+    pub(crate) under: Vec<u8>,
 }
 
 impl std::fmt::Debug for Parcel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}, new {:?}", self.events, self.new_users)
+        write!(
+            f,
+            "{:?} under {:?}, details {:?}",
+            self.events, self.under, self.details
+        )
     }
 }
 
 impl Parcel {
     pub(crate) fn new(recordings: &[Recording<'_>]) -> Self {
         let mut batch = Batch::default();
-        let mut new_users: Vec<Vec<String>> = Vec::new();
+        let mut details: Vec<(Vec<String>, Option<String>)> = Vec::new();
         let mut events = Vec::new();
+        let mut under = Vec::new();
         for recording in recordings {
+            // Under their own series, which tells the groups of the overflow series apart.
+            let own = recording.gathered_from.unwrap_or(recording.series);
             for occurrence in recording.occurrences {
                 let user = recording.batch.user(occurrence);
-                assert!(batch.push(
-                    recording.minute,
-                    recording.series,
-                    user,
-                    occurrence.timestamp
-                ));
+                assert!(batch.push(recording.minute, own, user, occurrence.timestamp));
                 let event = Event {
-                    series: series_number(recording.series),
+                    series: series_number(own),
                     user: user_number(user),
                     at: occurrence.timestamp,
                 };
@@ -78,28 +88,33 @@ impl Parcel {
                     Minute::from_epoch_minutes(event.minute())
                 );
                 events.push(event);
+                under.push(series_number(recording.series));
             }
-            new_users.push(
-                recording
-                    .new_users
-                    .iter()
-                    .map(|&user| user.into())
-                    .collect(),
-            );
+            let groups = batch.groups();
+            let same = |group: &Group| group.minute == recording.minute && *group.series == *own;
+            let place = groups.iter().position(same).unwrap();
+            details.resize_with(groups.len(), Default::default);
+            let overflow = recording.gathered_from.map(|_| recording.series.to_owned());
+            let (users, is_under) = &mut details[place];
+            users.extend(recording.new_users.iter().map(ToString::to_string));
+            assert!(is_under.is_none() || *is_under == overflow);
+            *is_under = overflow;
         }
         Self {
             batch,
-            new_users,
+            details,
             events,
+            under,
         }
     }
 
     fn recordings(&self) -> Vec<Recording<'_>> {
-        let groups = self.batch.groups().iter().zip(&self.new_users);
+        let groups = self.batch.groups().iter().zip(&self.details);
         groups
-            .map(|(group, users)| Recording {
+            .map(|(group, (users, overflow))| Recording {
                 minute: group.minute,
-                series: &group.series,
+                series: overflow.as_deref().unwrap_or(&group.series),
+                gathered_from: overflow.is_some().then_some(&*group.series),
                 new_users: users.iter().map(String::as_str).collect(),
                 occurrences: &group.occurrences,
                 batch: &self.batch,
@@ -128,8 +143,22 @@ impl Call {
 
     async fn ask(&self, store: &dyn Store) -> Result<Answer, StoreError> {
         Ok(match self {
+            Self::Admit(partition, minute, series, series_max, overflow) => {
+                let series: Vec<&str> = series.iter().map(String::as_str).collect();
+                let request = AdmitRequest {
+                    minute: *minute,
+                    series: &series,
+                    series_max: *series_max,
+                    overflow,
+                };
+                Answer::Admitted(store.admit(*partition, &request).await?)
+            }
+            Self::Users(partition, minute, series, users) => {
+                let users: Vec<&str> = users.iter().map(String::as_str).collect();
+                Answer::Users(store.users(*partition, *minute, series, &users).await?)
+            }
             Self::Record(partition, parcel) => {
-                store.record(*partition, &parcel.recordings()).await?;
+                store.record(*partition, 0, &parcel.recordings()).await?;
                 Answer::Nothing
             }
             Self::Claim(partition, request) => {
@@ -201,7 +230,22 @@ impl Call {
         let mut oracle = world.oracle();
         match (self, answer) {
             (Self::Record(partition, parcel), Ok(_)) => {
-                oracle.recorded(partition.index(), &parcel.events, now_ms, state)
+                let events = parcel.events.iter().copied();
+                let events: Vec<_> = events.zip(parcel.under.iter().copied()).collect();
+                oracle.recorded(partition.index(), &events, now_ms, state)
+            }
+            (
+                Self::Admit(partition, minute, series, series_max, _),
+                Ok(Answer::Admitted(answer)),
+            ) => {
+                let series = series.iter().map(|series| series_number(series));
+                let answers: Vec<_> = series.zip(answer.series.iter().copied()).collect();
+                oracle.admitted(
+                    (partition.index(), minute.epoch_minutes()),
+                    &answers,
+                    *series_max,
+                    now_ms,
+                )
             }
             (Self::Claim(partition, request), Ok(Answer::Claims(claims))) => {
                 oracle.claimed(partition.index(), request, claims, now_ms, state)
@@ -220,9 +264,14 @@ impl Call {
             (Self::Extend(_, claims, lease), Ok(Answer::Held(held))) => {
                 oracle.extended(claims, deadline(lease), *held)
             }
-            (Self::Unsent(..) | Self::TryProbe(_) | Self::EndProbe | Self::Backlog(_), Ok(_)) => {
-                Ok(())
-            }
+            (
+                Self::Users(..)
+                | Self::Unsent(..)
+                | Self::TryProbe(_)
+                | Self::EndProbe
+                | Self::Backlog(_),
+                Ok(_),
+            ) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }
     }

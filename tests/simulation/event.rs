@@ -20,13 +20,26 @@ impl Event {
     }
 }
 
-/// All series.
-const SERIES: [&str; 4] = [
+/// All series, and the overflow series of three partitions.
+const SERIES: [&str; 7] = [
     "kind=x,series=0",
     "kind=x,series=1",
     "kind=x,series=2",
     "kind=x,series=3",
+    "eds_overflow=series,partition=0",
+    "eds_overflow=series,partition=1",
+    "eds_overflow=series,partition=2",
 ];
+
+/// The overflow series of a partition.
+pub(crate) fn overflow_of(partition: usize) -> u8 {
+    4 + u8::try_from(partition).unwrap()
+}
+
+/// The partition of an overflow series.
+pub(crate) fn overflows(series: u8) -> Option<usize> {
+    series.checked_sub(4).map(usize::from)
+}
 
 pub(crate) fn series_name(series: u8) -> &'static str {
     SERIES[usize::from(series)]

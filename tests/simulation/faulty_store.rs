@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use event_data_service::event::Partition;
+use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
+    Store, StoreError, UnsentPage,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -173,9 +174,38 @@ impl Store for FaultyStore {
         self.life.generation()
     }
 
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        let series = request.series.iter().map(ToString::to_string).collect();
+        let call = Call::Admit(
+            partition,
+            request.minute,
+            series,
+            request.series_max,
+            request.overflow.to_owned(),
+        );
+        answer!(self, call, Answer::Admitted(admitted) => admitted)
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        let users = users.iter().map(ToString::to_string).collect();
+        let call = Call::Users(partition, minute, series.to_owned(), users);
+        answer!(self, call, Answer::Users(users) => users)
+    }
+
     async fn record(
         &self,
         partition: Partition,
+        _: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         let parcel = Arc::new(Parcel::new(recordings));

@@ -1,6 +1,7 @@
 //! The service with one protection taken out: what the simulation must catch.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,7 +9,8 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
-    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage,
+    Admission, AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording,
+    SeriesUsers, Store, StoreError, UnsentPage,
 };
 
 use super::event::MINUTE;
@@ -35,6 +37,10 @@ pub(crate) enum Mutant {
     NodeClock,
     /// A minute is closed before its end.
     TooSoon,
+    /// Each node decides by itself which series are beyond the cap.
+    OwnAdmissions,
+    /// An event of an overflow series is its user and timestamp, whatever series it came with.
+    SeriesForgotten,
 }
 
 /// The store of a life, without faults.
@@ -48,7 +54,11 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<d
     let right = world.store.shared_with(&name, world.time.clock(ahead));
     match mutant {
         None | Some(Mutant::AcknowledgeFirst) => Arc::new(right),
-        Some(mutant) => Arc::new(MutantStore { mutant, right }),
+        Some(mutant) => Arc::new(MutantStore {
+            mutant,
+            right,
+            own: Mutex::default(),
+        }),
     }
 }
 
@@ -76,6 +86,8 @@ pub(crate) fn worker(
 struct MutantStore {
     mutant: Mutant,
     right: MemoryStore,
+    /// What this life admitted by itself.
+    own: Mutex<BTreeMap<(usize, Minute), BTreeSet<String>>>,
 }
 
 /// Longer than any schedule.
@@ -127,20 +139,60 @@ impl Store for MutantStore {
         self.right.generation(partition)
     }
 
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        if self.mutant != Mutant::OwnAdmissions {
+            return self.right.admit(partition, request).await;
+        }
+        let mut own = self.own.lock().unwrap();
+        let admitted = own.entry((partition.index(), request.minute)).or_default();
+        let admit = |series: &&str| {
+            if (admitted.len() as u64) < request.series_max {
+                admitted.insert((*series).to_owned());
+            }
+            if admitted.contains(*series) {
+                Admission::Admitted { users: 0 }
+            } else {
+                Admission::Refused
+            }
+        };
+        Ok(Admitted {
+            overflow_users: 0,
+            series: request.series.iter().map(admit).collect(),
+        })
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        self.right.users(partition, minute, series, users).await
+    }
+
     async fn record(
         &self,
         partition: Partition,
+        generation: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         for recording in recordings {
             let renamed = Recording {
                 minute: self.namesake(partition, recording.minute),
                 series: recording.series,
+                gathered_from: recording
+                    .gathered_from
+                    .filter(|_| self.mutant != Mutant::SeriesForgotten),
                 new_users: recording.new_users.clone(),
                 occurrences: recording.occurrences,
                 batch: recording.batch,
             };
-            self.right.record(partition, &[renamed]).await?;
+            self.right.record(partition, generation, &[renamed]).await?;
         }
         Ok(())
     }

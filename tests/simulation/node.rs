@@ -7,7 +7,7 @@ use std::time::Duration;
 use event_data_service::event::Window;
 use event_data_service::flush::Worker;
 use event_data_service::ingest::{
-    Budget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+    Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Metrics, Progress};
@@ -140,7 +140,10 @@ impl Node {
         let budget = Arc::new(Budget::new(plan.users_remembered));
         let settings = RecorderSettings {
             window: window(plan.max_age),
-            series_max: 1000,
+            caps: CapSettings {
+                series_max: plan.series_max,
+                users_max: plan.users_max,
+            },
         };
         let (senders, recorders): (Vec<_>, Vec<_>) = world
             .partitions()

@@ -29,6 +29,10 @@ pub(crate) struct Plan {
     pub(crate) queue_events: u64,
     pub(crate) users_remembered: usize,
     pub(crate) compact_series: usize,
+    /// The most series of a minute and partition.
+    pub(crate) series_max: usize,
+    /// The most users of a series in a minute; 0: as many as there are.
+    pub(crate) users_max: u64,
     /// By node, in order of time.
     pub(crate) deliveries: Vec<Vec<Delivery>>,
     /// Nanoseconds after the beginning, node, what happens.
@@ -80,6 +84,8 @@ impl Plan {
             queue_events: dice.pick(&[5, 30, 1000, 1000, 1000]),
             users_remembered: dice.pick(&[0, 3, 1000, 1000]),
             compact_series: dice.pick(&[1, 2, 200]),
+            series_max: dice.pick(&[1, 2, 3, 1000]),
+            users_max: dice.pick(&[0, 0, 0, 2]),
             deliveries: vec![Vec::new(); nodes],
             blows: Vec::new(),
             store_outages: Vec::new(),
@@ -114,6 +120,8 @@ impl Plan {
             queue_events: 100,
             users_remembered: 100,
             compact_series: 200,
+            series_max: 10,
+            users_max: 0,
             deliveries: vec![Vec::new(); 2],
             blows: Vec::new(),
             store_outages: Vec::new(),

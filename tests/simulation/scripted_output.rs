@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::output::{Output, Refused, SealedCounts, WriteError, Written};
 
-use super::event::series_number;
+use super::event::{overflows, series_number};
 use super::life::Life;
 use super::world::World;
 
@@ -136,7 +136,9 @@ fn take(world: &World, counts: &[SealedCounts]) -> Written {
             let words = "not this one".to_owned();
             written.refused.push(Refused { index, words });
         } else {
-            let partition = world.partitions().of(&count.series).index();
+            let partition = overflows(series_number(&count.series));
+            let partition =
+                partition.unwrap_or_else(|| world.partitions().of(&count.series).index());
             let values = (count.unique, count.cumulative);
             let verdict = world.oracle().written(partition, point, values);
             world.judge(verdict);

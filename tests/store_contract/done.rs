@@ -78,7 +78,7 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
 }
 
 /// In Redis there are no keys but the settings and the counts of these minutes, which end by themselves.
-fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
+pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
     let Ground::Redis(server) = ground else {
         return;
     };

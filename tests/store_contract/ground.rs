@@ -200,13 +200,14 @@ impl Node {
                     Recording {
                         minute: group.minute,
                         series: &group.series,
+                        gathered_from: None,
                         new_users: users.into_iter().collect(),
                         occurrences: &group.occurrences,
                         batch: &batch,
                     }
                 })
                 .collect();
-            self.0.record(partition, &recordings).await?;
+            self.0.record(partition, 0, &recordings).await?;
         }
         Ok(())
     }

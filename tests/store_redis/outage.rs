@@ -7,7 +7,9 @@ use event_data_service::store::redis::{RedisStore, Settings, Timeouts};
 use event_data_service::store::{Store, StoreError};
 
 use super::line::Line;
-use super::site::{AT_ONCE, LEASE, claim, finish, minute, partition, record, store, tcp};
+use super::site::{
+    AT_ONCE, LEASE, claim, finish, minute, partition, record, record_as_of, store, tcp,
+};
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
 
@@ -70,6 +72,26 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
 
     record(&store, minute(), &["s=3"], 1).await.unwrap();
     assert_eq!(finish(&store, &claims[0]).await.unwrap(), 3);
+}
+
+/// What a server admitted says nothing of what the next one admits: a recording goes to the one that was asked, or
+/// nowhere.
+#[tokio::test]
+async fn a_recording_for_another_generation_changes_nothing() {
+    let mut server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    let generation = store.generation(partition());
+    let as_of = |generation| record_as_of(&store, generation, minute(), &["s=2"], 1);
+    as_of(generation).await.unwrap();
+    server.kill();
+    server.restart();
+    assert_unavailable(&as_of(generation).await);
+    until_it_is_back(&store).await;
+    assert_ne!(store.generation(partition()), generation);
+    assert_unavailable(&as_of(generation).await);
+    assert_eq!(server.keys(), ["eds:settings"]);
+    as_of(store.generation(partition())).await.unwrap();
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
-use event_data_service::store::{Claim, ClaimRequest, Recording, Store, StoreError};
+use event_data_service::store::{AdmitRequest, Claim, ClaimRequest, Recording, Store, StoreError};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -68,6 +68,17 @@ pub(crate) async fn record(
     series: &[&str],
     nanos: i64,
 ) -> Result<(), StoreError> {
+    record_as_of(store, 0, minute, series, nanos).await
+}
+
+/// The same for a store of this generation.
+pub(crate) async fn record_as_of(
+    store: &RedisStore,
+    generation: u64,
+    minute: Minute,
+    series: &[&str],
+    nanos: i64,
+) -> Result<(), StoreError> {
     let mut batch = Batch::default();
     for series in series {
         assert!(batch.push(minute, series, "user", minute.start_nanos() + nanos));
@@ -78,12 +89,13 @@ pub(crate) async fn record(
         .map(|group| Recording {
             minute,
             series: &group.series,
+            gathered_from: None,
             new_users: vec!["user"],
             occurrences: &group.occurrences,
             batch: &batch,
         })
         .collect();
-    store.record(partition(), &recordings).await
+    store.record(partition(), generation, &recordings).await
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
@@ -126,6 +138,14 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
 
 pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> {
     store.check().await?;
+    let request = AdmitRequest {
+        minute: minute(),
+        series: &["s=1", "s=2"],
+        series_max: 10,
+        overflow: "o=1",
+    };
+    store.admit(partition(), &request).await?;
     record(store, minute(), &["s=1", "s=2"], 1).await?;
+    store.users(partition(), minute(), "s=1", &["user"]).await?;
     drain_all(store).await
 }

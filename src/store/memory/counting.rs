@@ -30,9 +30,9 @@ impl State {
             };
             *bytes -= sets.bytes;
             if state.counts.contains_key(&series) {
-                done.late += sets.events.len() as u64;
+                done.late += sets.cumulative();
             } else {
-                let counts = (sets.users.len() as u64, sets.events.len() as u64);
+                let counts = (sets.users.len() as u64, sets.cumulative());
                 state.counts.insert(series.clone(), counts);
                 state.unsent.insert(series);
                 done.counted += 1;

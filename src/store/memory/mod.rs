@@ -4,6 +4,7 @@
 //! against. What it holds is lost with the process. [`State`] is the data with its steps, which are pure and are
 //! given the time; [`MemoryStore`] lends it a lock and a clock.
 
+mod admission;
 mod claiming;
 mod counting;
 mod quarantine;
@@ -16,7 +17,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentPage};
+use super::{
+    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
+    Store, StoreError, UnsentPage,
+};
 use crate::event::{Minute, Partition, Partitions};
 
 pub use state::{Held, MinuteState, OpenSets, PartitionState, Quiet, Sets, State};
@@ -106,9 +110,29 @@ impl Store for MemoryStore {
         1
     }
 
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        let now_ms = self.now_ms();
+        self.lock().admit(partition, request, now_ms)
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        Ok(self.lock().users(partition, minute, series, users))
+    }
+
     async fn record(
         &self,
         partition: Partition,
+        _generation: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
         self.lock().record(partition, recordings)

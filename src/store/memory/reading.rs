@@ -94,7 +94,7 @@ impl Reading for MemoryStore {
             (!minute.counts.contains_key(series)).then(|| SeriesCounts {
                 series: series.to_owned(),
                 unique: sets.users.len() as u64,
-                cumulative: sets.events.len() as u64,
+                cumulative: sets.cumulative(),
             })
         });
         Ok(open.collect())

@@ -1,29 +1,35 @@
 //! Events into sets.
 
 use super::state::State;
-use crate::event::Partition;
+use crate::event::{Partition, series_fingerprint};
 use crate::store::{Recording, StoreError};
 
 /// What a member of a set costs beside its text, in bytes; roughly.
 const MEMBER_BYTES: u64 = 64;
 
 impl State {
+    pub(super) fn check_room(&self) -> Result<(), StoreError> {
+        if self.bytes < self.bytes_max {
+            return Ok(());
+        }
+        Err(StoreError::Full(format!(
+            "the open minutes take {} bytes; store.memory_max allows {}",
+            self.bytes, self.bytes_max
+        )))
+    }
+
     pub(super) fn record(
         &mut self,
         partition: Partition,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
-        if self.bytes >= self.bytes_max {
-            return Err(StoreError::Full(format!(
-                "the open minutes take {} bytes; store.memory_max allows {}",
-                self.bytes, self.bytes_max
-            )));
-        }
+        self.check_room()?;
         let partition = &mut self.partitions[partition.index()];
         for recording in recordings {
             let minute = partition.minutes.entry(recording.minute).or_default();
             let sets = minute.sets.entry(recording.series.to_owned()).or_default();
             let before = sets.bytes;
+            let series = recording.gathered_from.map(series_fingerprint);
             for user in &recording.new_users {
                 if sets.users.insert((*user).into()) {
                     sets.bytes += user.len() as u64 + MEMBER_BYTES;
@@ -31,7 +37,12 @@ impl State {
             }
             for occurrence in recording.occurrences {
                 let user = recording.batch.user(occurrence);
-                if sets.events.insert((user.into(), occurrence.timestamp)) {
+                let timestamp = occurrence.timestamp;
+                let is_new = match series {
+                    None => sets.events.insert((user.into(), timestamp)),
+                    Some(series) => sets.gathered.insert((series, user.into(), timestamp)),
+                };
+                if is_new {
                     sets.bytes += user.len() as u64 + MEMBER_BYTES;
                 }
             }

@@ -54,6 +54,8 @@ pub struct MinuteState {
     pub arrivals: u64,
     /// How quiet it has been; `None` before it was first looked at.
     pub quiet: Option<Quiet>,
+    /// Series that are recorded under their own names; with the overflow series when some are not.
+    pub admitted: BTreeSet<String>,
     /// What is not compacted yet, by series.
     pub sets: BTreeMap<String, Sets>,
     /// Different users and different events, by series. Fixed for good.
@@ -82,6 +84,8 @@ pub struct Sets {
     pub users: HashSet<Box<str>>,
     /// The events: user and timestamp.
     pub events: HashSet<(Box<str>, i64)>,
+    /// The events of an overflow series: the fingerprint of the series that they came with, user and timestamp.
+    pub gathered: HashSet<(u128, Box<str>, i64)>,
     /// The memory that they take, roughly.
     pub bytes: u64,
 }
@@ -153,10 +157,19 @@ impl PartitionState {
 }
 
 impl Sets {
+    /// How many different events there are.
+    pub(super) fn cumulative(&self) -> u64 {
+        (self.events.len() + self.gathered.len()) as u64
+    }
+
     fn open(&self, series: &str) -> OpenSets {
         let mut users: Vec<_> = self.users.iter().map(ToString::to_string).collect();
         let event = |(user, timestamp): &(Box<str>, i64)| format!("{user}_{timestamp}");
+        let gathered = |(series, user, timestamp): &(u128, Box<str>, i64)| {
+            format!("{user}_{timestamp}_{series:032x}")
+        };
         let mut events: Vec<_> = self.events.iter().map(event).collect();
+        events.extend(self.gathered.iter().map(gathered));
         users.sort_unstable();
         events.sort_unstable();
         OpenSets {

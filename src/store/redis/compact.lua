@@ -20,9 +20,10 @@ for _, series in ipairs(redis.call('SRANDMEMBER', event_types, ARGV[3])) do
   local cumulative_key = base .. 'cumulative_user:' .. series
   local unique = redis.call('SCARD', unique_key)
   local cumulative = redis.call('SCARD', cumulative_key)
-  if redis.call('HEXISTS', counts, series) == 0 then
+  -- Empty: admitted, and not counted before.
+  if redis.call('HSTRLEN', counts, series) == 0 then
     redis.call('SADD', unsent, series)
-    redis.call('HSETNX', counts, series, unique .. ':' .. cumulative)
+    redis.call('HSET', counts, series, unique .. ':' .. cumulative)
     counted = counted + 1
   else
     late = late + cumulative

@@ -64,7 +64,7 @@ impl Gateway {
                 let ping = async |connection: &mut MultiplexedConnection| {
                     redis::cmd("PING").query_async::<()>(connection).await
                 };
-                self.run_on(&server, lane, ping).await?;
+                self.run_on(&server, lane, 0, ping).await?;
             }
         }
         Ok(())
@@ -77,10 +77,32 @@ impl Gateway {
     {
         self.agree().await?;
         let server = self.topology.server(slot).await?;
-        self.run_on(&server, lane, command).await
+        self.run_on(&server, lane, 0, command).await
     }
 
-    async fn run_on<T, F>(&self, server: &Server, lane: Lane, command: F) -> Result<T, StoreError>
+    /// Runs a command that records if the generation still is this one, or any if it is 0.
+    pub(super) async fn record<T, F>(
+        &self,
+        slot: u16,
+        generation: u64,
+        command: F,
+    ) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        self.agree().await?;
+        let server = self.topology.server(slot).await?;
+        self.run_on(&server, Lane::Recording, generation, command)
+            .await
+    }
+
+    async fn run_on<T, F>(
+        &self,
+        server: &Server,
+        lane: Lane,
+        generation: u64,
+        command: F,
+    ) -> Result<T, StoreError>
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
@@ -93,6 +115,11 @@ impl Gateway {
             .connection()
             .await
             .inspect_err(|_| self.topology.suspect())?;
+        // The connection is at hand and never made again by itself, so this holds for the command, too.
+        if generation != 0 && server.generation() != generation {
+            let words = "connected again since it was last asked";
+            return Err(StoreError::Unavailable(words.to_owned()));
+        }
         match command(&mut connected.connection).await {
             Ok(value) => Ok(value),
             Err(error) => {

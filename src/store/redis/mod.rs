@@ -4,6 +4,7 @@
 //! its slot: `topology` knows which server that is,
 //! `link` keeps a connection to it, and `fitness` looks whether it can be trusted with them.
 
+mod admission;
 mod fitness;
 mod gateway;
 mod keys;
@@ -16,6 +17,7 @@ pub mod scripts;
 mod settings;
 mod tls;
 mod topology;
+mod unsent;
 
 use std::time::Duration;
 
@@ -29,15 +31,13 @@ use self::keys::{Keys, PartitionKeys};
 pub use self::link::Timeouts;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
-    Backlog, Claim, ClaimRequest, Compaction, Recording, Store, StoreError, UnsentCounts,
-    UnsentPage,
+    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
+    Store, StoreError, UnsentPage,
 };
 use crate::event::{Minute, Partition};
 
 /// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
 const LOOKED_AT_MAX: usize = 1000;
-/// The counts read at once, roughly.
-const UNSENT_PAGE: usize = 500;
 /// The most counts set aside that a partition keeps.
 const QUARANTINE_MAX: usize = 10_000;
 
@@ -104,19 +104,35 @@ impl Store for RedisStore {
         self.gateway.generation(self.keys(partition).slot)
     }
 
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        self.ask_to_admit(partition, request).await
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        self.ask_for_users(partition, minute, series, users).await
+    }
+
     async fn record(
         &self,
         partition: Partition,
+        generation: u64,
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError> {
+        let slot = self.keys(partition).slot;
         let pipeline = record::pipeline(self.keys(partition), recordings);
-        self.gateway
-            .run(
-                self.keys(partition).slot,
-                Lane::Recording,
-                async |connection| pipeline.exec_async(connection).await,
-            )
-            .await
+        let record =
+            async |connection: &mut MultiplexedConnection| pipeline.exec_async(connection).await;
+        self.gateway.record(slot, generation, record).await
     }
 
     async fn claim(
@@ -189,46 +205,7 @@ impl Store for RedisStore {
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
-        let base = self.keys(claim.partition).minute(claim.minute);
-        self.drain(claim.partition, async move |connection| {
-            let (next, series): (u64, Vec<String>) = ::redis::cmd("SSCAN")
-                .arg(format!("{base}unsent"))
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(UNSENT_PAGE)
-                .query_async(connection)
-                .await?;
-            let next = (next != 0).then_some(next);
-            if series.is_empty() {
-                return Ok(UnsentPage {
-                    counts: Vec::new(),
-                    next,
-                });
-            }
-            let counts: Vec<Option<String>> = ::redis::cmd("HMGET")
-                .arg(format!("{base}counts"))
-                .arg(&series)
-                .query_async(connection)
-                .await?;
-            let counts = series
-                .into_iter()
-                .zip(counts)
-                .filter_map(|(series, counts)| {
-                    // A series without counts is about to be compacted.
-                    let (unique, cumulative) = counts.as_deref()?.split_once(':')?;
-                    let (unique, cumulative) = (unique.parse().ok()?, cumulative.parse().ok()?);
-                    Some(UnsentCounts {
-                        series,
-                        unique,
-                        cumulative,
-                    })
-                });
-            Ok(UnsentPage {
-                counts: counts.collect(),
-                next,
-            })
-        })
-        .await
+        self.unsent_page(claim, cursor).await
     }
 
     async fn acknowledge(

@@ -65,7 +65,9 @@ impl Reading for RedisStore {
                 scan.query_async(connection).await
             })
             .await?;
-        let known = entries.into_iter().filter_map(|(series, counts)| {
+        // What is admitted and not counted is empty.
+        let fixed = entries.into_iter().filter(|(_, counts)| !counts.is_empty());
+        let known = fixed.filter_map(|(series, counts)| {
             let numbers = counts.split_once(':').and_then(|(unique, cumulative)| {
                 Some((unique.parse().ok()?, cumulative.parse().ok()?))
             });
@@ -151,7 +153,9 @@ impl Reading for RedisStore {
                 pipeline
                     .scard(format!("{base}unique_user:{name}"))
                     .scard(format!("{base}cumulative_user:{name}"))
-                    .hexists(format!("{base}counts"), *name);
+                    .cmd("HSTRLEN")
+                    .arg(format!("{base}counts"))
+                    .arg(*name);
             }
             let numbers: Vec<u64> = self
                 .look(partition, async move |connection| {

@@ -3,14 +3,16 @@
 //! No script: Redis spends about a quarter more on the same additions from Lua. The transaction makes
 //! the minute known (`minutes`) with its first event, so that nothing lies in a set that no claim will find. It
 //! also ends the expiry of the counts that the minute may have already (`PERSIST`): they are what a late event
-//! must meet, and no node may be there to claim it before they would be forgotten.
+//! must meet, and no node may be there to claim it before they would be forgotten. The same `counts` say which series
+//! are admitted, which is asked before.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
-use ::redis::{Cmd, Pipeline, cmd, pipe};
+use ::redis::{Pipeline, cmd, pipe};
 
 use super::keys::PartitionKeys;
-use crate::event::Minute;
+use crate::event::{Minute, series_fingerprint};
 use crate::store::Recording;
 
 /// The commands that record. All keys are in one slot.
@@ -26,34 +28,35 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
         let base = keys.minute(minute);
         let name = minute.to_string();
         let mut arrivals = 0;
-        for recording in &recordings {
-            let series = recording.series;
-            if !recording.new_users.is_empty() {
-                let mut users = cmd("SADD");
-                users
-                    .arg(format!("{base}unique_user:{series}"))
-                    .arg(&recording.new_users);
-                pipeline.add_command(users).ignore();
-            }
+        let mut all_series = cmd("SADD");
+        all_series.arg(format!("{base}event_types"));
+        // The recordings of an overflow series follow each other, and are many.
+        for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
+            let series = of_series[0].series;
+            let mut users = cmd("SADD");
+            users.arg(format!("{base}unique_user:{series}"));
             let mut events = cmd("SADD");
             events.arg(format!("{base}cumulative_user:{series}"));
-            for occurrence in recording.occurrences {
-                add_member(
-                    &mut events,
-                    &mut member,
-                    recording.batch.user(occurrence),
-                    occurrence.timestamp,
-                );
+            for recording in of_series {
+                users.arg(&recording.new_users);
+                let gathered_from = recording.gathered_from.map(series_fingerprint);
+                for occurrence in recording.occurrences {
+                    let user = recording.batch.user(occurrence);
+                    write_member(&mut member, user, occurrence.timestamp, gathered_from);
+                    events.arg(member.as_slice());
+                }
+                arrivals += recording.occurrences.len();
+            }
+            if of_series
+                .iter()
+                .any(|recording| !recording.new_users.is_empty())
+            {
+                pipeline.add_command(users).ignore();
             }
             pipeline.add_command(events).ignore();
-            arrivals += recording.occurrences.len();
+            all_series.arg(series);
         }
-        let mut series = cmd("SADD");
-        series.arg(format!("{base}event_types"));
-        for recording in &recordings {
-            series.arg(recording.series);
-        }
-        pipeline.add_command(series).ignore();
+        pipeline.add_command(all_series).ignore();
         pipeline
             .cmd("ZADD")
             .arg(&keys.minutes)
@@ -67,12 +70,14 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
     pipeline
 }
 
-/// Adds `<user>_<timestamp>`. The timestamp has no underscore, so different events are different members.
-fn add_member(command: &mut Cmd, member: &mut Vec<u8>, user: &str, timestamp: i64) {
+/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event that was gathered from another
+/// series. Neither number has an underscore, so different events of a set are different members.
+fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, gathered_from: Option<u128>) {
     member.clear();
     member.extend_from_slice(user.as_bytes());
-    member.push(b'_');
     // Writing to a vector cannot fail.
-    let _ = std::io::Write::write_fmt(member, format_args!("{timestamp}"));
-    command.arg(member.as_slice());
+    let _ = match gathered_from {
+        None => write!(member, "_{timestamp}"),
+        Some(series) => write!(member, "_{timestamp}_{series:032x}"),
+    };
 }

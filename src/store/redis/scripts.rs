@@ -1,4 +1,5 @@
-//! The Lua scripts. Each is atomic, works on one slot, and runs also when Redis is over its memory limit.
+//! The Lua scripts. Each is atomic and works on one slot. Those that drain run also when Redis is over its memory
+//! limit; `admit.lua`, with which recording begins, does not.
 
 use std::sync::LazyLock;
 
@@ -18,6 +19,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    ADMIT, admit_sha1 => "admit.lua";
     CLAIM, claim_sha1 => "claim.lua";
     COMPACT, compact_sha1 => "compact.lua";
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";

@@ -17,7 +17,10 @@ for i = 3, #ARGV do
   local count = kept and string.match(kept, '^(%d+:%d+)|')
   if count then
     redis.call('ZADD', minutes, 'NX', ARGV[2], name)
-    redis.call('HSETNX', counts, series, count)
+    -- Empty: the counts were forgotten, and the series was admitted again since.
+    if redis.call('HSTRLEN', counts, series) == 0 then
+      redis.call('HSET', counts, series, count)
+    end
     redis.call('PERSIST', counts)
     redis.call('SADD', unsent, series)
     redis.call('HDEL', quarantine, name .. ':' .. series)

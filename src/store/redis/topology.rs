@@ -35,7 +35,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
-    fn generation(&self) -> u64 {
+    pub(super) fn generation(&self) -> u64 {
         ((self.number + 1) << 32) + self.recording.losses() + self.draining.losses()
     }
 }

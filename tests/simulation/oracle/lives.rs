@@ -129,6 +129,7 @@ impl Oracle {
         let outstanding: u64 = book.outstanding.values().sum();
         let waited = totals.rejected[Rejection::TooOld.index()].checked_sub(book.too_old);
         let given_up = totals.dropped[DropReason::Shutdown as usize];
+        let one_too_many = totals.rejected[Rejection::TooManyUsers.index()];
         let rejected: u64 = totals.rejected.iter().sum();
         must!(
             totals.is_balanced()
@@ -137,8 +138,8 @@ impl Oracle {
                 && totals.rejected[Rejection::TooFarAhead.index()] == book.too_far_ahead
                 && totals.dropped[DropReason::QueueFull as usize] == book.queue_full
                 && waited.is_some_and(|waited| {
-                    rejected == book.too_old + book.too_far_ahead + waited
-                        && totals.queued + waited + given_up == outstanding
+                    rejected == book.too_old + book.too_far_ahead + waited + one_too_many
+                        && totals.queued + waited + one_too_many + given_up == outstanding
                 }),
             "the ledger of life {life} is {totals:?}; right is {book:?}"
         );
@@ -167,7 +168,9 @@ impl Oracle {
             .map(|(_, count)| count)
             .sum();
         must!(
-            young <= totals.dropped[DropReason::Shutdown as usize],
+            young
+                <= totals.dropped[DropReason::Shutdown as usize]
+                    + totals.rejected[Rejection::TooManyUsers.index()],
             "life {life} lost {young} events that it had accepted: {book:?}"
         );
         Ok(())

@@ -3,6 +3,7 @@
 //! It is told of every effect at the moment at which it takes place, and looks at the store only to compare. It
 //! shares no code with the service: minutes, sets, tokens, deadlines and ages are worked out again, from the design.
 
+mod admissions;
 mod claims;
 mod ending;
 mod lives;
@@ -42,6 +43,15 @@ struct PlaceBook {
     recorded_ms: Option<(i64, i64)>,
     /// When its counts may be forgotten, if nothing more comes.
     keep_until_ms: Option<i64>,
+    /// What nodes were told of its series.
+    admitted: BTreeSet<u8>,
+    refused: BTreeSet<u8>,
+    /// When these may be forgotten if nothing is ever recorded.
+    unused_until_ms: Option<i64>,
+    /// It may have been forgotten and begun anew, so a minute with places may be full all the same.
+    anew: bool,
+    /// Under which series each event is counted: series, user, timestamp.
+    homes: BTreeMap<(u8, u8, i64), u8>,
 }
 
 #[derive(Debug)]
@@ -55,7 +65,8 @@ struct ClaimBook {
 struct PointBook {
     /// Recorded since the sets were last dropped.
     users: BTreeSet<u8>,
-    events: BTreeSet<(u8, i64)>,
+    /// Series that they came with, user, timestamp.
+    events: BTreeSet<(u8, u8, i64)>,
     /// Unique and cumulative, fixed.
     counts: Option<(u64, u64)>,
     /// The output took it.
@@ -108,8 +119,8 @@ impl Oracle {
         }
     }
 
-    fn point(&mut self, partition: usize, event: Event) -> &mut PointBook {
+    fn point(&mut self, partition: usize, event: Event, under: u8) -> &mut PointBook {
         let place = self.places.entry((partition, event.minute())).or_default();
-        place.series.entry(event.series).or_default()
+        place.series.entry(under).or_default()
     }
 }

@@ -12,19 +12,20 @@ impl Oracle {
     pub(crate) fn recorded(
         &mut self,
         partition: usize,
-        events: &[Event],
+        events: &[(Event, u8)],
         now_ms: i64,
         state: &State,
     ) -> Verdict {
-        for &event in events {
+        for &(event, under) in events {
+            self.find_home(partition, (event, under), now_ms)?;
             let minute = event.minute();
-            let point = self.point(partition, event);
+            let point = self.point(partition, event, under);
             must!(
                 point.counts.is_none() || now_ms >= end_ms(minute),
                 "{event:?} came before the end of its minute, which is counted already"
             );
             point.users.insert(event.user);
-            point.events.insert((event.user, event.at));
+            point.events.insert((event.series, event.user, event.at));
             let book = self.places.entry((partition, minute)).or_default();
             let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
             book.recorded_ms = Some((first, now_ms));
@@ -33,7 +34,7 @@ impl Oracle {
                 book.keep_until_ms = None;
             }
         }
-        for minute in events.iter().map(|event| event.minute()) {
+        for minute in events.iter().map(|(event, _)| event.minute()) {
             self.compare((partition, minute), now_ms, state)?;
         }
         Ok(())
@@ -147,9 +148,12 @@ impl Oracle {
         }
         let forgotten = book.keep_until_ms.is_some_and(|until| until <= now_ms) && !book.has_sets();
         for (series, point) in &book.series {
-            let series = series_name(*series);
+            let number = *series;
+            let series = series_name(number);
             let sets = found.and_then(|found| found.sets.get(series));
-            let members = sets.map_or((0, 0), |sets| (sets.users.len(), sets.events.len()));
+            let members = sets.map_or((0, 0), |sets| {
+                (sets.users.len(), sets.events.len() + sets.gathered.len())
+            });
             // Users are not told again once they are counted.
             let users_matter = point.counts.is_none();
             must!(
@@ -158,8 +162,15 @@ impl Oracle {
                 "the sets of {series} of {name} have {members:?} members instead of {point:?}"
             );
             if let Some(sets) = sets {
-                let same =
-                    |&(user, at): &(u8, i64)| sets.events.contains(&(user_name(user).into(), at));
+                let same = |&(from, user, at): &(u8, u8, i64)| {
+                    let user = user_name(user);
+                    let mut gathered = sets.gathered.iter();
+                    if from == number {
+                        sets.events.contains(&(user.into(), at))
+                    } else {
+                        gathered.any(|(_, name, when)| **name == *user && *when == at)
+                    }
+                };
                 must!(
                     point.events.iter().all(same),
                     "the events of {series} of {name} are not those that were recorded"

@@ -1,0 +1,53 @@
+//! The overflow series: where the events of a minute go whose series are beyond the cap.
+//!
+//! Each partition has one, `eds_overflow=series,partition=3`, so that no two partitions ever write the same
+//! point. Nobody may send the tag himself.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::Partition;
+
+/// The tag key that only overflow series have.
+pub const OVERFLOW_TAG: &str = "eds_overflow";
+
+/// The overflow series of a partition, in canonical form.
+#[must_use]
+pub fn overflow_series(partition: Partition) -> String {
+    format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
+}
+
+/// What tells the events of one series from those of another in the overflow series: 128 bits of the canonical
+/// series, the same on every node. Not the series itself, which may be a thousand bytes, for each event.
+#[must_use]
+pub fn series_fingerprint(series: &str) -> u128 {
+    xxh3_128(series.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::event::{LineRules, Parser, Partitions, Rejection};
+
+    #[test]
+    fn nobody_can_send_what_is_named_so() {
+        let partitions = Partitions::new(NonZeroU16::new(3).unwrap());
+        let mut parser = Parser::new(&LineRules::default());
+        for partition in partitions.iter() {
+            let line = format!("{} value=u", overflow_series(partition));
+            let parsed = parser.parse(line.as_bytes()).map(|_| ());
+            assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
+        }
+        // Keys that only look like it are keys like any other.
+        for key in [
+            "eds_overflow2",
+            "eds\\_overflow",
+            "Eds_overflow",
+            "a\\ eds_overflow",
+        ] {
+            let line = format!("{key}=series value=u");
+            assert!(parser.parse(line.as_bytes()).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! [`Caps`]: what a recorder knows of the series and users that have a place of their own in a minute.
+//!
+//! The store decides, for all nodes; this only remembers its answers, so that it is asked once for a series of a
+//! minute, and for its users only where they come near their cap. They hold as long as the store is what it was: with
+//! another generation all are forgotten.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hashbrown::{HashMap, HashSet};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::event::{Minute, Partition, overflow_series};
+use crate::store::{Admission, AdmitRequest, Store, StoreError};
+
+/// The answers that are remembered, in minutes that are full.
+const FULL_MINUTES: usize = 4;
+/// The series that are asked for at once. Redis serves nobody else meanwhile, a fraction of a ms.
+const SERIES_ASKED: usize = 1000;
+/// A node adds this share of the users that a series has room for before it asks again how many there are. So
+/// eight nodes that do so at the same time stay within the cap.
+const USERS_UNASKED_SHARE: u64 = 8;
+/// How often a node warns of series beyond the cap, at most.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The caps of a series and of a minute.
+#[derive(Debug, Clone, Copy)]
+pub struct CapSettings {
+    /// The most series of a minute in the partition, all nodes together.
+    pub series_max: usize,
+    /// The most users of a series in a minute; 0: as many as there are.
+    pub users_max: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Caps {
+    partition: Partition,
+    settings: CapSettings,
+    overflow: String,
+    /// Makes the hashes of this recorder unlike those of any other: series come from strangers.
+    seed: u64,
+    generation: u64,
+    /// By a hash of the series. Of 128 bits, for which two are never the same by chance.
+    minutes: BTreeMap<Minute, HashMap<u128, Known>>,
+    known: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Refused,
+    /// It may get so many new users before the store is asked how many there are.
+    Admitted(u64),
+}
+
+/// The users that a transaction adds to each series, as long as it is not carried out.
+pub(super) type Pending<'a> = HashMap<(Minute, &'a str), u64>;
+
+impl Caps {
+    pub(super) fn new(partition: Partition, settings: CapSettings) -> Self {
+        Self {
+            partition,
+            settings,
+            overflow: overflow_series(partition),
+            seed: rand::random(),
+            generation: 0,
+            minutes: BTreeMap::new(),
+            known: 0,
+        }
+    }
+
+    pub(super) fn overflow(&self) -> &str {
+        &self.overflow
+    }
+
+    /// Forgets everything if the store is not what it was.
+    pub(super) fn belongs_to(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.minutes.clear();
+            self.known = 0;
+        }
+    }
+
+    fn key(&self, series: &str) -> u128 {
+        xxh3_128_with_seed(series.as_bytes(), self.seed)
+    }
+
+    fn get(&self, minute: Minute, series: &str) -> Option<Known> {
+        let known = self.minutes.get(&minute)?;
+        known.get(&self.key(series)).copied()
+    }
+
+    fn learn(&mut self, minute: Minute, series: &str, what: Known) {
+        let key = self.key(series);
+        let before = self.minutes.entry(minute).or_default().insert(key, what);
+        self.known += usize::from(before.is_none());
+    }
+
+    /// Forgets the lowest minutes, which are the least likely to go on, until what is left fits the bound.
+    fn make_room(&mut self) {
+        let most = self.settings.series_max.saturating_mul(FULL_MINUTES);
+        while self.known > most {
+            let Some((_, gone)) = self.minutes.pop_first() else {
+                break;
+            };
+            self.known -= gone.len();
+        }
+    }
+
+    /// Whether a series is recorded under the overflow series; it was asked for before.
+    pub(super) fn refuses(&self, minute: Minute, series: &str) -> bool {
+        self.get(minute, series) == Some(Known::Refused)
+    }
+
+    /// Asks the store for those of these series of which it is not known whether they are admitted.
+    pub(super) async fn ask<'a>(
+        &mut self,
+        store: &dyn Store,
+        wanted: impl Iterator<Item = (Minute, &'a str)>,
+    ) -> Result<(), StoreError> {
+        self.make_room();
+        let mut unknown: BTreeMap<Minute, Vec<&str>> = BTreeMap::new();
+        for (minute, series) in wanted {
+            if self.get(minute, series).is_none() {
+                unknown.entry(minute).or_default().push(series);
+            }
+        }
+        for (minute, all) in unknown {
+            for series in all.chunks(SERIES_ASKED) {
+                self.ask_for(store, minute, series).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_for(
+        &mut self,
+        store: &dyn Store,
+        minute: Minute,
+        series: &[&str],
+    ) -> Result<(), StoreError> {
+        let request = AdmitRequest {
+            minute,
+            series,
+            series_max: self.settings.series_max as u64,
+            overflow: &self.overflow,
+        };
+        let answer = store.admit(self.partition, &request).await?;
+        let mut refused = None;
+        for (&series, admission) in series.iter().zip(answer.series) {
+            let known = match admission {
+                Admission::Admitted { users } => Known::Admitted(self.unasked(users)),
+                Admission::Refused => {
+                    refused = Some(series);
+                    Known::Refused
+                }
+            };
+            self.learn(minute, series, known);
+        }
+        if let Some(series) = refused {
+            let overflow = self.overflow.clone();
+            let unasked = self.unasked(answer.overflow_users);
+            self.learn(minute, &overflow, Known::Admitted(unasked));
+            self.warn(minute, series);
+        }
+        Ok(())
+    }
+
+    /// How many users more a series may get, which has so many, before it is looked at again.
+    const fn unasked(&self, users: u64) -> u64 {
+        self.settings.users_max.saturating_sub(users) / USERS_UNASKED_SHARE
+    }
+
+    /// Those of the users that a series has no room for. They are few to be asked for as long as it has much.
+    pub(super) async fn users_refused<'a>(
+        &mut self,
+        store: &dyn Store,
+        minute: Minute,
+        series: &'a str,
+        users: &[&'a str],
+        pending: &mut Pending<'a>,
+    ) -> Result<HashSet<&'a str>, StoreError> {
+        let mut refused = HashSet::new();
+        if self.settings.users_max == 0 || users.is_empty() {
+            return Ok(refused);
+        }
+        let pending = pending.entry((minute, series)).or_default();
+        let new = users.len() as u64;
+        if let Some(Known::Admitted(unasked)) = self.get(minute, series)
+            && new <= unasked
+        {
+            *pending += new;
+            self.learn(minute, series, Known::Admitted(unasked - new));
+            return Ok(refused);
+        }
+        let found = store.users(self.partition, minute, series, users).await?;
+        let mut count = found.count + *pending;
+        for (&user, there) in users.iter().zip(found.there) {
+            if there {
+                continue;
+            }
+            if count < self.settings.users_max {
+                count += 1;
+                *pending += 1;
+            } else {
+                refused.insert(user);
+            }
+        }
+        self.learn(minute, series, Known::Admitted(self.unasked(count)));
+        Ok(refused)
+    }
+
+    fn warn(&self, minute: Minute, series: &str) {
+        static WARNED: Mutex<Option<Instant>> = Mutex::new(None);
+        let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_some_and(|at| at.elapsed() < WARN_INTERVAL) {
+            return;
+        }
+        *warned = Some(Instant::now());
+        tracing::warn!(
+            partition = self.partition.index(),
+            %minute,
+            series,
+            overflow = self.overflow,
+            "more series than input.max_series_per_minute; events of the others are counted in the overflow series"
+        );
+    }
+}

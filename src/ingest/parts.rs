@@ -1,0 +1,119 @@
+//! [`Part`]: a part of a group that fits into one transaction; and where it comes from.
+
+use hashbrown::HashSet;
+
+use super::remembered::Remembered;
+use crate::event::{Batch, Group, Minute};
+use crate::store::Recording;
+
+/// Where a batch comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From a listener: its events are in the ledger's queue.
+    Queue,
+    /// From the disk: they are in the queue, too, and on the disk until they are recorded.
+    Spool,
+    /// Recorded before: its events have left the ledger.
+    Replay,
+}
+
+/// Events of a group that follow each other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) group: &'a Group,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+impl<'a> Part<'a> {
+    pub(super) const fn events(&self) -> usize {
+        self.to - self.from
+    }
+
+    /// The minute and the series that its events came with.
+    pub(super) fn key(&self) -> (Minute, &'a str) {
+        (self.group.minute, &self.group.series)
+    }
+
+    /// Its events under their own series, or under the overflow series, without the users that are remembered.
+    pub(super) fn recording(
+        &self,
+        batch: &'a Batch,
+        overflow: Option<&'a str>,
+        remembered: &Remembered,
+    ) -> Recording<'a> {
+        let (minute, own) = self.key();
+        let series = overflow.unwrap_or(own);
+        let occurrences = &self.group.occurrences[self.from..self.to];
+        let known = remembered.users(minute, series);
+        let mut fresh = HashSet::new();
+        let new_users = occurrences
+            .iter()
+            .map(|occurrence| batch.user(occurrence))
+            .filter(|user| !known.is_some_and(|known| known.contains(*user)))
+            .filter(|user| fresh.insert(*user))
+            .collect();
+        Recording {
+            minute,
+            series,
+            gathered_from: overflow.map(|_| own),
+            new_users,
+            occurrences,
+            batch,
+        }
+    }
+
+    /// Adds its events to another batch. Answers for how many there was no room.
+    pub(super) fn copy(&self, from: &Batch, to: &mut Batch) -> usize {
+        let (minute, series) = self.key();
+        let mut lost = 0;
+        for event in &self.group.occurrences[self.from..self.to] {
+            if !to.push(minute, series, from.user(event), event.timestamp) {
+                lost += 1;
+            }
+        }
+        lost
+    }
+
+    /// The parts of it that are left without the events of these users.
+    pub(super) fn without(&self, batch: &Batch, users: &HashSet<&str>) -> Vec<Self> {
+        let mut left: Vec<Self> = Vec::new();
+        for at in self.from..self.to {
+            if users.contains(batch.user(&self.group.occurrences[at])) {
+                continue;
+            }
+            match left.last_mut() {
+                Some(last) if last.to == at => last.to += 1,
+                _ => left.push(Self {
+                    group: self.group,
+                    from: at,
+                    to: at + 1,
+                }),
+            }
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_events_of_some_users_are_left_out() {
+        let mut batch = Batch::default();
+        for (at, user) in ["a", "b", "b", "c", "a", "c"].into_iter().enumerate() {
+            assert!(batch.push(Minute::of_nanos(0), "s=1", user, i64::try_from(at).unwrap()));
+        }
+        let group = &batch.groups()[0];
+        let (from, to) = (0, 6);
+        let part = Part { group, from, to };
+        let left = |users: &[&str]| -> Vec<_> {
+            let left = part.without(&batch, &users.iter().copied().collect());
+            left.iter().map(|part| (part.from, part.to)).collect()
+        };
+        assert_eq!(left(&["b"]), [(0, 1), (3, 6)]);
+        assert_eq!(left(&["a"]), [(1, 4), (5, 6)]);
+        assert_eq!(left(&["a", "b", "c"]), []);
+    }
+}

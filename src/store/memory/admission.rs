@@ -1,0 +1,75 @@
+//! Which series and users have a place of their own.
+
+use super::state::{State, deadline};
+use crate::event::{Minute, Partition};
+use crate::store::{Admission, AdmitRequest, Admitted, SeriesUsers, StoreError};
+
+impl State {
+    pub(super) fn admit(
+        &mut self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+        now_ms: i64,
+    ) -> Result<Admitted, StoreError> {
+        self.check_room()?;
+        let retention = self.retention;
+        let minute = self.partitions[partition.index()]
+            .minutes
+            .entry(request.minute)
+            .or_default();
+        let is_new = minute.arrivals == 0 && minute.counts.is_empty();
+        let users = |minute: &super::MinuteState, series: &str| {
+            let sets = minute.sets.get(series);
+            sets.map_or(0, |sets| sets.users.len() as u64)
+        };
+        let series = request.series.iter().map(|&series| {
+            let admitted = &mut minute.admitted;
+            let full = admitted.contains(request.overflow);
+            if !full && !admitted.contains(series) {
+                // The first that is refused closes the minute.
+                let has_room = (admitted.len() as u64) < request.series_max;
+                let entered = if has_room { series } else { request.overflow };
+                admitted.insert(entered.to_owned());
+            }
+            if minute.admitted.contains(series) {
+                let users = users(minute, series);
+                Admission::Admitted { users }
+            } else {
+                Admission::Refused
+            }
+        });
+        let series = series.collect();
+        // What nobody records anything under is forgotten, too. An event may come until it is too old.
+        if is_new || minute.expires_ms.is_some() {
+            let from_ms = now_ms.max(request.minute.end_millis());
+            minute.expires_ms = Some(deadline(from_ms, retention));
+        }
+        Ok(Admitted {
+            overflow_users: users(minute, request.overflow),
+            series,
+        })
+    }
+
+    pub(super) fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> SeriesUsers {
+        let minute = self.partitions[partition.index()].minutes.get(&minute);
+        let Some(sets) = minute.and_then(|minute| minute.sets.get(series)) else {
+            return SeriesUsers {
+                count: 0,
+                there: vec![false; users.len()],
+            };
+        };
+        SeriesUsers {
+            count: sets.users.len() as u64,
+            there: users
+                .iter()
+                .map(|&user| sets.users.contains(user))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Admissions: what nodes are told of a series holds for all nodes and for good, and every event has one home.
+
+use event_data_service::store::Admission;
+
+use super::super::event::{Event, overflow_of};
+use super::{Oracle, Place, PlaceBook, Verdict, end_ms, must};
+
+impl PlaceBook {
+    /// Whether the store may have forgotten what was admitted.
+    fn may_be_forgotten(&self, now_ms: i64) -> bool {
+        let over = |until: Option<i64>| until.is_some_and(|until| until <= now_ms);
+        !self.has_sets() && (over(self.keep_until_ms) || over(self.unused_until_ms))
+    }
+
+    fn begin_anew(&mut self) {
+        self.admitted.clear();
+        self.refused.clear();
+        self.homes.clear();
+        self.anew = true;
+    }
+}
+
+impl Oracle {
+    /// Series of a minute were admitted or refused.
+    pub(crate) fn admitted(
+        &mut self,
+        at: Place,
+        answers: &[(u8, Admission)],
+        series_max: u64,
+        now_ms: i64,
+    ) -> Verdict {
+        let retention_ms = self.retention_ms;
+        let book = self.places.entry(at).or_default();
+        if book.may_be_forgotten(now_ms) {
+            book.begin_anew();
+        }
+        for &(series, answer) in answers {
+            if answer == Admission::Refused {
+                must!(
+                    !book.admitted.contains(&series),
+                    "series {series} of {at:?} was refused although it was admitted"
+                );
+                must!(
+                    book.anew || book.admitted.len() as u64 >= series_max,
+                    "series {series} of {at:?} was refused although there was room"
+                );
+                book.refused.insert(series);
+            } else {
+                must!(
+                    !book.refused.contains(&series),
+                    "series {series} of {at:?} was admitted although it was refused"
+                );
+                book.admitted.insert(series);
+                must!(
+                    book.admitted.len() as u64 <= series_max,
+                    "{at:?} has more series than {series_max}: {:?}",
+                    book.admitted
+                );
+            }
+        }
+        if book.homes.is_empty() {
+            book.unused_until_ms = Some(now_ms.max(end_ms(at.1)) + retention_ms);
+        }
+        Ok(())
+    }
+
+    /// An event is recorded under its own series if that was admitted, and under the overflow series if not; and
+    /// whoever records it again, under the same.
+    pub(super) fn find_home(
+        &mut self,
+        partition: usize,
+        (event, under): (Event, u8),
+        now_ms: i64,
+    ) -> Verdict {
+        let at = (partition, event.minute());
+        let book = self.places.entry(at).or_default();
+        if book.may_be_forgotten(now_ms) {
+            book.begin_anew();
+        }
+        book.unused_until_ms = None;
+        let told = if under == event.series {
+            book.admitted.contains(&event.series)
+        } else {
+            book.refused.contains(&event.series) && under == overflow_of(partition)
+        };
+        must!(
+            told || book.anew,
+            "{event:?} was recorded under {under}, which nobody was told"
+        );
+        let key = (event.series, event.user, event.at);
+        let home = *book.homes.entry(key).or_insert(under);
+        must!(
+            home == under,
+            "{event:?} was recorded under {home} and under {under}"
+        );
+        Ok(())
+    }
+}

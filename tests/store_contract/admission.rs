@@ -1,0 +1,273 @@
+//! Which series have sets of their own: decided once, for all nodes and for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute, Partition};
+use event_data_service::store::{Admission, AdmitRequest, Admitted, Recording, SeriesUsers};
+use rand::seq::SliceRandom;
+
+use super::done::assert_only_counts;
+use super::ground::{
+    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, partitions,
+    series_of_one_partition,
+};
+
+const OVERFLOW: &str = "overflow=1";
+
+fn minute(number: i64) -> Minute {
+    Minute::from_epoch_minutes(number).unwrap()
+}
+
+/// The partition of [`series_of_one_partition`].
+fn partition() -> Partition {
+    partitions().of(&series_of_one_partition(1)[0])
+}
+
+async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admitted {
+    let series: Vec<&str> = series.iter().map(|series| series.as_str()).collect();
+    let request = AdmitRequest {
+        minute: minute(at),
+        series: &series,
+        series_max,
+        overflow: OVERFLOW,
+    };
+    node.0.admit(partition(), &request).await.unwrap()
+}
+
+/// Which of them are admitted.
+async fn admit(node: &Node, series: &[&String], series_max: u64) -> Vec<bool> {
+    let answer = ask(node, SEED_MINUTE, series, series_max).await;
+    let admitted = |of: &Admission| *of != Admission::Refused;
+    answer.series.iter().map(admitted).collect()
+}
+
+/// Records events under the overflow series.
+async fn gather(node: &Node, events: &[Event]) {
+    let mut batch = Batch::default();
+    for event in events {
+        let minute = Minute::of_nanos(event.timestamp);
+        assert!(batch.push(minute, &event.series, &event.user, event.timestamp));
+    }
+    let groups = batch.groups().iter().map(|group| {
+        let users: BTreeSet<&str> = group.occurrences.iter().map(|o| batch.user(o)).collect();
+        Recording {
+            minute: group.minute,
+            series: OVERFLOW,
+            gathered_from: Some(&group.series),
+            new_users: users.into_iter().collect(),
+            occurrences: &group.occurrences,
+            batch: &batch,
+        }
+    });
+    let recordings: Vec<_> = groups.collect();
+    node.0.record(partition(), 0, &recordings).await.unwrap();
+}
+
+pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_good(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(5);
+    let [s0, s1, s2, s3, s4] = [0, 1, 2, 3, 4].map(|at| &series[at]);
+    assert_eq!(admit(&a, &[s0], 2).await, [true]);
+    assert_eq!(admit(&b, &[s1, s2, s0], 2).await, [true, false, true]);
+    assert_eq!(admit(&a, &[s2, s1, s3], 2).await, [false, true, false]);
+    // A node with another cap changes nothing of it.
+    assert_eq!(
+        admit(&b, &[s3, s4, s1, s2], 9).await,
+        [false, false, true, false]
+    );
+}
+
+/// However the questions meet, all nodes hear the same, and the cap is met exactly.
+pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
+    const SERIES_MAX: usize = 25;
+    let series = series_of_one_partition(60);
+    let asking = ["a", "b", "c", "d"].map(|name| {
+        let (node, mut series) = (ground.node(name), series.clone());
+        tokio::spawn(async move {
+            series.shuffle(&mut rand::rng());
+            let mut admitted = BTreeMap::new();
+            for some in series.chunks(7) {
+                let some: Vec<&String> = some.iter().collect();
+                let answers = admit(&node, &some, SERIES_MAX as u64).await;
+                admitted.extend(some.into_iter().cloned().zip(answers));
+            }
+            admitted
+        })
+    });
+    let mut all = Vec::new();
+    for node in asking {
+        all.push(node.await.unwrap());
+    }
+    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+    assert_eq!(
+        all[0].values().filter(|admitted| **admitted).count(),
+        SERIES_MAX
+    );
+}
+
+/// Counting moves series from the sets to the counts: no place becomes free, and none is lost. A series that is
+/// admitted and has no event has no counts; when its first event comes it is in time.
+pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(4);
+    let [s0, s1, s2, s3] = [0, 1, 2, 3].map(|at| &series[at]);
+    assert_eq!(admit(&a, &[s0, s1, s2], 3).await, [true; 3]);
+    let first = [event(SEED_MINUTE, s0, "x", 1)];
+    a.record(&first).await;
+    assert_eq!(a.finish_all().await, model(&first));
+    assert_only_counts(ground, &[SEED_MINUTE]);
+
+    assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
+    let second = [
+        event(SEED_MINUTE, s1, "x", 1),
+        event(SEED_MINUTE, s1, "y", 1),
+    ];
+    b.record(&second).await;
+    let claim = b.claim_one(&AT_ONCE).await;
+    // Looked at while it is open and while it is counted: no counts of what has no events.
+    let reading = ground.reading();
+    let names = [s0.as_str(), s1, s2];
+    let open = reading
+        .open_counts(partition(), minute(SEED_MINUTE), &names)
+        .await;
+    assert_eq!(open.unwrap().len(), 1);
+    let done = b.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    assert_eq!((done.counted, done.late, done.left), (1, 0, 0));
+    let sealed = reading
+        .sealed_page(partition(), minute(SEED_MINUTE), 0)
+        .await;
+    assert_eq!(sealed.unwrap().counts.len(), 2);
+    assert_eq!(b.finish(&[claim]).await, model(&second));
+    // And now it is fixed.
+    a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    assert_eq!((done.counted, done.late), (0, 1));
+}
+
+pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(2);
+    let [s0, s1] = [0, 1].map(|at| &series[at]);
+    // The node that was refused dies before it records anything under the overflow series.
+    assert_eq!(admit(&a, &[s0, s1], 1).await, [true, false]);
+    let first = [event(SEED_MINUTE, s0, "x", 1)];
+    a.record(&first).await;
+    assert_eq!(
+        a.finish_all().await,
+        model(&first),
+        "and no counts of the overflow series"
+    );
+    assert_only_counts(ground, &[SEED_MINUTE]);
+    assert_eq!(admit(&b, &[s1, s0], 9).await, [false, true]);
+    gather(&b, &[event(SEED_MINUTE, s1, "x", 1)]).await;
+    let counted = BTreeMap::from([((SEED_MINUTE, OVERFLOW.to_owned()), (1, 1))]);
+    assert_eq!(b.finish_all().await, counted);
+    assert_only_counts(ground, &[SEED_MINUTE]);
+}
+
+pub(crate) async fn an_admission_that_nobody_uses_ends_by_itself(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    assert_eq!(
+        admit(&node, &[&series[0], &series[1]], 1).await,
+        [true, false]
+    );
+    assert_eq!(node.claim(&AT_ONCE).await, []);
+    assert_eq!(node.backlog().await, (0, 0, 0));
+    assert_only_counts(ground, &[SEED_MINUTE]);
+    tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
+    assert_eq!(node.claim(&AT_ONCE).await, []);
+    assert_eq!(admit(&node, &[&series[1]], 1).await, [true]);
+}
+
+pub(crate) async fn each_minute_has_places_of_its_own(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    for at in [SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 1440] {
+        for (series, expected) in series.iter().zip([true, false]) {
+            let answer = ask(&node, at, &[series], 1).await;
+            assert_eq!(answer.series != [Admission::Refused], expected);
+        }
+    }
+}
+
+/// One user, one instant, two series: two events. The copies that another node has are the same two.
+pub(crate) async fn gathered_events_of_different_series_stay_apart(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(3);
+    let mut events = Vec::new();
+    for series in &series {
+        for (user, nanos) in [("x", 1), ("x", 2), ("y", 1), ("x_1", 1)] {
+            events.push(event(SEED_MINUTE, series, user, nanos));
+        }
+    }
+    gather(&a, &events).await;
+    events.shuffle(&mut rand::rng());
+    for some in events.chunks(5) {
+        gather(&b, some).await;
+    }
+    let counted = BTreeMap::from([((SEED_MINUTE, OVERFLOW.to_owned()), (3, 12))]);
+    assert_eq!(a.finish_all().await, counted);
+    assert_only_counts(ground, &[SEED_MINUTE]);
+}
+
+pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again(
+    ground: &Ground,
+) {
+    let node = ground.node("a");
+    let series = &series_of_one_partition(1)[0];
+    let events = [event(SEED_MINUTE, series, "x", 1)];
+    assert_eq!(admit(&node, &[series], 1).await, [true]);
+    node.record(&events).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    node.compact(&claim).await;
+    assert!(node.0.set_aside(&claim, series, "words").await.unwrap());
+    assert!(node.acknowledge(&claim, &[]).await);
+    tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
+    assert_eq!(node.claim(&AT_ONCE).await, []);
+
+    assert_eq!(admit(&node, &[series], 1).await, [true]);
+    let again = ground.quarantine();
+    let wanted = [series.as_str()];
+    let again = again.send_again(partition(), minute(SEED_MINUTE), &wanted);
+    assert_eq!(again.await.unwrap(), 1);
+    let claim = node.claim_one(&AT_ONCE).await;
+    assert_eq!(node.finish(&[claim]).await, model(&events));
+}
+
+pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    let [s0, s1] = [0, 1].map(|at| &series[at]);
+    let users = async |series: &str, users: &[&str]| {
+        let found = node
+            .0
+            .users(partition(), minute(SEED_MINUTE), series, users);
+        found.await.unwrap()
+    };
+    let nobody = SeriesUsers {
+        count: 0,
+        there: vec![false],
+    };
+    assert_eq!(users(s0, &["x"]).await, nobody);
+    node.record(&[
+        event(SEED_MINUTE, s0, "x", 1),
+        event(SEED_MINUTE, s0, "y", 1),
+    ])
+    .await;
+    let two = SeriesUsers {
+        count: 2,
+        there: vec![true, false, true],
+    };
+    assert_eq!(users(s0, &["x", "z", "y"]).await, two);
+    assert_eq!(users(s1, &["x"]).await, nobody);
+    // Whoever asks for a series hears how many users it has.
+    let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
+    let series = [0, 2].map(|users| Admission::Admitted { users });
+    assert_eq!(
+        (answer.overflow_users, &answer.series[..]),
+        (0, &series[..])
+    );
+}
