@@ -54,8 +54,9 @@ enum Known {
     Admitted(u64),
 }
 
-/// The users that a transaction adds to each series, as long as it is not carried out.
-pub(super) type Pending<'a> = HashMap<(Minute, &'a str), u64>;
+/// The users that a transaction adds to the overflow series, as long as it is not carried out: the only series with
+/// more than one recording in it.
+pub(super) type Pending<'a> = HashMap<Minute, HashSet<&'a str>>;
 
 impl Caps {
     pub(super) fn new(partition: Partition, settings: CapSettings) -> Self {
@@ -186,26 +187,36 @@ impl Caps {
         if self.settings.users_max == 0 || users.is_empty() {
             return Ok(refused);
         }
-        let pending = pending.entry((minute, series)).or_default();
+        let mut pending = (*series == self.overflow).then(|| pending.entry(minute).or_default());
         let new = users.len() as u64;
         if let Some(Known::Admitted(unasked)) = self.get(minute, series)
             && new <= unasked
         {
-            *pending += new;
+            if let Some(pending) = &mut pending {
+                pending.extend(users);
+            }
             self.learn(minute, series, Known::Admitted(unasked - new));
             return Ok(refused);
         }
         let found = store.users(self.partition, minute, series, users).await?;
-        let mut count = found.count + *pending;
-        for (&user, there) in users.iter().zip(found.there) {
-            if there {
+        let there = found.there.into_iter();
+        let count = pending.as_ref().map_or(0, |pending| pending.len() as u64);
+        let mut count = found.count + count;
+        for (&user, there) in users.iter().zip(there) {
+            if there
+                || pending
+                    .as_ref()
+                    .is_some_and(|pending| pending.contains(user))
+            {
                 continue;
             }
-            if count < self.settings.users_max {
-                count += 1;
-                *pending += 1;
-            } else {
+            if count >= self.settings.users_max {
                 refused.insert(user);
+                continue;
+            }
+            count += 1;
+            if let Some(pending) = &mut pending {
+                pending.insert(user);
             }
         }
         self.learn(minute, series, Known::Admitted(self.unasked(count)));

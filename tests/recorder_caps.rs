@@ -1,0 +1,203 @@
+//! The recorder with caps, over a memory store that several share as nodes do.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_data_service::event::{
+    Batch, Minute, Partitions, Rejection, Window, overflow_series, series_fingerprint,
+};
+use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
+use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::surroundings::Surroundings;
+use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::MIN)
+}
+
+fn minute() -> Minute {
+    Minute::of_nanos(chrono::Utc::now().timestamp_nanos_opt().unwrap())
+}
+
+fn store() -> MemoryStore {
+    let hour = Duration::from_secs(3600);
+    MemoryStore::new("a", partitions(), hour, u64::MAX, system_clock())
+}
+
+/// Series, user, nanoseconds after the beginning of the minute.
+type Event = (&'static str, &'static str, i64);
+
+/// A node records batches of events, from its start to its end.
+async fn node(
+    store: &MemoryStore,
+    caps: CapSettings,
+    minute: Minute,
+    all: &[&[Event]],
+) -> LedgerTotals {
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let hour = Duration::from_secs(3600);
+    let settings = RecorderSettings {
+        window: Window::new(hour, hour),
+        caps,
+    };
+    let (batches, queue) = mpsc::channel(all.len());
+    for events in all {
+        let mut batch = Batch::default();
+        for (series, user, nanos) in *events {
+            assert!(batch.push(minute, series, user, minute.start_nanos() + nanos));
+        }
+        ledger.take_in(&Intake {
+            queued: batch.events() as u64,
+            queued_bytes: batch.bytes() as u64,
+            ..Intake::default()
+        });
+        batches.send(batch).await.unwrap();
+    }
+    drop(batches);
+    let partition = partitions().of("");
+    let recorder = Recorder::new(
+        partition,
+        settings,
+        queue,
+        Arc::new(store.shared_with("b", system_clock())),
+        // Nothing is remembered, so that the store has to say what it knows.
+        Arc::new(Budget::new(0)),
+        Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
+        Arc::new(Surroundings::default()),
+        Arc::clone(&ledger),
+        metrics,
+        Progress::default().watch("recorder"),
+        CancellationToken::new(),
+    );
+    recorder.run().await;
+    let totals = ledger.totals();
+    assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
+    totals
+}
+
+/// Users and events in the sets, by series.
+fn sets(store: &MemoryStore, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
+    let sets = store.open_sets(minute).into_iter();
+    sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len())))
+        .collect()
+}
+
+fn names(users: &[&str]) -> BTreeSet<String> {
+    users.iter().map(ToString::to_string).collect()
+}
+
+const fn caps(series_max: usize, users_max: u64) -> CapSettings {
+    CapSettings {
+        series_max,
+        users_max,
+    }
+}
+
+/// Whatever a node sees first, an event and its copy meet in one place.
+#[tokio::test]
+async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
+    let (store, minute) = (store(), minute());
+    let events: [Event; 6] = [
+        ("s=1", "x", 1),
+        ("s=2", "x", 1),
+        ("s=3", "x", 1),
+        ("s=4", "x", 1),
+        ("s=4", "y", 1),
+        ("s=4", "x", 2),
+    ];
+    let mut reversed = events;
+    reversed.reverse();
+    let first = node(&store, caps(2, 0), minute, &[&events[..3], &events]).await;
+    let second = node(&store, caps(2, 0), minute, &[&reversed[..2], &reversed]).await;
+    assert_eq!((first.recorded, first.overflowed), (9, 5));
+    assert_eq!((second.recorded, second.overflowed), (8, 6));
+    let overflow = overflow_series(partitions().of(""));
+    let expected = BTreeMap::from([
+        ("s=1".to_owned(), (names(&["x"]), 1)),
+        ("s=2".to_owned(), (names(&["x"]), 1)),
+        (overflow.clone(), (names(&["x", "y"]), 4)),
+    ]);
+    assert_eq!(sets(&store, minute), expected);
+    let gathered = store.open_sets(minute).into_iter();
+    let gathered = gathered.filter(|of| of.series == overflow);
+    let gathered: Vec<String> = gathered.flat_map(|of| of.events).collect();
+    let member = |(series, user, nanos): &Event| {
+        let (at, series) = (minute.start_nanos() + nanos, series_fingerprint(series));
+        format!("{user}_{at}_{series:032x}")
+    };
+    assert!(events[2..].iter().all(|it| gathered.contains(&member(it))));
+}
+
+/// Users who are there pass, in whatever node; one too many is rejected, and nobody's events are counted twice.
+#[tokio::test]
+async fn users_beyond_the_cap_are_rejected_in_every_node() {
+    let (store, minute) = (store(), minute());
+    let batch: [Event; 5] = [
+        ("s=1", "a", 1),
+        ("s=1", "b", 1),
+        ("s=1", "c", 1),
+        ("s=1", "a", 2),
+        ("s=2", "c", 1),
+    ];
+    let rejected = |totals: LedgerTotals| totals.rejected[Rejection::TooManyUsers.index()];
+    let first = node(&store, caps(9, 2), minute, &[&batch, &batch]).await;
+    assert_eq!((first.recorded, rejected(first)), (8, 2));
+    let second: [Event; 3] = [("s=1", "d", 1), ("s=1", "c", 3), ("s=1", "b", 3)];
+    let second = node(&store, caps(9, 2), minute, &[&second]).await;
+    assert_eq!((second.recorded, rejected(second)), (1, 2));
+    let expected = BTreeMap::from([
+        ("s=1".to_owned(), (names(&["a", "b"]), 4)),
+        ("s=2".to_owned(), (names(&["c"]), 1)),
+    ]);
+    assert_eq!(sets(&store, minute), expected);
+}
+
+/// The overflow series is a series like any other to the cap of users.
+#[tokio::test]
+async fn the_overflow_series_has_no_more_users_than_another() {
+    let (store, minute) = (store(), minute());
+    let batch: [Event; 5] = [
+        ("s=1", "a", 1),
+        ("s=2", "a", 1),
+        ("s=3", "b", 1),
+        ("s=4", "c", 1),
+        ("s=5", "a", 1),
+    ];
+    let totals = node(&store, caps(1, 2), minute, &[&batch, &batch]).await;
+    assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 2);
+    assert_eq!((totals.recorded, totals.overflowed), (8, 6));
+    let overflow = overflow_series(partitions().of(""));
+    let expected = BTreeMap::from([
+        ("s=1".to_owned(), (names(&["a"]), 1)),
+        (overflow, (names(&["a", "b"]), 3)),
+    ]);
+    assert_eq!(sets(&store, minute), expected);
+}
+
+/// A cap that is far away is not asked for, and is met all the same.
+#[tokio::test]
+async fn a_large_cap_of_users_is_met() {
+    const USERS_MAX: u64 = 100;
+    let (store, minute) = (store(), minute());
+    let users: Vec<String> = (0..150).map(|number| format!("user{number}")).collect();
+    let users: Vec<&'static str> = users.into_iter().map(|user| &*user.leak()).collect();
+    let batches: Vec<Vec<Event>> = users
+        .chunks(10)
+        .map(|users| users.iter().map(|&user| ("s=1", user, 1)).collect())
+        .collect();
+    let batches: Vec<&[Event]> = batches.iter().map(Vec::as_slice).collect();
+    let totals = node(&store, caps(9, USERS_MAX), minute, &batches).await;
+    assert_eq!(totals.recorded, USERS_MAX);
+    assert_eq!(sets(&store, minute)["s=1"].0.len() as u64, USERS_MAX);
+}
