@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, Delivery, Listener, ListenerSettings, Receiver, Sieve, bind,
+    ArrivalStamps, Delivery, Listener, ListenerSettings, Receiver, Sieve, SourceRates, bind,
 };
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use socket2::Socket;
@@ -53,8 +53,18 @@ impl Node {
 
     /// Starts a listener, and answers its CPU seconds when it has stopped.
     fn listen(&self, receiver: Receiver) -> JoinHandle<anyhow::Result<f64>> {
+        self.listen_within(None, receiver)
+    }
+
+    /// The same with a limit to what each source may send.
+    fn listen_within(
+        &self,
+        rates: Option<Arc<SourceRates>>,
+        receiver: Receiver,
+    ) -> JoinHandle<anyhow::Result<f64>> {
         let listener = Listener {
             receiver,
+            rates,
             sieve: Self::sieve(),
             settings: self.settings,
             recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
@@ -112,6 +122,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
             &mut [
                 way("a thread, batched receive", |node, _| {
                     Ok(vec![node.listen(node.receiver()?)])
+                }),
+                way("a thread, batched receive, a rate per source", |node, _| {
+                    let rates = Arc::new(SourceRates::new(10_000_000));
+                    let receiver = node.receiver()?.with_sources();
+                    Ok(vec![node.listen_within(Some(rates), receiver)])
                 }),
                 way("a thread, one datagram a call", |node, _| {
                     Ok(vec![node.listen(node.receiver()?.without_batches())])

@@ -177,6 +177,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         listen: vec![(Ipv4Addr::LOCALHOST, 0).into()],
         receive_buffer: 64 * 1024,
         threads: 1,
+        rate_per_source: 0,
         datagram_max: 64 * 1024,
         sieve: SieveSettings {
             rules: LineRules::default(),

@@ -236,6 +236,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
         listen: input.listen.clone(),
         receive_buffer: input.receive_buffer,
         threads: input.threads,
+        rate_per_source: input.max_rate_per_source,
         datagram_max: input.max_datagram,
         sieve: SieveSettings {
             rules,

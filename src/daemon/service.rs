@@ -35,6 +35,8 @@ pub struct ServiceSettings {
     pub receive_buffer: u64,
     /// The threads that read each socket.
     pub threads: usize,
+    /// The most lines a second of one source address; 0: no limit.
+    pub rate_per_source: u32,
     /// The longest datagram that is read whole, in bytes.
     pub datagram_max: usize,
     /// What the listeners accept.

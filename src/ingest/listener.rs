@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
-use super::{Delivery, Receiver, Sieve};
+use super::{Delivery, Receiver, Sieve, SourceRates};
+use crate::event::datagram::pieces;
 use crate::event::{Batch, Partitions};
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
@@ -53,6 +54,8 @@ pub struct Listener {
     pub receiver: Receiver,
     /// What sorts the datagrams.
     pub sieve: Sieve,
+    /// What each source may send, if that is limited; the receiver then tells the sources.
+    pub rates: Option<Arc<SourceRates>>,
     /// How it behaves.
     pub settings: ListenerSettings,
     /// The recorders, one a partition.
@@ -113,7 +116,15 @@ impl Listener {
         let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
         let mut datagrams = 0;
         for datagram in self.receiver.datagrams() {
-            self.sieve.datagram(datagram.bytes, datagram.truncated, now);
+            let lines_max = match (&self.rates, datagram.source) {
+                (Some(rates), Some(source)) => {
+                    let lines = pieces(datagram.bytes, datagram.truncated).count();
+                    rates.take(source, lines, Instant::now())
+                }
+                _ => usize::MAX,
+            };
+            self.sieve
+                .datagram_within(lines_max, datagram.bytes, datagram.truncated, now);
             datagrams += 1;
         }
         self.metrics.datagrams_received.inc_by(datagrams);

@@ -45,6 +45,7 @@ fn stopped(outlives: bool) -> (u64, usize, usize) {
         } else {
             receiver
         },
+        rates: None,
         sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())),
         settings: ListenerSettings {
             linger: Duration::from_millis(100),

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::{MaybeUninitSlice, Socket};
@@ -18,6 +19,9 @@ use socket2::{MaybeUninitSlice, Socket};
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
 const BATCH_LEN: libc::c_uint = 64;
+/// The room for an address.
+#[expect(clippy::cast_possible_truncation, reason = "128")]
+const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
 /// Linux' number of the socket option that tells a socket's memory, and the place of the drop counter in it.
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
@@ -31,6 +35,9 @@ pub struct Receiver {
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
+    /// Room for the source addresses, and those read last; none where nobody wants to know.
+    names: Vec<libc::sockaddr_storage>,
+    sources: Vec<Option<IpAddr>>,
     /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
     drops_seen: Option<u32>,
     batched: bool,
@@ -44,6 +51,8 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// Whether there were more.
     pub truncated: bool,
+    /// The address that it says it comes from, if the receiver tells the sources.
+    pub source: Option<IpAddr>,
 }
 
 impl Receiver {
@@ -68,6 +77,8 @@ impl Receiver {
             room,
             datagram_max,
             lengths: Vec::new(),
+            names: Vec::new(),
+            sources: Vec::new(),
             drops_seen: None,
             batched: true,
             outlives: false,
@@ -94,6 +105,15 @@ impl Receiver {
         self.drops_seen.unwrap_or_default()
     }
 
+    /// Tells the source of each datagram, too. The kernel writes 28 bytes more for each.
+    #[must_use]
+    pub fn with_sources(mut self) -> Self {
+        // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is a valid value: an address of
+        // no family.
+        self.names = vec![unsafe { std::mem::zeroed() }; BATCH];
+        self
+    }
+
     /// Waits for datagrams until the socket's read time-out, and reads what is there. Answers false when
     /// nothing came.
     pub fn wait(&mut self) -> io::Result<bool> {
@@ -107,6 +127,7 @@ impl Receiver {
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
+        self.sources.clear();
         let result = if self.batched {
             self.receive_batch(flags)
         } else {
@@ -149,8 +170,14 @@ impl Receiver {
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
+        // Empty unless the sources are wanted; then there are as many as headers.
+        for (name, header) in self.names.iter_mut().zip(&mut headers) {
+            header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+            header.msg_hdr.msg_namelen = NAME_LEN;
+        }
         // SAFETY: each of the BATCH headers points to one part, and each part to `datagram_max` bytes of
-        // `self.room` that no other part has; all of them outlive the call. A null time-out is allowed.
+        // `self.room` that no other part has; it has no name, or one of NAME_LEN bytes in `self.names` that no
+        // other header has. All of them outlive the call. A null time-out is allowed.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -166,6 +193,8 @@ impl Receiver {
                 let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
                 (header.msg_len as usize, truncated)
             }));
+        self.sources
+            .extend(self.names.iter().take(count).map(address));
         Ok(())
     }
 
@@ -174,12 +203,17 @@ impl Receiver {
         let flags = flags & libc::MSG_DONTWAIT;
         let mut room = vec![MaybeUninit::uninit(); self.datagram_max];
         let mut parts = [MaybeUninitSlice::new(&mut room)];
-        let (len, received) = self.socket.recv_vectored_with_flags(&mut parts, flags)?;
+        let (len, received, name) = self
+            .socket
+            .recv_from_vectored_with_flags(&mut parts, flags)?;
         for (to, from) in self.room.iter_mut().zip(&room[..len]) {
             // SAFETY: the kernel has written the first `len` bytes.
             *to = unsafe { from.assume_init() };
         }
         self.lengths.push((len, received.is_truncated()));
+        if !self.names.is_empty() {
+            self.sources.push(name.as_socket().map(|name| name.ip()));
+        }
         Ok(())
     }
 
@@ -188,9 +222,11 @@ impl Receiver {
         self.room
             .chunks_exact(self.datagram_max)
             .zip(&self.lengths)
-            .map(|(room, &(len, truncated))| Received {
+            .enumerate()
+            .map(|(place, (room, &(len, truncated)))| Received {
                 bytes: &room[..len.min(room.len())],
                 truncated,
+                source: self.sources.get(place).copied().flatten(),
             })
     }
 
@@ -210,6 +246,25 @@ impl Receiver {
     pub fn without_batches(mut self) -> Self {
         self.batched = false;
         self
+    }
+}
+
+/// The address that the kernel wrote.
+fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
+    let name_of: *const libc::sockaddr_storage = name;
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: a sockaddr_storage has the size and alignment of every address, all bytes of it are
+            // initialised, and the family says that this one is there.
+            let name = unsafe { &*name_of.cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { &*name_of.cast::<libc::sockaddr_in6>() };
+            Some(Ipv6Addr::from(name.sin6_addr.s6_addr).into())
+        }
+        _ => None,
     }
 }
 
@@ -256,78 +311,5 @@ pub(super) fn own(descriptor: RawFd) -> OwnedFd {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-    use std::time::Duration;
-
-    use super::*;
-
-    fn pair(datagram_max: usize) -> (Receiver, UdpSocket) {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.connect(socket.local_addr().unwrap()).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
-        (Receiver::new(socket.into(), datagram_max), sender)
-    }
-
-    fn read(receiver: &Receiver) -> Vec<(Vec<u8>, bool)> {
-        receiver
-            .datagrams()
-            .map(|d| (d.bytes.to_vec(), d.truncated))
-            .collect()
-    }
-
-    fn check(mut receiver: Receiver, sender: &UdpSocket) {
-        sender.send(b"first").unwrap();
-        sender.send(b"").unwrap();
-        sender.send(b"longer than eight").unwrap();
-        let mut all = Vec::new();
-        while all.len() < 3 {
-            assert!(receiver.wait().unwrap());
-            all.extend(read(&receiver));
-        }
-        assert_eq!(
-            all,
-            [
-                (b"first".to_vec(), false),
-                (Vec::new(), false),
-                (b"longer t".to_vec(), true)
-            ]
-        );
-        assert!(!receiver.poll().unwrap());
-        // A truncated datagram leaves no trace on the next.
-        sender.send(b"next").unwrap();
-        assert!(receiver.wait().unwrap());
-        assert_eq!(read(&receiver), [(b"next".to_vec(), false)]);
-    }
-
-    #[test]
-    fn reads_in_batches_and_tells_what_was_cut() {
-        let (receiver, sender) = pair(8);
-        check(receiver, &sender);
-    }
-
-    #[test]
-    fn reads_one_by_one_where_there_are_no_batches() {
-        let (receiver, sender) = pair(8);
-        check(receiver.without_batches(), &sender);
-    }
-
-    #[test]
-    fn counts_what_the_kernel_dropped() {
-        let (mut receiver, sender) = pair(2048);
-        receiver.socket.set_recv_buffer_size(4096).unwrap();
-        for _ in 0..200 {
-            sender.send(&[b'x'; 1000]).unwrap();
-        }
-        let mut read = 0;
-        while receiver.poll().unwrap() {
-            read += receiver.datagrams().count();
-        }
-        assert!(read < 200);
-        assert_eq!(receiver.take_kernel_drops() as usize, 200 - read);
-        assert_eq!(receiver.take_kernel_drops(), 0);
-    }
-}
+#[path = "receive_tests.rs"]
+mod tests;

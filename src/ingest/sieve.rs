@@ -99,15 +99,23 @@ impl Sieve {
 
     /// Takes in a datagram that arrived now (nanoseconds since the epoch).
     pub fn datagram(&mut self, bytes: &[u8], truncated: bool, now: i64) {
-        for piece in pieces(bytes, truncated) {
+        self.datagram_within(usize::MAX, bytes, truncated, now);
+    }
+
+    /// The same for a source that may send so many lines more.
+    pub fn datagram_within(&mut self, lines_max: usize, bytes: &[u8], truncated: bool, now: i64) {
+        for (place, piece) in pieces(bytes, truncated).enumerate() {
             let room = self.room();
-            if room == Room::Nowhere {
+            let taken = if place >= lines_max {
+                Err(Rejection::RateLimited)
+            } else if room == Room::Nowhere {
                 self.intake.dropped += 1;
                 continue;
-            }
-            let taken = match piece {
-                Piece::Line(line) => self.line(line, room, now),
-                Piece::Truncated => Err(Rejection::Truncated),
+            } else {
+                match piece {
+                    Piece::Line(line) => self.line(line, room, now),
+                    Piece::Truncated => Err(Rejection::Truncated),
+                }
             };
             if let Err(reason) = taken {
                 self.intake.rejected[reason.index()] += 1;
@@ -253,6 +261,17 @@ mod tests {
             sieve.take_sample(),
             Some((Rejection::TagsMissing, "broken".to_owned()))
         );
+    }
+
+    #[test]
+    fn lines_beyond_the_rate_of_their_source_are_rejected() {
+        let mut sieve = sieve(100);
+        let text = b"a=1 value=u\n\nbroken\n# note\na=1 value=v\na=1 value=w";
+        sieve.datagram_within(2, text, false, NOW);
+        let intake = sieve.take_intake();
+        assert_eq!(intake.queued, 1);
+        assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);
+        assert_eq!(intake.rejected[Rejection::RateLimited.index()], 2);
     }
 
     #[test]

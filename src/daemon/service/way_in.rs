@@ -10,7 +10,7 @@ use super::{Service, ServiceSettings, StartError};
 use crate::event::{Partition, Partitions};
 use crate::ingest::{
     self, ArrivalStamps, Budget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver, Recorder,
-    ReplayWindow, Sieve, Unspooler,
+    ReplayWindow, Sieve, SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Store;
@@ -147,9 +147,15 @@ impl Service {
         recorders: &[mpsc::Sender<Delivery>],
     ) {
         let stamps = Arc::new(ArrivalStamps::default());
+        let rate = settings.rate_per_source;
+        let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate)));
         for (index, receiver) in receivers.into_iter().enumerate() {
             let listener = Listener {
-                receiver,
+                receiver: match rates {
+                    Some(_) => receiver.with_sources(),
+                    None => receiver,
+                },
+                rates: rates.clone(),
                 sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
                 settings: settings.listener,
                 recorders: recorders.to_vec(),

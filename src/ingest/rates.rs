@@ -1,0 +1,169 @@
+//! [`SourceRates`]: how many lines each source address may still send.
+//!
+//! A token bucket for each source that is not idle, in a table of fixed size that all listeners of a node share. A
+//! bucket that is full again says no more than none at all, so only such a one makes room for another source:
+//! addresses that are made up push nobody out. Where a set of the table has no room the sources that do not fit
+//! share a bucket of their own. The sets are chosen by a hash that nobody outside knows.
+
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use hashbrown::DefaultHashBuilder;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+/// What a source may send at once: as much as in this time.
+const BURST_NANOS: u64 = NANOS_PER_SECOND;
+/// The sets of the table; a power of two.
+const SETS: u64 = 8192;
+/// The sources that a set has room for.
+const WAYS: usize = 8;
+
+/// See the module. 1.7 MiB.
+#[derive(Debug)]
+pub struct SourceRates {
+    /// The time that one line takes of a source, in nanoseconds.
+    line_nanos: u64,
+    began: Instant,
+    hasher: DefaultHashBuilder,
+    sets: Mutex<Box<[Set]>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Set {
+    sources: [u128; WAYS],
+    /// When the bucket of each source is full again, in nanoseconds after the beginning.
+    full: [u64; WAYS],
+    /// The same for those that do not fit.
+    shared: u64,
+}
+
+impl SourceRates {
+    /// So many lines a second of each source. At least 1.
+    #[must_use]
+    pub fn new(lines_per_second: u32) -> Self {
+        Self {
+            line_nanos: NANOS_PER_SECOND / u64::from(lines_per_second.max(1)),
+            began: Instant::now(),
+            hasher: DefaultHashBuilder::default(),
+            sets: Mutex::new((0..SETS).map(|_| Set::default()).collect()),
+        }
+    }
+
+    /// Takes up to so many lines of a source, now. Answers how many it may send.
+    pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
+        let now = now.saturating_duration_since(self.began).as_nanos();
+        // 584 years.
+        let now = u64::try_from(now).unwrap_or(u64::MAX / 2);
+        let source = key(source);
+        let place = usize::try_from(self.hasher.hash_one(source) % SETS).unwrap_or_default();
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        sets[place].take(source, lines, now, self.line_nanos)
+    }
+}
+
+impl Set {
+    fn take(&mut self, source: u128, lines: usize, now: u64, line_nanos: u64) -> usize {
+        let mut places = self.sources.iter().zip(&self.full);
+        let place = places
+            .position(|(of, full)| *of == source && *full > now)
+            .or_else(|| self.full.iter().position(|full| *full <= now));
+        let full = match place {
+            Some(place) => {
+                self.sources[place] = source;
+                &mut self.full[place]
+            }
+            None => &mut self.shared,
+        };
+        let from = (*full).max(now);
+        let room = (now + BURST_NANOS).saturating_sub(from) / line_nanos.max(1);
+        let taken = room.min(lines as u64);
+        *full = from + taken * line_nanos;
+        usize::try_from(taken).unwrap_or(lines)
+    }
+}
+
+/// An IPv4 address, also in its IPv6 form, or the 64 bits of an IPv6 address that name its network.
+fn key(source: IpAddr) -> u128 {
+    const IPV4: u128 = 1 << 64;
+    match source.to_canonical() {
+        IpAddr::V4(address) => IPV4 | u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits() >> 64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn v4(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn a_source_gets_its_rate_and_a_second_of_it_at_once() {
+        let rates = SourceRates::new(100);
+        let now = rates.began + Duration::from_secs(5);
+        assert_eq!(rates.take(v4(1), 60, now), 60);
+        assert_eq!(rates.take(v4(1), 60, now), 40);
+        assert_eq!(rates.take(v4(1), 60, now), 0);
+        assert_eq!(rates.take(v4(2), 60, now), 60, "another source");
+        assert_eq!(rates.take(v4(1), 60, now + Duration::from_millis(250)), 25);
+        assert_eq!(rates.take(v4(1), 500, now + Duration::from_secs(60)), 100);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_source_and_an_ipv4_address_is_one_in_either_form() {
+        let rates = SourceRates::new(1);
+        let now = rates.began;
+        let v6 = |text: &str| IpAddr::V6(text.parse::<Ipv6Addr>().unwrap());
+        assert_eq!(rates.take(v6("2001:db8:0:1::1"), 9, now), 1);
+        assert_eq!(rates.take(v6("2001:db8:0:1:ffff::2"), 9, now), 0);
+        assert_eq!(rates.take(v6("2001:db8:0:2::1"), 9, now), 1);
+        assert_eq!(rates.take(v6("::ffff:10.0.0.1"), 9, now), 1);
+        assert_eq!(rates.take(v6("::ffff:10.0.0.2"), 9, now), 1);
+        assert_eq!(rates.take("10.0.0.2".parse().unwrap(), 9, now), 0);
+        // The mapped form of an address of no network.
+        assert_eq!(rates.take(v6("::1"), 9, now), 1);
+    }
+
+    /// Many made-up addresses send a line each. Who sends all the time keeps its bucket, whole and no more; who
+    /// comes new finds room as soon as theirs are full again.
+    #[test]
+    fn addresses_that_are_made_up_push_nobody_out() {
+        let rates = SourceRates::new(10);
+        let honest = v4(u32::MAX);
+        let mut passed = 0;
+        for step in 0..300_u32 {
+            let now = rates.began + Duration::from_millis(10) * step;
+            passed += rates.take(honest, 1, now);
+            // Twenty times the table in three seconds.
+            for number in 0..4500 {
+                rates.take(v4(step * 4500 + number), 1, now);
+            }
+        }
+        // Ten at once, ten a second for three seconds.
+        assert!((39..=40).contains(&passed), "{passed}");
+        let now = rates.began + Duration::from_secs(3) + Duration::from_millis(100);
+        assert_eq!(rates.take(v4(u32::MAX - 1), 99, now), 10);
+    }
+
+    #[test]
+    fn what_does_not_fit_shares_a_bucket() {
+        let mut set = Set::default();
+        let line = NANOS_PER_SECOND / 10;
+        for source in 1..=8 {
+            assert_eq!(set.take(source, 10, 0, line), 10);
+        }
+        assert_eq!(set.take(9, 6, 0, line), 6);
+        assert_eq!(set.take(10, 6, 0, line), 4);
+        assert_eq!(set.take(1, 6, 0, line), 0);
+        // A second later all are full again, and any of them makes room.
+        assert_eq!(set.take(11, 99, NANOS_PER_SECOND, line), 10);
+        assert_eq!(set.take(8, 99, NANOS_PER_SECOND, line), 10);
+    }
+}
