@@ -12,6 +12,7 @@ mod support;
 mod acl;
 mod activation;
 mod away;
+mod caps;
 mod cluster;
 mod cut_off;
 mod demo;

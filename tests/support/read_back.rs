@@ -106,10 +106,13 @@ fn insert(
     value: &Value,
 ) {
     let tags = tags.as_object().expect("a series has tags");
-    let tags: Vec<_> = tags
-        .iter()
-        .map(|(key, value)| format!("{key}={}", value.as_str().expect("a tag is a string")))
-        .collect();
+    let tags = tags.iter().map(|(key, value)| {
+        let value = value.as_str().expect("a tag is a string");
+        (key, value)
+    });
+    // A tag that only other series have is told as empty.
+    let there = tags.filter(|(_, value)| !value.is_empty());
+    let tags: Vec<_> = there.map(|(key, value)| format!("{key}={value}")).collect();
     let point = Point {
         minute_start_ns,
         series: tags.join(","),

@@ -1,0 +1,244 @@
+//! What is beyond a cap is counted apart or rejected by its reason, and every total stays exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use event_data_service::event::Partitions;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::truth::{Point, Points};
+
+const PARTITIONS: u16 = 2;
+const UNIQUE: &str = "unique_user_event";
+const CUMULATIVE: &str = "cumulative_user_event";
+
+/// What was sent: minute and series → users and timestamps.
+#[derive(Default)]
+struct Sent(BTreeMap<(i64, String), BTreeSet<(String, i64)>>);
+
+impl Sent {
+    fn note(&mut self, datagram: &[u8]) {
+        for line in std::str::from_utf8(datagram).unwrap().lines() {
+            let [series, user, timestamp] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("not a line of the tests: {line:?}");
+            };
+            let timestamp: i64 = timestamp.parse().unwrap();
+            let minute = timestamp.div_euclid(MINUTE_NS) * MINUTE_NS;
+            let events = self.0.entry((minute, series.to_owned())).or_default();
+            events.insert((user.to_owned(), timestamp));
+        }
+    }
+
+    /// Compares with what InfluxDB holds. Which series were admitted only InfluxDB tells: as many as the cap allows
+    /// in each minute and partition, with the exact numbers of each; all others are in the overflow series.
+    fn check(&self, found: &Points, series_max: usize) -> Result<(), String> {
+        let partitions = Partitions::new(NonZeroU16::new(PARTITIONS).unwrap());
+        let mut expected = Points::new();
+        let mut admitted: BTreeMap<(i64, usize), usize> = BTreeMap::new();
+        let mut overflow: BTreeMap<(i64, usize), (BTreeSet<&str>, usize)> = BTreeMap::new();
+        for ((minute, series), events) in &self.0 {
+            let place = (*minute, partitions.of(series).index());
+            let users: BTreeSet<&str> = events.iter().map(|(user, _)| user.as_str()).collect();
+            if found.contains_key(&point(*minute, series, UNIQUE)) {
+                *admitted.entry(place).or_default() += 1;
+                insert(&mut expected, *minute, series, users.len(), events.len());
+            } else {
+                let (all, events_of_all) = overflow.entry(place).or_default();
+                all.extend(users);
+                *events_of_all += events.len();
+            }
+        }
+        for ((minute, partition), (users, events)) in &overflow {
+            let series = format!("eds_overflow=series,partition={partition}");
+            insert(&mut expected, *minute, &series, users.len(), *events);
+            let admitted = admitted.get(&(*minute, *partition)).copied();
+            if admitted != Some(series_max) {
+                return Err(format!("{admitted:?} series of their own beside {series}"));
+            }
+        }
+        crate::support::truth::compare(&expected, found)?;
+        let sum = |points: &Points| -> u64 {
+            let cumulative = points.iter().filter(|(of, _)| of.measurement == CUMULATIVE);
+            cumulative.map(|(_, count)| count).sum()
+        };
+        let all: usize = self.0.values().map(BTreeSet::len).sum();
+        when(sum(found) == all as u64, format!("{} of {all}", sum(found)))
+    }
+}
+
+fn point(minute_start_ns: i64, series: &str, measurement: &str) -> Point {
+    Point {
+        minute_start_ns,
+        series: series.to_owned(),
+        measurement: measurement.to_owned(),
+    }
+}
+
+fn insert(points: &mut Points, minute: i64, series: &str, unique: usize, cumulative: usize) {
+    points.insert(point(minute, series, UNIQUE), unique as u64);
+    points.insert(point(minute, series, CUMULATIVE), cumulative as u64);
+}
+
+#[track_caller]
+fn wait_recorded(node: &Node) {
+    eventually("everything is recorded or rejected", SOON, || {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let queued = metrics.count("eds_events_queued");
+        when(queued == 0, queued)
+    });
+}
+
+/// Two nodes see the same events in other orders, each misses some, and a user does the same thing at the same
+/// instant in every series there is.
+#[test]
+fn the_overflow_series_makes_every_total_true() {
+    const SERIES_MAX: usize = 5;
+    let seed = seed();
+    let load = Load {
+        seed,
+        minutes_ns: vec![SEED_MINUTE_NS, SEED_MINUTE_NS + MINUTE_NS],
+        events: 15_000,
+        series: 80,
+        users: 60,
+    };
+    let site = Site::start();
+    let partitions = PARTITIONS.to_string();
+    let keys = [
+        ("store.partitions", partitions.as_str()),
+        ("input.max_series_per_minute", "5"),
+        ("flush.grace", "4s"),
+        ("flush.max_hold", "10m"),
+    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut datagrams: Vec<Vec<u8>> = load.datagrams().collect();
+    for series in 0..80 {
+        let line = |minute: i64| format!("kind=k{series} value=same {}", minute + 1);
+        let lines: Vec<_> = load.minutes_ns.iter().map(|&at| line(at)).collect();
+        datagrams.push(lines.join("\n").into_bytes());
+    }
+    let mut sent = Sent::default();
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut orders = [0, 1].map(|node| {
+        let mut order: Vec<usize> = (0..datagrams.len()).collect();
+        order.shuffle(&mut random);
+        // Each misses a tenth that the other gets.
+        order.retain(|at| at % 20 != node);
+        order
+    });
+    for at in orders.iter().flatten() {
+        sent.note(&datagrams[*at]);
+    }
+    let mut senders = nodes.each_ref().map(Sender::paced_by);
+    while orders.iter().any(|order| !order.is_empty()) {
+        for ((order, sender), node) in orders.iter_mut().zip(&mut senders).zip(&nodes) {
+            for at in order.split_off(order.len().saturating_sub(7)) {
+                sender.send_unrecorded(&datagrams[at], node, &[]);
+            }
+        }
+    }
+    eventually(
+        "InfluxDB holds the exact counts",
+        Duration::from_secs(60),
+        || sent.check(&site.points(), SERIES_MAX),
+    );
+    for node in &nodes {
+        wait_recorded(node);
+        let metrics = node.metrics();
+        let received = metrics.count("eds_events_received_total");
+        assert_eq!(metrics.count("eds_events_recorded_total"), received);
+        assert_eq!(metrics.count("eds_events_late_total"), 0);
+        let reason = [("reason", "too_many_series")];
+        let overflowed = metrics.count_of("eds_events_overflowed_total", &reason);
+        assert!(
+            overflowed > received / 2 && overflowed < received,
+            "{overflowed}"
+        );
+        let warned = node.log().matches("more series than").count();
+        assert!((1..=10).contains(&warned), "{warned} warnings");
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+/// Who is among the users of a series is counted, on whichever node; who comes after the last that fit is not.
+#[test]
+fn users_beyond_the_cap_are_rejected_by_every_node() {
+    let site = Site::start();
+    let keys = [("input.max_users_per_series", "50"), ("flush.grace", "4s")];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let mut lines: Vec<String> = (0..200)
+        .flat_map(|user| {
+            [1, 2].map(|nanos| format!("s=1 value=u{user} {}", SEED_MINUTE_NS + nanos))
+        })
+        .collect();
+    for node in &nodes {
+        let mut sender = Sender::paced_by(node);
+        for lines in lines.chunks(10) {
+            sender.send_unrecorded(lines.join("\n").as_bytes(), node, &[]);
+        }
+        sender.wait_received(node);
+        wait_recorded(node);
+        let metrics = node.metrics();
+        let reason = [("reason", "too_many_users")];
+        assert_eq!(metrics.count_of("eds_events_rejected_total", &reason), 300);
+        assert_eq!(metrics.count("eds_events_recorded_total"), 100);
+        lines.reverse();
+    }
+    let mut expected = Points::new();
+    insert(&mut expected, SEED_MINUTE_NS, "s=1", 50, 100);
+    site.wait_exact(&expected, Duration::from_secs(30));
+    site.wait_redis_clean();
+}
+
+/// A source that sends too much harms itself only.
+#[test]
+fn lines_beyond_the_rate_of_their_source_are_rejected() {
+    let site = Site::start();
+    let node = site.start_node(
+        "one",
+        &[("input.max_rate_per_source", "100"), ("flush.grace", "1s")],
+    );
+    let [flood, honest] = ["127.0.0.1:0", "127.0.0.2:0"].map(|from| UdpSocket::bind(from).unwrap());
+    for at in 0..300 {
+        let lines: Vec<_> = (0..10)
+            .map(|line| format!("s=flood value=u {}", SEED_MINUTE_NS + at * 10 + line))
+            .collect();
+        flood
+            .send_to(lines.join("\n").as_bytes(), node.udp())
+            .unwrap();
+        if at % 10 == 0 {
+            let line = format!("s=honest value=u {}", SEED_MINUTE_NS + at);
+            honest.send_to(line.as_bytes(), node.udp()).unwrap();
+        }
+    }
+    // The service's own tag is nobody's to send.
+    let reserved = b"eds_overflow=series,partition=0 value=u";
+    honest.send_to(reserved, node.udp()).unwrap();
+    eventually("every line is received", SOON, || {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        let received = metrics.count("eds_events_received_total");
+        when(received == 3031, received)
+    });
+    wait_recorded(&node);
+    let metrics = node.metrics();
+    let rejected = |reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]);
+    // A second's worth at once, and what the time that sending took is worth.
+    let limited = rejected("rate_limited");
+    assert!((1500..=2900).contains(&limited), "{limited}");
+    assert_eq!(rejected("tag_reserved"), 1);
+    let mut expected = Points::new();
+    insert(&mut expected, SEED_MINUTE_NS, "s=honest", 1, 30);
+    let passed = usize::try_from(3000 - limited).unwrap();
+    insert(&mut expected, SEED_MINUTE_NS, "s=flood", 1, passed);
+    site.wait_exact(&expected, Duration::from_secs(30));
+}
