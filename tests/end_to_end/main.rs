@@ -16,6 +16,7 @@ mod caps;
 mod cluster;
 mod cut_off;
 mod demo;
+mod escaping;
 mod failover;
 mod full;
 mod hostile;

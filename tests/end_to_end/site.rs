@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::eventually::{SOON, eventually};
-use crate::support::http_client::{percent_encoded, post};
+use crate::support::http_client::{get, percent_encoded, post};
 use crate::support::http_proxy::HttpProxy;
 use crate::support::influxdb::InfluxServer;
 use crate::support::node::Node;
@@ -62,6 +64,18 @@ impl Site {
         let path = format!("/write?db={DATABASE}&precision=ns");
         let done = post(self.influxdb, &path, lines.as_bytes()).unwrap();
         assert_eq!(done.status, 204, "{}", done.body);
+    }
+
+    /// What InfluxDB answers to a question in `InfluxQL`: the list of series in its answer.
+    #[track_caller]
+    pub(crate) fn query(&self, influxql: &str) -> Vec<Value> {
+        let query = percent_encoded(influxql);
+        let answer = get(self.influxdb, &format!("/query?db={DATABASE}&q={query}")).unwrap();
+        let mut answer: Value = serde_json::from_str(&answer.body).unwrap();
+        match answer["results"][0]["series"].take() {
+            Value::Array(series) => series,
+            _ => Vec::new(),
+        }
     }
 
     /// A node of this site that is not started yet, with these keys over the defaults.

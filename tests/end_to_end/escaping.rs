@@ -1,0 +1,196 @@
+//! Names of every kind come out of InfluxDB as they were meant, and what InfluxDB calls a series is that series here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
+use crate::support::node::Node;
+
+/// What names are made of, hostile parts more often than not.
+const PARTS: &[&str] = &[
+    ",", "=", " ", "\"", "'", "\\", "\r", "\t", "\u{7f}", "\\n", "#", "{eds:0}", ":", "|", "%s",
+    "é", "日本", "🦀", "e\u{301}", "\u{202e}", "a", "b", "1i", "true", "_", "value", "\u{0}", "*",
+    "$", "`", ";", "--",
+];
+const LINES: usize = 600;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Found = BTreeMap<BTreeMap<String, String>, [u64; 2]>;
+
+/// `Ok` when both are the same; otherwise some of the differences.
+fn compare(found: &Found, expected: &Found) -> Result<(), String> {
+    let only = |one: &Found, other: &Found| -> Vec<String> {
+        let one = one
+            .iter()
+            .filter(|(tags, counts)| other.get(*tags) != Some(counts));
+        one.take(5).map(|one| format!("{one:?}")).collect()
+    };
+    let (more, less) = (only(found, expected), only(expected, found));
+    when(
+        found == expected,
+        format!(
+            "{} series: found {more:#?}, expected {less:#?}",
+            found.len()
+        ),
+    )
+}
+
+/// The form in which line protocol has a tag's key or value.
+fn escaped(name: &str) -> String {
+    name.replace(',', r"\,")
+        .replace('=', r"\=")
+        .replace(' ', r"\ ")
+}
+
+/// Whether line protocol can carry a name at all, and all servers read it in the same way.
+fn is_representable(name: &str) -> bool {
+    let ambiguous = [r"\,", r"\=", r"\ "].iter().any(|pair| name.contains(pair));
+    !name.is_empty() && !name.contains(char::is_control) && !name.ends_with('\\') && !ambiguous
+}
+
+fn name(random: &mut SmallRng) -> String {
+    let parts = random.random_range(1..5);
+    (0..parts)
+        .map(|_| PARTS[random.random_range(0..PARTS.len())])
+        .collect()
+}
+
+/// A set of tags, and the line that has it.
+fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
+    let tags: Vec<_> = tags
+        .iter()
+        .map(|(key, value)| format!("{}={}", escaped(key), escaped(value)))
+        .collect();
+    let user = user.replace('\\', r"\\").replace('"', "\\\"");
+    format!("{} value=\"{user}\" {timestamp}", tags.join(","))
+}
+
+/// Sends what a socket's buffer holds, and waits until it is recorded or rejected.
+fn send(node: &Node, lines: &[String]) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let before = node.metrics().count("eds_datagrams_received_total");
+    for (sent, line) in (1..).zip(lines) {
+        socket.send_to(line.as_bytes(), node.udp()).unwrap();
+        if sent % 64 == 0 || sent == lines.len() {
+            eventually("what was sent is recorded or rejected", SOON, || {
+                let metrics = node.metrics();
+                metrics.assert_ledger_adds_up();
+                let received = metrics.count("eds_datagrams_received_total") - before;
+                let queued = metrics.count("eds_events_queued");
+                when(
+                    received == sent as u64 && queued == 0,
+                    format!("{received} received, {queued} queued"),
+                )
+            });
+        }
+    }
+}
+
+/// What InfluxDB holds of a minute: tags → unique and cumulative.
+fn found(site: &Site, minute_ns: i64) -> Found {
+    let mut found = Found::new();
+    for (place, measurement) in ["unique_user_event", "cumulative_user_event"]
+        .iter()
+        .enumerate()
+    {
+        let question =
+            format!("SELECT value FROM {measurement} WHERE time = {minute_ns} GROUP BY *");
+        for series in site.query(&question) {
+            let tags = series["tags"].as_object().unwrap().iter();
+            let tags = tags.map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()));
+            let tags: BTreeMap<_, _> = tags.filter(|(_, value)| !value.is_empty()).collect();
+            let value = series["values"][0][1].as_u64().unwrap();
+            assert_eq!(series["values"].as_array().unwrap().len(), 1);
+            found.entry(tags).or_default()[place] = value;
+        }
+    }
+    found
+}
+
+#[test]
+fn names_go_to_influxdb_and_come_back() {
+    let mut random = SmallRng::seed_from_u64(seed());
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "2s")]);
+    let mut lines = Vec::new();
+    let mut expected: BTreeMap<_, (BTreeSet<String>, u64)> = BTreeMap::new();
+    let mut refused = 0;
+    for at in 0..LINES as i64 {
+        let tags: BTreeMap<String, String> = (0..random.random_range(1..4))
+            .map(|_| (name(&mut random), name(&mut random)))
+            .collect();
+        let user = name(&mut random);
+        // Twice with the same user, so that the two numbers differ.
+        for at in [2 * at, 2 * at + 1] {
+            let line = line(&tags, &user, SEED_MINUTE_NS + at);
+            let names = || tags.iter().flat_map(|(key, value)| [key, value]);
+            // A comment is no event.
+            if !line.starts_with('#') {
+                if names().all(|name| is_representable(name)) && !user.contains(char::is_control) {
+                    let (users, events) = expected.entry(tags.clone()).or_default();
+                    users.insert(user.clone());
+                    *events += 1;
+                } else {
+                    refused += 1;
+                }
+            }
+            lines.push(line);
+        }
+    }
+    assert!(expected.len() > LINES / 10 && refused > LINES as u64 / 10);
+    send(&node, &lines);
+    let metrics = node.metrics();
+    assert_eq!(metrics.count("eds_events_rejected_total"), refused);
+    let expected: BTreeMap<_, _> = expected
+        .into_iter()
+        .map(|(tags, (users, events))| (tags, [users.len() as u64, events]))
+        .collect();
+    eventually("InfluxDB has every name as it was meant", PATIENCE, || {
+        compare(&found(&site, SEED_MINUTE_NS), &expected)
+    });
+
+    // And back: what InfluxDB writes as the key of a series is a line for us, and means that series.
+    let keys = site.query("SHOW SERIES FROM unique_user_event");
+    let keys = keys[0]["values"].as_array().unwrap();
+    assert_eq!(keys.len(), expected.len());
+    let next = SEED_MINUTE_NS + MINUTE_NS;
+    let lines: Vec<String> = keys
+        .iter()
+        .map(|key| format!("{} value=u {next}", key[0].as_str().unwrap()))
+        .collect();
+    send(&node, &lines);
+    let expected: BTreeMap<_, _> = expected.into_keys().map(|tags| (tags, [1, 1])).collect();
+    eventually("every key leads to the same series", PATIENCE, || {
+        compare(&found(&site, next), &expected)
+    });
+    let metrics = node.metrics();
+    assert_eq!(metrics.count("eds_events_rejected_total"), refused);
+    assert_eq!(metrics.count("eds_points_set_aside_total"), 0);
+    let measurements = site.query("SHOW MEASUREMENTS");
+    assert_eq!(measurements[0]["values"].as_array().unwrap().len(), 2);
+}
+
+/// A line break ends a line, escaped or not, within quotes or not: no name can have one.
+#[test]
+fn a_line_break_in_a_name_makes_two_lines_that_are_none() {
+    let site = Site::start();
+    let node = site.start_node("one", &[("flush.grace", "1s")]);
+    let lines = [
+        format!("a=x\ny value=u {SEED_MINUTE_NS}"),
+        format!("a=x\\\ny value=u {SEED_MINUTE_NS}"),
+        format!("a=x value=\"u\nv\" {SEED_MINUTE_NS}"),
+        format!("a=ok value=u {SEED_MINUTE_NS}"),
+    ];
+    send(&node, &lines);
+    assert_eq!(node.metrics().count("eds_events_rejected_total"), 6);
+    let expected = BTreeMap::from([(BTreeMap::from([("a".to_owned(), "ok".to_owned())]), [1, 1])]);
+    eventually("what is left is written", PATIENCE, || {
+        compare(&found(&site, SEED_MINUTE_NS), &expected)
+    });
+}
