@@ -1,4 +1,4 @@
-//! The events that are measured with: 50 series, 10 000 users, three minutes, in order of time.
+//! The events that are measured with: 50 series or more, 10 000 users, three minutes, in order of time.
 
 use std::fmt::Write;
 use std::num::NonZeroU16;
@@ -33,12 +33,17 @@ pub(crate) struct Load {
 impl Load {
     /// So many events, the same at every call. No two are equal.
     pub(crate) fn new(events: i64) -> Self {
+        Self::of_series(events, SERIES)
+    }
+
+    /// The same with so many series.
+    pub(crate) fn of_series(events: i64, all_series: u32) -> Self {
         let mut draw = Draw(42);
         let event = |index: i64| {
             let timestamp = START_NANOS + index * (SPAN_NANOS / events);
             Event {
                 minute: Minute::of_nanos(timestamp),
-                series: draw.below(SERIES),
+                series: draw.below(all_series),
                 user: draw.below(USERS),
                 timestamp,
             }
@@ -46,7 +51,7 @@ impl Load {
         let series = |n| format!("event_type=type-{},product=product-{}", n % 8, n / 8);
         Self {
             events: (0..events).map(event).collect(),
-            series: (0..SERIES).map(series).collect(),
+            series: (0..all_series).map(series).collect(),
             users: (0..USERS).map(|n| format!("testusername{n}")).collect(),
         }
     }

@@ -10,6 +10,7 @@ mod receiving;
 mod recording;
 mod server;
 mod task;
+mod unasked;
 mod whole;
 
 /// Measures and prints.

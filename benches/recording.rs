@@ -13,6 +13,7 @@ use event_data_service::event::{Batch, Partition, Window};
 use event_data_service::ingest::{
     Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::store::Store;
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
@@ -25,10 +26,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{Event, Load, partitions};
-use crate::measure::{Way, column, figure, process_cpu, side_by_side};
+use crate::measure::{Column, Way, column, figure, process_cpu, side_by_side};
 use crate::server::Server;
+use crate::unasked::Unasked;
 
 const EVENTS: i64 = 1_500_000;
+/// Where asking for each series costs most: few events a series.
+const MANY_SERIES: u32 = 5_000;
 const ROUNDS: usize = 5;
 /// The seeds' events in a pipeline, and the pipelines under way. Between 100 and 1000, between 2 and 8, and with
 /// more connections, nothing changes that stands out of the noise.
@@ -41,10 +45,67 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
-    let load = Load::new(EVENTS);
     let server = RefCell::new(Server::start()?);
-    let measured = |record: &mut dyn FnMut(&Server) -> anyhow::Result<f64>| {
-        let server = &mut *server.borrow_mut();
+    let load = Load::new(EVENTS);
+    let site = Site {
+        runtime: &runtime,
+        server: &server,
+        load: &load,
+    };
+    let ratios = side_by_side(
+        &format!("recording {EVENTS} events in Redis"),
+        ROUNDS,
+        &COLUMNS,
+        &mut [
+            Way {
+                name: "four commands an event, pipelined",
+                run: Box::new(|| site.seeds()),
+            },
+            site.recorders("the recorders of eds", true),
+            site.recorders("the same, not asking what is admitted", false),
+        ],
+    )?;
+    println!(
+        "recording ratio: {:.2} (at least 2.5 wanted)",
+        ratios[1] / ratios[0]
+    );
+    let load = Load::of_series(EVENTS, MANY_SERIES);
+    let site = Site {
+        load: &load,
+        ..site
+    };
+    side_by_side(
+        &format!("recording {EVENTS} events of {MANY_SERIES} series in Redis"),
+        ROUNDS,
+        &COLUMNS,
+        &mut [
+            site.recorders("the recorders of eds", true),
+            site.recorders("the same, not asking what is admitted", false),
+        ],
+    )?;
+    Ok(())
+}
+
+const COLUMNS: [Column; 3] = [
+    column("events/s", 0),
+    column("Redis CPU s/M", 2),
+    column("own CPU s/M", 2),
+];
+
+/// What a way of recording needs.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    runtime: &'a Runtime,
+    server: &'a RefCell<Server>,
+    load: &'a Load,
+}
+
+impl<'a> Site<'a> {
+    fn measured(
+        self,
+        record: impl FnOnce(&Server) -> anyhow::Result<f64>,
+    ) -> anyhow::Result<Vec<f64>> {
+        let server = &mut *self.server.borrow_mut();
         server.empty()?;
         let (redis, own) = (server.cpu()?, process_cpu(std::process::id())?);
         let seconds = record(server)?;
@@ -52,49 +113,41 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let redis = server.cpu()? - redis;
         let recorded = server.members("cumulative_user")?;
         ensure!(
-            recorded == load.events.len(),
+            recorded == self.load.events.len(),
             "{recorded} events are in Redis, not {}",
-            load.events.len()
+            self.load.events.len()
         );
-        let events = figure(load.events.len());
+        let events = figure(self.load.events.len());
         Ok(vec![
             events / seconds,
             redis * 1e6 / events,
             own * 1e6 / events,
         ])
-    };
-    let seeds = || measured(&mut |server| runtime.block_on(seeds_way(server, &load)));
-    let recorders = || {
-        let mut batches = batches(&load);
-        measured(&mut |server| {
-            let batches = std::mem::take(&mut batches);
-            runtime.block_on(recorders_way(server, batches, load.events.len()))
-        })
-    };
-    let ratios = side_by_side(
-        &format!("recording {EVENTS} events in Redis"),
-        ROUNDS,
-        &[
-            column("events/s", 0),
-            column("Redis CPU s/M", 2),
-            column("own CPU s/M", 2),
-        ],
-        &mut [
-            Way {
-                name: "four commands an event, pipelined",
-                run: Box::new(seeds),
-            },
-            Way {
-                name: "the recorders of eds",
-                run: Box::new(recorders),
-            },
-        ],
-    )?;
-    println!(
-        "recording ratio: {:.2} (at least 2.5 wanted)",
-        ratios[1] / ratios[0]
-    );
-    Ok(())
+    }
+
+    fn seeds(self) -> anyhow::Result<Vec<f64>> {
+        self.measured(|server| self.runtime.block_on(seeds_way(server, self.load)))
+    }
+
+    fn recorders(self, name: &'static str, asking: bool) -> Way<'a> {
+        let run = move || {
+            let batches = batches(self.load);
+            self.measured(|server| {
+                let redis = Arc::new(RedisStore::new(&settings(server))?);
+                let store: Arc<dyn Store> = if asking {
+                    redis
+                } else {
+                    Arc::new(Unasked(redis))
+                };
+                let events = self.load.events.len();
+                self.runtime.block_on(recorders_way(store, batches, events))
+            })
+        };
+        Way {
+            name,
+            run: Box::new(run),
+        }
+    }
 }
 
 /// ZADD of the minute, SADD of the series, SADD of the user, SADD of the event: for each event.
@@ -163,11 +216,10 @@ fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
 }
 
 async fn recorders_way(
-    server: &Server,
+    store: Arc<dyn Store>,
     batches: Vec<(Partition, Vec<Batch>)>,
     events: usize,
 ) -> anyhow::Result<f64> {
-    let store = Arc::new(RedisStore::new(&settings(server))?);
     let budget = Arc::new(Budget::new(USERS_REMEMBERED));
     let ledger = Arc::new(Ledger::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
@@ -195,7 +247,7 @@ async fn recorders_way(
             partition,
             settings,
             receiver,
-            Arc::clone(&store) as Arc<_>,
+            Arc::clone(&store),
             Arc::clone(&budget),
             Arc::clone(&window),
             Arc::new(Surroundings::default()),

@@ -249,6 +249,10 @@ fn keys_are_held_against_each_other() {
             "FILE:2: flush.interval: \"20h\" is out of range; write 10ms to 1m",
         ),
         (
+            "[input]\nmeasurement_tag = \"eds_overflow\"",
+            "FILE:2: input.measurement_tag: is reserved for what is beyond input.max_series_per_minute; choose another tag key",
+        ),
+        (
             "[input]\nmax_datagram = \"1KiB\"",
             "input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise that",
         ),

@@ -77,6 +77,8 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
     let mut site = site(RedisServer::start_asked_by("admin", "admin", &arguments));
     let mut node = site.node("one", &[("store.username", "eds"), ("flush.grace", "1s")]);
     node.set("store.url", &format!("{}/1", site.redis.url()));
+    // So near to what is sent that the store is asked who is there.
+    node.set("input.max_users_per_series", "100");
     node.set_environment("EDS_STORE__PASSWORD", PASSWORD);
     node.launch();
     node.wait_ready();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
+use std::thread;
 use std::time::Duration;
 
 use event_data_service::event::Partitions;
@@ -10,10 +11,12 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use crate::failover;
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
 use crate::support::node::Node;
+use crate::support::redis_sentinel::{NAME, RedisSentinel};
 use crate::support::truth::{Point, Points};
 
 const PARTITIONS: u16 = 2;
@@ -166,6 +169,39 @@ fn the_overflow_series_makes_every_total_true() {
         assert!((1..=10).contains(&warned), "{warned} warnings");
     }
     site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+/// The next master may lack what the last one admitted, and admit others: then for all nodes, and for the events of
+/// the last seconds, too.
+#[test]
+fn every_total_is_true_when_the_master_is_killed() {
+    let mut redis = RedisSentinel::start();
+    let site = failover::site();
+    let partitions = PARTITIONS.to_string();
+    let keys = [
+        ("store.partitions", partitions.as_str()),
+        ("input.max_series_per_minute", "5"),
+    ];
+    let nodes = failover::two_nodes(&site, &redis.url(NAME), &keys);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let load = failover::load(failover::failover_events());
+    let datagrams: Vec<_> = load.datagrams().collect();
+    let mut sent = Sent::default();
+    datagrams.iter().for_each(|datagram| sent.note(datagram));
+    let (before, after) = datagrams.split_at(datagrams.len() / 4);
+    failover::send(&mut sender, &nodes, before);
+    redis.master.kill();
+    thread::scope(|scope| {
+        scope.spawn(|| redis.wait_promoted());
+        failover::send(&mut sender, &nodes, after);
+    });
+    sender.wait_received(&nodes[0]);
+    eventually("InfluxDB holds the exact counts", failover::BACK, || {
+        sent.check(&site.points(), 5)
+    });
+    assert!(failover::count(&nodes, "eds_events_replayed_total") > 0);
+    failover::assert_all_recorded(&nodes);
     site.assert_one_value_a_point();
 }
 
