@@ -62,7 +62,7 @@ async fn node(
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
         });
-        batches.send(batch).await.unwrap();
+        batches.send(batch.into()).await.unwrap();
     }
     drop(batches);
     let partition = partitions().of("");
