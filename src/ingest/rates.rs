@@ -20,7 +20,7 @@ const SETS: u64 = 8192;
 /// The sources that a set has room for.
 const WAYS: usize = 8;
 
-/// See the module. 1.7 MiB.
+/// See the module. 1.6 MiB.
 #[derive(Debug)]
 pub struct SourceRates {
     /// The time that one line takes of a source, in nanoseconds.

@@ -1,8 +1,14 @@
 //! Which series and users have a place of their own.
 
-use super::state::{State, deadline};
+use super::state::{MinuteState, State, deadline};
 use crate::event::{Minute, Partition};
 use crate::store::{Admission, AdmitRequest, Admitted, SeriesUsers, StoreError};
+
+impl MinuteState {
+    fn admits(&self, series: &str) -> bool {
+        self.admitted.contains(series) || self.counts.contains_key(series)
+    }
+}
 
 impl State {
     pub(super) fn admit(
@@ -18,20 +24,19 @@ impl State {
             .entry(request.minute)
             .or_default();
         let is_new = minute.arrivals == 0 && minute.counts.is_empty();
-        let users = |minute: &super::MinuteState, series: &str| {
+        let users = |minute: &MinuteState, series: &str| {
             let sets = minute.sets.get(series);
             sets.map_or(0, |sets| sets.users.len() as u64)
         };
         let series = request.series.iter().map(|&series| {
-            let admitted = &mut minute.admitted;
-            let full = admitted.contains(request.overflow);
-            if !full && !admitted.contains(series) {
+            if !minute.admits(request.overflow) && !minute.admits(series) {
                 // The first that is refused closes the minute.
-                let has_room = (admitted.len() as u64) < request.series_max;
+                let admitted = (minute.admitted.len() + minute.counts.len()) as u64;
+                let has_room = admitted < request.series_max;
                 let entered = if has_room { series } else { request.overflow };
-                admitted.insert(entered.to_owned());
+                minute.admitted.insert(entered.to_owned());
             }
-            if minute.admitted.contains(series) {
+            if minute.admits(series) {
                 let users = users(minute, series);
                 Admission::Admitted { users }
             } else {

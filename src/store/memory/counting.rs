@@ -33,6 +33,7 @@ impl State {
                 done.late += sets.cumulative();
             } else {
                 let counts = (sets.users.len() as u64, sets.cumulative());
+                state.admitted.remove(&series);
                 state.counts.insert(series.clone(), counts);
                 state.unsent.insert(series);
                 done.counted += 1;

@@ -40,6 +40,7 @@ impl Quarantine for MemoryStore {
                 continue;
             };
             let state = partition.minutes.entry(minute).or_default();
+            state.admitted.remove(&kept.series);
             state
                 .counts
                 .entry(kept.series.clone())

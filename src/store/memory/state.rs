@@ -54,7 +54,8 @@ pub struct MinuteState {
     pub arrivals: u64,
     /// How quiet it has been; `None` before it was first looked at.
     pub quiet: Option<Quiet>,
-    /// Series that are recorded under their own names; with the overflow series when some are not.
+    /// Series that are recorded under their own names and not counted; with the overflow series when some are not.
+    /// Those that are counted are in `counts`.
     pub admitted: BTreeSet<String>,
     /// What is not compacted yet, by series.
     pub sets: BTreeMap<String, Sets>,
