@@ -152,9 +152,10 @@ impl Service {
             Arc::clone(&service.metrics),
             Arc::clone(&surroundings),
         )?;
-        service.start_http(settings.http, &store, queries).await?;
+        // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
+        service.start_http(settings.http, &store, queries).await?;
         let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
