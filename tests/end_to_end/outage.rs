@@ -12,6 +12,7 @@ use crate::support::redis::RedisServer;
 
 const MINUTES: i64 = 31;
 const EVENTS: usize = 62_000;
+const GRACE: Duration = Duration::from_secs(3);
 /// For the pauses between attempts and the grace, and everything that waited.
 const BACK: Duration = Duration::from_secs(120);
 
@@ -46,16 +47,28 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let mut sender = Sender::paced_by(&nodes[0]);
     for (number, (redis, influxdb)) in (0..).zip([(true, false), (false, true), (true, true)]) {
-        if redis {
-            site.redis.stop();
-        }
         if influxdb {
             site.writes.set(Mode::Refuse);
         }
-        for datagram in half_hour(number).datagrams() {
-            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+        let mut send = |datagrams: &[Vec<u8>]| {
+            for datagram in datagrams {
+                sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
+            }
+            sender.wait_received(&nodes[0]);
+        };
+        // Every minute has begun before Redis goes away, and looks quiet when it comes back.
+        let datagrams: Vec<_> = half_hour(number).datagrams().collect();
+        let (before, during) = datagrams.split_at(datagrams.len() / 20);
+        send(before);
+        if redis {
+            eventually("what came before is recorded", SOON, || {
+                let queued = count(&nodes, "eds_events_queued");
+                when(queued == 0, queued)
+            });
+            site.redis.stop();
         }
-        sender.wait_received(&nodes[0]);
+        let stopped = Instant::now();
+        send(during);
         if redis {
             assert!(nodes[0].metrics().count("eds_events_queued") >= EVENTS as u64 * 9 / 10);
         } else {
@@ -74,6 +87,9 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
             });
         }
         if redis {
+            eventually("the grace would be over", SOON, || {
+                when(stopped.elapsed() > 2 * GRACE, "not yet")
+            });
             site.redis.restart();
         }
         site.writes.set(Mode::Pass);

@@ -28,9 +28,15 @@ impl Verdict {
             std::thread::sleep(BETWEEN_LOOKS);
         };
         eprintln!("ledger of all nodes:");
-        for (name, count) in self.world.ledger() {
+        let ledger = self.world.ledger();
+        for (name, count) in &ledger {
             eprintln!("  {name:<30} {count:>12}");
         }
+        let parts: u64 = ledger[1..5].iter().map(|(_, count)| count).sum();
+        assert_eq!(
+            ledger[0].1, parts,
+            "received is not the sum of what became of it"
+        );
         if let Err(differences) = found {
             eprintln!("NOT exact: {differences}");
             panic!(

@@ -15,12 +15,14 @@ use crate::support::tcp_proxy::{TcpProxy, Way};
 
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";
-/// What the ledger is of, in the order in which it is told.
-pub(crate) const LEDGER: [&str; 6] = [
+/// What the ledger is of, in the order in which it is told. What is queued at the end was in the queue of a node when
+/// it was killed.
+pub(crate) const LEDGER: [&str; 7] = [
     "eds_events_received_total",
     "eds_events_recorded_total",
     "eds_events_rejected_total",
     "eds_events_dropped_total",
+    "eds_events_queued",
     "eds_events_late_total",
     "eds_kernel_drops_total",
 ];
@@ -188,6 +190,7 @@ impl World {
     }
 
     fn add(&mut self, metrics: &Metrics) {
+        metrics.assert_ledger_adds_up();
         for name in LEDGER {
             *self.past.entry(name).or_default() += metrics.count(name);
         }
