@@ -156,6 +156,10 @@ fn answers_that_crawl_cost_nothing() {
     }
     proxy.set(Way::Open);
     assert_all_recorded(&nodes);
+    eventually("nobody is behind", SOON, || {
+        let behind = count(&[&nodes[0], &nodes[1]], "eds_partitions_behind");
+        when(behind == 0, behind)
+    });
     // What was recorded before a connection was given up is recorded again, and may find its minute published.
     let [late, replayed] = ["eds_events_late_total", "eds_events_replayed_total"]
         .map(|name| count(&[&nodes[0], &nodes[1]], name));

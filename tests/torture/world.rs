@@ -173,9 +173,12 @@ impl World {
             for node in &self.nodes {
                 let metrics = node.metrics();
                 metrics.assert_ledger_adds_up();
-                let queued = metrics.count("eds_events_queued");
-                if queued > 0 {
-                    return Err(queued);
+                let [queued, behind] =
+                    ["eds_events_queued", "eds_partitions_behind"].map(|name| metrics.count(name));
+                if queued + behind > 0 {
+                    return Err(format!(
+                        "{queued} events queued, {behind} partitions behind"
+                    ));
                 }
             }
             Ok(())
