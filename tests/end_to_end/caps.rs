@@ -188,7 +188,9 @@ fn every_total_is_true_when_the_master_is_killed() {
     let load = failover::load(failover::failover_events());
     let datagrams: Vec<_> = load.datagrams().collect();
     let mut sent = Sent::default();
-    datagrams.iter().for_each(|datagram| sent.note(datagram));
+    for datagram in &datagrams {
+        sent.note(datagram);
+    }
     let (before, after) = datagrams.split_at(datagrams.len() / 4);
     failover::send(&mut sender, &nodes, before);
     redis.master.kill();

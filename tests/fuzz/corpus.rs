@@ -52,12 +52,13 @@ fn the_seeds_of_lines_reach_every_verdict() {
             verdicts.insert(verdict.map_or_else(Rejection::label, |()| "taken"));
         }
     }
-    // Of the datagram, the clock and the recorder; not of the line alone.
+    // Of the datagram, the clock, the source and the recorder; not of the line alone.
     let others = [
         Rejection::Truncated,
         Rejection::TooOld,
         Rejection::TooFarAhead,
         Rejection::TooManyUsers,
+        Rejection::RateLimited,
     ];
     let reasons = Rejection::ALL.iter().filter(|it| !others.contains(it));
     let expected: BTreeSet<_> = reasons.map(|it| it.label()).chain(["taken"]).collect();
