@@ -18,7 +18,7 @@ const PARTS: &[&str] = &[
     "é", "日本", "🦀", "e\u{301}", "\u{202e}", "a", "b", "1i", "true", "_", "value", "\u{0}", "*",
     "$", "`", ";", "--",
 ];
-const LINES: u32 = 600;
+const LINES: i64 = 600;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Found = BTreeMap<BTreeMap<String, String>, [u64; 2]>;
@@ -121,7 +121,7 @@ fn names_go_to_influxdb_and_come_back() {
     let mut lines = Vec::new();
     let mut expected: BTreeMap<_, (BTreeSet<String>, u64)> = BTreeMap::new();
     let mut refused = 0;
-    for at in 0..i64::from(LINES) {
+    for at in 0..LINES {
         let tags: BTreeMap<String, String> = (0..random.random_range(1..4))
             .map(|_| (name(&mut random), name(&mut random)))
             .collect();
@@ -143,7 +143,7 @@ fn names_go_to_influxdb_and_come_back() {
             lines.push(line);
         }
     }
-    assert!(expected.len() > LINES as usize / 10 && refused > u64::from(LINES) / 10);
+    assert!(expected.len() > 60 && refused > 60);
     send(&node, &lines);
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_events_rejected_total"), refused);
