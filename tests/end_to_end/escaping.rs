@@ -61,6 +61,16 @@ fn name(random: &mut SmallRng) -> String {
         .collect()
 }
 
+/// A name for a key. One that ends in a backslash would hide its equals sign, and make its tag a measurement.
+fn key(random: &mut SmallRng) -> String {
+    let name = name(random);
+    if name.ends_with('\\') {
+        name + "k"
+    } else {
+        name
+    }
+}
+
 /// A set of tags, and the line that has it.
 fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
     let tags: Vec<_> = tags
@@ -123,7 +133,7 @@ fn names_go_to_influxdb_and_come_back() {
     let mut refused = 0;
     for at in 0..LINES {
         let tags: BTreeMap<String, String> = (0..random.random_range(1..4))
-            .map(|_| (name(&mut random), name(&mut random)))
+            .map(|_| (key(&mut random), name(&mut random)))
             .collect();
         let user = name(&mut random);
         // Twice with the same user, so that the two numbers differ.

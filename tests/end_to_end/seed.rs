@@ -127,11 +127,19 @@ fn through_redis(redis: &RedisServer, node: &mut Node) {
 fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
     let mut sets = BTreeMap::new();
     let mut tags = BTreeSet::new();
+    let mut counts = BTreeSet::new();
     for key in redis.keys() {
         let Some((tag, name)) = key.split_once("}:20161204:1118:") else {
             continue;
         };
         tags.insert(format!("{tag}}}"));
+        if name == "counts" {
+            // The series that are admitted; empty, because none is counted.
+            let admitted: BTreeMap<String, String> = redis.query(&["HGETALL", &key]);
+            assert!(admitted.values().all(String::is_empty), "{admitted:?}");
+            counts.extend(admitted.into_keys());
+            continue;
+        }
         let members: BTreeSet<String> = redis.query(&["SMEMBERS", &key]);
         sets.entry(name.to_owned())
             .or_insert_with(BTreeSet::new)
@@ -147,6 +155,11 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         }
     }
 
+    let all: BTreeSet<String> = COUNTS
+        .iter()
+        .map(|(series, _, _)| (*series).to_owned())
+        .collect();
+    assert_eq!(counts, all);
     let expected: [(&str, &[&str]); 7] = [
         ("event_types", &COUNTS.map(|(series, _, _)| series)),
         (
