@@ -145,6 +145,7 @@ impl Keeper {
             .refused_by_spool(DropReason::SpoolFull, appended.full);
         self.ledger
             .refused_by_spool(DropReason::SpoolFailed, appended.failed);
+        self.metrics.spool_written.inc_by(appended.kept as u64);
         if appended.kept > 0 {
             self.state.arrived.notify_one();
         }

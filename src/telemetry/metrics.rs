@@ -63,6 +63,8 @@ metrics! {
     events_replayed: Counter = Counter::default();
     /// Batches that memory did not allow to keep for the whole of `store.replay_window`.
     replay_cut: Counter = Counter::default();
+    /// Events that were written to disk because memory had no room.
+    spool_written: Counter = Counter::default();
     /// Events that an earlier run left on disk; they count as received, too.
     spool_restored: Counter = Counter::default();
     /// Frames of events on disk that were not what had been written.

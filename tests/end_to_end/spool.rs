@@ -126,7 +126,9 @@ fn half_an_hour_without_redis_costs_nothing() {
     node.wait_ready();
     site.wait_exact(&sender.truth.points(), BACK);
     wait_spool_empty(&node);
-    assert_nothing_lost(&node.metrics());
+    let metrics = node.metrics();
+    assert_nothing_lost(&metrics);
+    assert_eq!(metrics.count("eds_spool_written_total"), spooled);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 

@@ -16,8 +16,8 @@ use crate::support::tcp_proxy::{TcpProxy, Way};
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";
 /// What the ledger is of, in the order in which it is told. What is queued at the end was in the queue of a node when
-/// it was killed.
-pub(crate) const LEDGER: [&str; 7] = [
+/// it was killed or left events on disk; those on disk its next life received again.
+pub(crate) const LEDGER: [&str; 9] = [
     "eds_events_received_total",
     "eds_events_recorded_total",
     "eds_events_rejected_total",
@@ -25,6 +25,8 @@ pub(crate) const LEDGER: [&str; 7] = [
     "eds_events_queued",
     "eds_events_late_total",
     "eds_kernel_drops_total",
+    "eds_spool_written_total",
+    "eds_spool_restored_total",
 ];
 
 /// See the module.
@@ -64,6 +66,9 @@ impl World {
             ];
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
             let mut node = site.node(name, &keys);
+            // So few that an outage sends most to the disk.
+            node.set("input.queue_events", "3000");
+            node.set("input.spool_dir", &node.spool().display().to_string());
             if let Some(skew) = skew {
                 node.skew(skew);
             }
