@@ -4,8 +4,9 @@
 //! only the keeper's thread uses it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::SpoolSettings;
@@ -95,7 +96,9 @@ impl Directory {
             path: path.clone(),
             source,
         };
-        fs::create_dir_all(&path).map_err(failed)?;
+        // Users' names are nobody else's business.
+        let private = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        private.map_err(failed)?;
         let lock = File::create(path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => SpoolError::InUse(path.clone()),
@@ -231,6 +234,7 @@ impl Growing {
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
+            .mode(0o600)
             .open(&path)?;
         *next += 1;
         if let Err(error) = file.write_all(segment::MAGIC) {

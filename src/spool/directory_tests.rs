@@ -120,6 +120,17 @@ fn a_second_process_is_kept_out_until_the_first_ends() {
 }
 
 #[test]
+fn nobody_else_may_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    directory.append(&batch(0..10));
+    let (_, path) = directory.take().unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o077;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0, 0));
+}
+
+#[test]
 fn a_place_that_cannot_be_written_to_is_named() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("file");
