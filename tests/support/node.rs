@@ -66,8 +66,7 @@ impl Node {
     /// A node that is not started yet, with these keys over the defaults of the tests: `("flush.grace", "2s")`.
     /// A value that is a whole number is written as one.
     pub(crate) fn new(name: &str, keys: &[(&str, &str)]) -> Self {
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-        let udp = udp.expect("a free port");
+        let udp = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let mut node = Self {
             name: name.to_owned(),

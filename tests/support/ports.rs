@@ -1,9 +1,11 @@
 //! Free ports, and servers that are started on them.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,13 +14,33 @@ use tempfile::TempDir;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_MAX: usize = 5;
 
-/// A TCP port of 127.0.0.1 that nobody listened on a moment ago.
+/// Below those that systems give to whoever asks for any port, so that nobody gets one of these by chance.
+const PORTS: Range<u16> = 10_000..32_000;
+
+/// A port of 127.0.0.1, for TCP and UDP, that is this process' alone as long as it lives: it may be bound, let go and
+/// bound again, and no other test takes it meanwhile. A lock on a file keeps other processes of tests from it.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let locks = std::env::temp_dir().join("eds-test-ports");
+    std::fs::create_dir_all(&locks).unwrap();
+    loop {
+        let port = rand::random_range(PORTS);
+        let open = File::options()
+            .create(true)
+            .append(true)
+            .open(locks.join(port.to_string()));
+        // Of another user, or locked: somebody else's.
+        let Ok(lock) = open else { continue };
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let is_free = || TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
+        if lock.try_lock().is_ok() && is_free() {
+            TAKEN
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(lock);
+            return port;
+        }
+    }
 }
 
 /// A process with a directory of its own. Both end with it.
