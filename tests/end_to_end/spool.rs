@@ -50,6 +50,19 @@ fn launch(node: &mut Node) {
     eventually("it answers", SOON, || node.get("/healthz"));
 }
 
+/// The same, launched without a Redis, with these datagrams received.
+#[track_caller]
+fn filled(site: &Site, keys: &[(&str, &str)], datagrams: &[Vec<u8>]) -> (Node, Sender) {
+    let mut node = spooling(site, "one", keys);
+    launch(&mut node);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in datagrams {
+        sender.send(datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    (node, sender)
+}
+
 fn segments(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -112,13 +125,7 @@ fn half_an_hour_without_redis_costs_nothing() {
     const MINUTES: i64 = 31;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("flush.max_hold", "20s")];
-    let mut node = spooling(&site, "one", &keys);
-    launch(&mut node);
-    let mut sender = Sender::paced_by(&node);
-    for datagram in datagrams(seed(), MINUTES, 9000) {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    let (mut node, mut sender) = filled(&site, &keys, &datagrams(seed(), MINUTES, 9000));
     let spooled = wait_spooled(&node);
     assert!(spooled >= 9000 * 31 - 2 * QUEUE, "{spooled}");
 
@@ -182,13 +189,8 @@ fn what_is_on_disk_outlives_a_kill() {
 #[test]
 fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
-    let mut node = spooling(&site, "one", &[("input.drain_timeout", "500ms")]);
-    launch(&mut node);
-    let mut sender = Sender::paced_by(&node);
-    for datagram in datagrams(seed(), 3, 9000) {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    let keys = [("input.drain_timeout", "500ms")];
+    let (mut node, sender) = filled(&site, &keys, &datagrams(seed(), 3, 9000));
     assert!(node.terminate().success());
     assert_eq!(events_on_disk(&node.spool()), 27_000, "memory's part, too");
 
@@ -258,13 +260,8 @@ fn node_is_behind(node: &Node) -> bool {
 fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
     const EVENTS: u64 = 300_000;
     let mut site = Site::with_redis(RedisServer::down(&[]));
-    let mut node = spooling(&site, "one", &[("input.spool_max", "1MiB")]);
-    launch(&mut node);
-    let mut sender = Sender::paced_by(&node);
-    for datagram in datagrams(seed(), 10, 30_000) {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    let keys = [("input.spool_max", "1MiB")];
+    let (node, _) = filled(&site, &keys, &datagrams(seed(), 10, 30_000));
     wait_spooled(&node);
     let metrics = node.metrics();
     metrics.assert_ledger_adds_up();
@@ -292,13 +289,8 @@ fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
 #[test]
 fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
-    let mut node = spooling(&site, "one", &[("input.drain_timeout", "0s")]);
-    launch(&mut node);
-    let mut sender = Sender::paced_by(&node);
-    for datagram in datagrams(seed(), 3, 9000) {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    let keys = [("input.drain_timeout", "0s")];
+    let (mut node, _) = filled(&site, &keys, &datagrams(seed(), 3, 9000));
     assert!(node.terminate().success());
     let spool = node.spool();
     let path = segments(&spool).remove(0);
