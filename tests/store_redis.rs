@@ -20,6 +20,7 @@ mod support {
 #[path = "store_redis"]
 mod store_redis {
     mod access;
+    mod admission;
     mod line;
     mod load;
     mod outage;

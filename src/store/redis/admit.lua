@@ -10,30 +10,37 @@
 -- the whole minute is forgotten, so their number never shrinks. The first that is refused enters the overflow
 -- series: from then on the minute is full for good. Recording keeps `counts` (PERSIST); what nobody records ends by
 -- itself. Not for when Redis is over its memory limit: admitting is the first step of recording.
+--
+-- The sets are looked at before anything is written: an error there (a slot that moves) must not leave `counts`
+-- without a time to live, which looks as if somebody had recorded.
 local counts = KEYS[1]
 local most, overflow, users = tonumber(ARGV[1]), ARGV[2], ARGV[5]
+local answers = {redis.call('SCARD', users .. overflow)}
+for i = 6, #ARGV do
+  answers[i - 4] = redis.call('SCARD', users .. ARGV[i])
+end
+
 local expires = redis.call('PTTL', counts)
 local full = redis.call('HEXISTS', counts, overflow) == 1
 local admitted = redis.call('HLEN', counts)
-local answers = {redis.call('SCARD', users .. overflow)}
 for i = 6, #ARGV do
-  local series = ARGV[i]
-  local there = redis.call('HEXISTS', counts, series) == 1
-  if not there and not full then
-    if admitted < most then
-      redis.call('HSET', counts, series, '')
+  if redis.call('HEXISTS', counts, ARGV[i]) == 0 then
+    if not full and admitted < most then
+      redis.call('HSET', counts, ARGV[i], '')
       admitted = admitted + 1
-      there = true
     else
-      redis.call('HSET', counts, overflow, '')
-      full = true
+      if not full then
+        redis.call('HSET', counts, overflow, '')
+        full = true
+      end
+      answers[i - 4] = -1
     end
   end
-  answers[#answers + 1] = there and redis.call('SCARD', users .. series) or -1
 end
 if expires ~= -1 then
   local time = redis.call('TIME')
   local ahead = math.max(0, ARGV[4] - math.floor(time[1] * 1000 + time[2] / 1000))
-  redis.call('PEXPIRE', counts, ARGV[3] + ahead)
+  -- Never sooner: another node may keep counts for longer.
+  redis.call('PEXPIRE', counts, math.max(expires, ARGV[3] + ahead))
 end
 return answers

@@ -1,0 +1,71 @@
+//! How long what is admitted stays in Redis.
+
+use std::time::Duration;
+
+use event_data_service::store::redis::RedisStore;
+use event_data_service::store::{AdmitRequest, Admitted, Store, StoreError};
+
+use super::site::{at, claim, finish, minute, partition, record, store, tcp};
+use crate::support::redis::RedisServer;
+
+const COUNTS: &str = "20161204:1118:counts";
+
+async fn admit(store: &RedisStore, series: &[&str]) -> Result<Admitted, StoreError> {
+    let request = AdmitRequest {
+        minute: minute(),
+        series,
+        series_max: 10,
+        overflow: "o=1",
+    };
+    store.admit(partition(), &request).await
+}
+
+/// The only key of that name.
+fn key(server: &RedisServer, name: &str) -> String {
+    let keys: Vec<String> = server.query(&["KEYS", &format!("*{name}")]);
+    let [key] = &keys[..] else {
+        panic!("{keys:?}");
+    };
+    key.clone()
+}
+
+fn time_to_live(server: &RedisServer) -> Duration {
+    let millis: i64 = server.query(&["PTTL", &key(server, COUNTS)]);
+    Duration::from_millis(u64::try_from(millis).unwrap())
+}
+
+/// As when a slot moves, and the script cannot look at a set. Who asks again finds the minute as it was.
+#[tokio::test]
+async fn an_error_leaves_nothing_that_stays_for_ever() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    admit(&store, &["s=0"]).await.unwrap();
+    let counts = key(&server, COUNTS);
+    server.query::<()>(&["DEL", &counts]);
+    let broken = counts.replace("counts", "unique_user:s=2");
+    server.query::<()>(&["SET", &broken, "not a set"]);
+
+    admit(&store, &["s=1", "s=2"]).await.unwrap_err();
+    let left: Vec<String> = server.query(&["KEYS", &format!("*{COUNTS}")]);
+    assert_eq!(left, Vec::<String>::new());
+    server.query::<()>(&["DEL", &broken]);
+    admit(&store, &["s=1", "s=2"]).await.unwrap();
+    assert!(time_to_live(&server) > Duration::from_secs(7100));
+}
+
+/// A node that keeps counts for a shorter time (`input.max_age` is being changed) takes no time from those of another,
+/// which may still accept events of the minute.
+#[tokio::test]
+async fn asking_never_shortens_the_time_to_live() {
+    let server = RedisServer::start(&[]);
+    let long = store(&tcp(&server));
+    admit(&long, &["s=1"]).await.unwrap();
+    record(&long, minute(), &["s=1"], 1).await.unwrap();
+    let claims = claim(&long).await.unwrap();
+    assert_eq!(finish(&long, &claims[0]).await.unwrap(), 1);
+
+    let mut settings = at(tcp(&server).address);
+    settings.retention = Duration::from_secs(60);
+    admit(&store(&settings), &["s=2"]).await.unwrap();
+    assert!(time_to_live(&server) > Duration::from_secs(7100));
+}
