@@ -1,4 +1,4 @@
-//! The recorder, with a store that is replaced under it.
+//! The recorder, with a store that is replaced under it, and that counts its questions.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
+use event_data_service::event::{Batch, Minute, Partition, Partitions, Rejection, Window};
 use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
@@ -20,7 +20,7 @@ use event_data_service::store::{
     Store, StoreError, UnsentPage,
 };
 use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,8 @@ struct Replaced {
     store: Mutex<Arc<MemoryStore>>,
     generation: AtomicU64,
     recordings: AtomicU64,
+    /// How often it was asked for users.
+    asked: AtomicU64,
 }
 
 fn partitions() -> Partitions {
@@ -50,6 +52,17 @@ fn empty() -> Arc<MemoryStore> {
 }
 
 impl Replaced {
+    fn new(at: &'static [u64], outage: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            at,
+            outage,
+            store: Mutex::new(empty()),
+            generation: AtomicU64::new(0),
+            recordings: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+        })
+    }
+
     fn current(&self) -> Arc<MemoryStore> {
         Arc::clone(&self.store.lock().unwrap())
     }
@@ -80,6 +93,7 @@ impl Store for Replaced {
         series: &str,
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         self.current().users(partition, minute, series, users).await
     }
 
@@ -139,39 +153,28 @@ impl Store for Replaced {
     }
 }
 
-/// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in
-/// the last store. Answers the offsets of the events that are.
-async fn events_in_the_new_store(
-    offsets: &[i64],
-    at: &'static [u64],
-    outage: Duration,
+fn this_minute() -> Minute {
+    Minute::of_nanos(chrono::Utc::now().timestamp_nanos_opt().unwrap())
+}
+
+/// A recorder from its start to its end.
+async fn record(
+    store: &Arc<Replaced>,
+    caps: CapSettings,
     replay_window: Duration,
-) -> Vec<i64> {
-    let store = Arc::new(Replaced {
-        at,
-        outage,
-        store: Mutex::new(empty()),
-        generation: AtomicU64::new(0),
-        recordings: AtomicU64::new(0),
-    });
+    all: Vec<Batch>,
+) -> LedgerTotals {
     let ledger = Arc::new(Ledger::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
     let hour = Duration::from_secs(3600);
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
-        caps: CapSettings {
-            series_max: 10,
-            users_max: 0,
-        },
+        caps,
     };
-    let (batches, queue) = mpsc::channel(offsets.len());
-    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
-    let minute = Minute::of_nanos(now);
-    for nanos in offsets {
-        let mut batch = Batch::default();
-        assert!(batch.push(minute, SERIES, "user", minute.start_nanos() + nanos));
+    let (batches, queue) = mpsc::channel(all.len());
+    for batch in all {
         ledger.take_in(&Intake {
-            queued: 1,
+            queued: batch.events() as u64,
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
         });
@@ -182,7 +185,7 @@ async fn events_in_the_new_store(
         partitions().of(SERIES),
         settings,
         queue,
-        Arc::clone(&store) as Arc<dyn Store>,
+        Arc::clone(store) as Arc<dyn Store>,
         Arc::new(Budget::new(1000)),
         Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
         Arc::new(Surroundings::default()),
@@ -192,7 +195,31 @@ async fn events_in_the_new_store(
         CancellationToken::new(),
     );
     recorder.run().await;
-    assert_eq!(ledger.totals().recorded, offsets.len() as u64, "each once");
+    ledger.totals()
+}
+
+/// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in
+/// the last store. Answers the offsets of the events that are.
+async fn events_in_the_new_store(
+    offsets: &[i64],
+    at: &'static [u64],
+    outage: Duration,
+    replay_window: Duration,
+) -> Vec<i64> {
+    let store = Replaced::new(at, outage);
+    let caps = CapSettings {
+        series_max: 10,
+        users_max: 0,
+    };
+    let minute = this_minute();
+    let batch = |nanos: &i64| {
+        let mut batch = Batch::default();
+        assert!(batch.push(minute, SERIES, "user", minute.start_nanos() + nanos));
+        batch
+    };
+    let batches = offsets.iter().map(batch).collect();
+    let totals = record(&store, caps, replay_window, batches).await;
+    assert_eq!(totals.recorded, offsets.len() as u64, "each once");
     let [
         OpenSets {
             series,
@@ -241,4 +268,25 @@ async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
     let window = Duration::from_secs(2);
     let events = events_in_the_new_store(&[1, 2, 3], &[1, 5], outage, window).await;
     assert_eq!(events, [1, 2, 3]);
+}
+
+/// Whoever makes up series makes up users, too. The store is asked for all of them at once, not once a series.
+#[tokio::test]
+async fn the_users_of_the_overflow_series_are_asked_for_together() {
+    let store = Replaced::new(&[], Duration::ZERO);
+    let caps = CapSettings {
+        series_max: 1,
+        users_max: 2,
+    };
+    let minute = this_minute();
+    let mut batch = Batch::default();
+    for number in 0..40 {
+        let (series, user) = (format!("s={number}"), format!("user{number}"));
+        assert!(batch.push(minute, &series, &user, minute.start_nanos()));
+    }
+    let totals = record(&store, caps, Duration::ZERO, vec![batch]).await;
+    assert_eq!((totals.recorded, totals.overflowed), (3, 2));
+    assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 37);
+    let asked = store.asked.load(Ordering::SeqCst);
+    assert_eq!(asked, 2, "for the series and for the overflow series");
 }

@@ -2,24 +2,28 @@
 //!
 //! The store decides, for all nodes; this only remembers its answers, so that it is asked once for a series of a
 //! minute, and for its users only where they come near their cap. They hold as long as the store is what it was: with
-//! another generation all are forgotten.
+//! another generation all are forgotten. Those of a minute that has no more events are forgotten, too.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hashbrown::{HashMap, HashSet};
+use tokio::time::Instant as Moment;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::{Minute, Partition, overflow_series};
 use crate::store::{Admission, AdmitRequest, Store, StoreError};
 
-/// The answers that are remembered, in minutes that are full.
-const FULL_MINUTES: usize = 4;
+/// The answers that are remembered, in minutes that are full: one that begins while another still has events.
+const FULL_MINUTES: usize = 2;
+/// How long the answers for a minute are remembered after its last events. For those that come later the store is
+/// asked again.
+const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// The series that are asked for at once. Redis serves nobody else meanwhile, a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
-/// A node adds this share of the users that a series has room for before it asks again how many there are. So
-/// eight nodes that do so at the same time stay within the cap.
+/// A node adds this share of the users that a series has room for before it asks again how many there are. So each
+/// further node takes it beyond the cap by an eighth at most.
 const USERS_UNASKED_SHARE: u64 = 8;
 /// How often a node warns of series beyond the cap, at most.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -42,9 +46,16 @@ pub(super) struct Caps {
     /// Makes the hashes of this recorder unlike those of any other: series come from strangers.
     seed: u64,
     generation: u64,
-    /// By a hash of the series. Of 128 bits, for which two are never the same by chance.
-    minutes: BTreeMap<Minute, HashMap<u128, Known>>,
+    minutes: BTreeMap<Minute, Answers>,
+    /// How many answers there are.
     known: usize,
+}
+
+#[derive(Debug)]
+struct Answers {
+    /// By a hash of the series. Of 128 bits, for which two are never the same by chance.
+    series: HashMap<u128, Known>,
+    used: Moment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +64,6 @@ enum Known {
     /// It may get so many new users before the store is asked how many there are.
     Admitted(u64),
 }
-
-/// The users that a transaction adds to the overflow series, as long as it is not carried out: the only series with
-/// more than one recording in it.
-pub(super) type Pending<'a> = HashMap<Minute, HashSet<&'a str>>;
 
 impl Caps {
     pub(super) fn new(partition: Partition, settings: CapSettings) -> Self {
@@ -89,24 +96,44 @@ impl Caps {
     }
 
     fn get(&self, minute: Minute, series: &str) -> Option<Known> {
-        let known = self.minutes.get(&minute)?;
-        known.get(&self.key(series)).copied()
+        let answers = self.minutes.get(&minute)?;
+        answers.series.get(&self.key(series)).copied()
     }
 
     fn learn(&mut self, minute: Minute, series: &str, what: Known) {
         let key = self.key(series);
-        let before = self.minutes.entry(minute).or_default().insert(key, what);
+        let before = self.used(minute).series.insert(key, what);
         self.known += usize::from(before.is_none());
     }
 
-    /// Forgets the lowest minutes, which are the least likely to go on, until what is left fits the bound.
+    /// The answers for a minute that has events.
+    fn used(&mut self, minute: Minute) -> &mut Answers {
+        let used = Moment::now();
+        let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
+            series: HashMap::new(),
+            used,
+        });
+        answers.used = used;
+        answers
+    }
+
+    /// Forgets the minutes that have had no events for a while.
+    pub(super) fn forget_unused(&mut self) {
+        let now = Moment::now();
+        self.minutes
+            .retain(|_, answers| now.duration_since(answers.used) < UNUSED_FOR);
+        self.known = self.minutes.values().map(|of| of.series.len()).sum();
+    }
+
+    /// Forgets also the lowest minutes, which are the least likely to go on, until what is left fits the bound.
     fn make_room(&mut self) {
+        self.forget_unused();
         let most = self.settings.series_max.saturating_mul(FULL_MINUTES);
         while self.known > most {
             let Some((_, gone)) = self.minutes.pop_first() else {
                 break;
             };
-            self.known -= gone.len();
+            self.known -= gone.series.len();
         }
     }
 
@@ -124,7 +151,8 @@ impl Caps {
         self.make_room();
         let mut unknown: BTreeMap<Minute, Vec<&str>> = BTreeMap::new();
         for (minute, series) in wanted {
-            if self.get(minute, series).is_none() {
+            let key = self.key(series);
+            if !self.used(minute).series.contains_key(&key) {
                 unknown.entry(minute).or_default().push(series);
             }
         }
@@ -174,49 +202,36 @@ impl Caps {
         self.settings.users_max.saturating_sub(users) / USERS_UNASKED_SHARE
     }
 
-    /// Those of the users that a series has no room for. They are few to be asked for as long as it has much.
+    /// Those of the users, all different, that a series has no room for. They are few to be asked for as long as it
+    /// has much.
     pub(super) async fn users_refused<'a>(
         &mut self,
         store: &dyn Store,
         minute: Minute,
-        series: &'a str,
+        series: &str,
         users: &[&'a str],
-        pending: &mut Pending<'a>,
     ) -> Result<HashSet<&'a str>, StoreError> {
         let mut refused = HashSet::new();
         if self.settings.users_max == 0 || users.is_empty() {
             return Ok(refused);
         }
-        let mut pending = (*series == self.overflow).then(|| pending.entry(minute).or_default());
         let new = users.len() as u64;
         if let Some(Known::Admitted(unasked)) = self.get(minute, series)
             && new <= unasked
         {
-            if let Some(pending) = &mut pending {
-                pending.extend(users);
-            }
             self.learn(minute, series, Known::Admitted(unasked - new));
             return Ok(refused);
         }
         let found = store.users(self.partition, minute, series, users).await?;
-        let there = found.there.into_iter();
-        let count = pending.as_ref().map_or(0, |pending| pending.len() as u64);
-        let mut count = found.count + count;
-        for (&user, there) in users.iter().zip(there) {
-            if there
-                || pending
-                    .as_ref()
-                    .is_some_and(|pending| pending.contains(user))
-            {
+        let mut count = found.count;
+        for (&user, there) in users.iter().zip(found.there) {
+            if there {
                 continue;
             }
-            if count >= self.settings.users_max {
+            if count < self.settings.users_max {
+                count += 1;
+            } else {
                 refused.insert(user);
-                continue;
-            }
-            count += 1;
-            if let Some(pending) = &mut pending {
-                pending.insert(user);
             }
         }
         self.learn(minute, series, Known::Admitted(self.unasked(count)));
@@ -237,5 +252,39 @@ impl Caps {
             overflow = self.overflow,
             "more series than input.max_series_per_minute; events of the others are counted in the overflow series"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::event::Partitions;
+    use crate::store::memory::{MemoryStore, system_clock};
+
+    /// A node runs for months, and each minute has its series.
+    #[tokio::test(start_paused = true)]
+    async fn minutes_without_events_are_forgotten() {
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let hour = Duration::from_secs(3600);
+        let store = MemoryStore::new("a", partitions, hour, u64::MAX, system_clock());
+        let settings = CapSettings {
+            series_max: 1000,
+            users_max: 0,
+        };
+        let mut caps = Caps::new(partitions.of(""), settings);
+        let minute = |number| Minute::from_epoch_minutes(number).unwrap();
+        for number in 1..=20 {
+            // One that has events all the time is kept.
+            for wanted in [(minute(0), "s=1"), (minute(number), "s=1")] {
+                caps.ask(&store, std::iter::once(wanted)).await.unwrap();
+            }
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        caps.forget_unused();
+        let kept: Vec<Minute> = caps.minutes.keys().copied().collect();
+        assert_eq!(kept, [minute(0), minute(20)]);
+        assert_eq!(caps.known, 2);
     }
 }

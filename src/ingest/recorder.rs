@@ -141,6 +141,7 @@ impl Recorder {
                 Err(_idle) => {
                     let now = self.surroundings.now_nanos();
                     self.remembered.forget_before(now - REMEMBERED_FOR);
+                    self.caps.forget_unused();
                 }
             }
             // In this order: the store may have been away for longer than the window.

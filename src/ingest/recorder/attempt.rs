@@ -1,12 +1,14 @@
 //! One attempt to record: what has a place of its own, what is rejected, and the transaction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hashbrown::HashSet;
+
 use super::Recorder;
-use crate::event::{Batch, Rejection};
-use crate::ingest::caps::Pending;
+use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::parts::{Origin, Part};
-use crate::store::{Recording, StoreError};
+use crate::store::{Recording, Store, StoreError};
 
 impl Recorder {
     /// Asks what has a place of its own, rejects the users for whom there is none, and records the rest. `None`: what
@@ -21,35 +23,47 @@ impl Recorder {
     ) -> Result<Option<Vec<Recording<'a>>>, StoreError> {
         let store = Arc::clone(&self.store);
         self.caps.ask(&*store, parts.iter().map(Part::key)).await?;
-        let mut recordings = Vec::with_capacity(parts.len());
-        let mut pending = Pending::new();
-        let mut at = 0;
-        while let Some(part) = parts.get(at).copied() {
+        let recording = |part: &Part<'a>| {
             let (minute, series) = part.key();
             let overflow = self.caps.refuses(minute, series).then_some(overflow);
-            let recording = part.recording(batch, overflow, &self.remembered);
-            let users = &recording.new_users;
-            let refused =
-                self.caps
-                    .users_refused(&*store, minute, recording.series, users, &mut pending);
-            let refused = refused.await?;
-            if refused.is_empty() {
+            part.recording(batch, overflow, &self.remembered)
+        };
+        let wanted: Vec<_> = parts.iter().map(recording).collect();
+        let not_gathered = self.not_gathered(&*store, &wanted).await?;
+        let nobody = HashSet::new();
+        let mut recordings = Vec::with_capacity(wanted.len());
+        let mut at = 0;
+        for recording in wanted {
+            let (minute, users) = (recording.minute, &recording.new_users);
+            let own;
+            let refused = if recording.gathered_from.is_some() {
+                not_gathered.get(&minute).unwrap_or(&nobody)
+            } else {
+                let asked = self
+                    .caps
+                    .users_refused(&*store, minute, recording.series, users);
+                own = asked.await?;
+                &own
+            };
+            if !users.iter().any(|user| refused.contains(user)) {
                 recordings.push(recording);
                 at += 1;
-            } else {
-                let left = part.without(batch, &refused);
-                let events = part.events() - left.iter().map(Part::events).sum::<usize>();
-                if origin != Origin::Replay {
-                    self.ledger.rejected(Rejection::TooManyUsers, events);
-                }
-                recordings.extend(
-                    left.iter()
-                        .map(|part| part.recording(batch, overflow, &self.remembered)),
-                );
-                let next = at + left.len();
-                parts.splice(at..=at, left);
-                at = next;
+                continue;
             }
+            let part = parts[at];
+            let left = part.without(batch, refused);
+            let events = part.events() - left.iter().map(Part::events).sum::<usize>();
+            if origin != Origin::Replay {
+                self.ledger.rejected(Rejection::TooManyUsers, events);
+            }
+            let overflow = recording.gathered_from.map(|_| overflow);
+            recordings.extend(
+                left.iter()
+                    .map(|part| part.recording(batch, overflow, &self.remembered)),
+            );
+            let next = at + left.len();
+            parts.splice(at..=at, left);
+            at = next;
         }
         if self.store.generation(self.partition) != generation {
             return Ok(None);
@@ -62,5 +76,27 @@ impl Recorder {
                 .await?;
         }
         Ok(Some(recordings))
+    }
+
+    /// The users for whom the overflow series of their minute has no room. Its recordings may be thousands, of a user
+    /// each, so they are asked for together.
+    async fn not_gathered<'a>(
+        &mut self,
+        store: &dyn Store,
+        wanted: &[Recording<'a>],
+    ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
+        let mut gathered: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
+        for recording in wanted.iter().filter(|it| it.gathered_from.is_some()) {
+            let (users, seen) = gathered.entry(recording.minute).or_default();
+            let new = recording.new_users.iter().copied();
+            users.extend(new.filter(|user| seen.insert(user)));
+        }
+        let overflow = self.caps.overflow().to_owned();
+        let mut refused = BTreeMap::new();
+        for (minute, (users, _)) in gathered {
+            let asked = self.caps.users_refused(store, minute, &overflow, &users);
+            refused.insert(minute, asked.await?);
+        }
+        Ok(refused)
     }
 }
