@@ -109,7 +109,7 @@ pub static KEYS: &[Key] = &[
     key("input", "queue_bytes", size("64KiB", "1TiB"), "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted"),
     key("input", "spool_dir", Path, "", "directory for events that find no room in the queue; empty: none"),
     key("input", "spool_max", size("1MiB", "1PiB"), "1GiB", "most bytes in it; beyond them events are dropped, and counted"),
-    key("input", "max_age", duration("1m", AGE_MAX), "1h", "older events are refused; what was sent is remembered this long"),
+    key("input", "max_age", duration("1m", AGE_MAX), "1h", "older events are refused; what was sent is remembered twice this long"),
     key("input", "max_future", duration("0s", AGE_MAX), "1m", "events further ahead of this node's clock are refused"),
     key("input", "max_datagram", size("512B", "64KiB"), "64KiB", "longest datagram; a longer one loses its last line"),
     key("input", "max_line", size("64B", "64KiB"), "8KiB", "longest line"),
@@ -122,7 +122,7 @@ pub static KEYS: &[Key] = &[
     key("input", "remember_users", Integer { min: 0, max: 1_000_000_000 }, "1000000", "users remembered as recorded, to spare the store the same user twice"),
     key("input", "drain_timeout", duration("0s", "10m"), "20s", "at shutdown, the longest to record what is queued"),
 
-    key("store", "url", StoreUrl, "memory:", "where the minutes are gathered: memory: redis:// rediss:// redis+unix://"),
+    key("store", "url", StoreUrl, "memory:", "where minutes are gathered: memory: redis[s]:// redis+unix:// redis+cluster:// redis+sentinel://"),
     key("store", "prefix", Name { max: 32 }, "eds", "what the names of all keys in Redis begin with"),
     key("store", "partitions", Integer { min: 1, max: 1024 }, "32", "parts that the series are divided into, the same on every node"),
     key("store", "layout", Choice { words: &["sets"], later: &["packed", "hll"] }, "sets", "how users and events are kept in Redis"),

@@ -27,7 +27,7 @@ pub struct Input {
     pub queue_bytes: u64,
     /// The directory, and most bytes in it, for events that find no room in the queue; `None`: they are dropped.
     pub spool: Option<Spool>,
-    /// Older events are refused, and what was sent is remembered this long.
+    /// Older events are refused, and what was sent is remembered twice this long.
     pub max_age: Duration,
     /// Events further ahead of the clock are refused.
     pub max_future: Duration,

@@ -24,7 +24,8 @@ pub struct Flags {
     /// UDP addresses to receive events on, separated by commas or given repeatedly
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<String>,
-    /// Where the minutes are gathered: memory:, redis://…, rediss://… or redis+unix://…
+    /// Where the minutes are gathered: memory:, redis://…, rediss://…, redis+unix://…, redis+cluster://… or
+    /// redis+sentinel://…
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
     /// Where the counts go: stdout:, http://… or https://…
