@@ -127,7 +127,10 @@ impl Oracle {
         );
         if over {
             book.claim = None;
-            book.keep_until_ms = Some(now_ms + retention_ms);
+            // What was forgotten already does not come back by a claim that found nothing to do.
+            if book.keep_until_ms.is_none_or(|until| until > now_ms) {
+                book.keep_until_ms = Some(now_ms + retention_ms);
+            }
         } else {
             self.renew(claim, deadline_ms);
         }
