@@ -182,6 +182,12 @@ impl Directory {
 
     fn close(&mut self) {
         if let Some(Growing { file, segment }) = self.growing.take() {
+            if segment.events == Some(0) {
+                // A full disk has room for the beginning of ever new segments.
+                self.bytes -= segment.bytes;
+                let _ = fs::remove_file(path_of(&self.path, segment.number));
+                return;
+            }
             self.closed.push_back(segment);
             self.unsynced = false;
             self.sync_failed = file.sync_data().err().or(self.sync_failed.take());
@@ -203,7 +209,7 @@ impl Directory {
             self.close();
         }
         let segment = self.closed.pop_front()?;
-        let path = file(&self.path, segment.number);
+        let path = path_of(&self.path, segment.number);
         self.taken.insert(segment.number, segment.clone());
         Some((segment, path))
     }
@@ -214,7 +220,7 @@ impl Directory {
             return Ok(());
         };
         self.bytes -= segment.bytes;
-        let path = file(&self.path, number);
+        let path = path_of(&self.path, number);
         let put_away = if keep {
             fs::rename(&path, path.with_extension(DAMAGED))
         } else {
@@ -230,7 +236,7 @@ impl Directory {
 impl Growing {
     fn begin(directory: &Path, next: &mut u64) -> io::Result<Self> {
         let number = *next;
-        let path = file(directory, number);
+        let path = path_of(directory, number);
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -263,7 +269,7 @@ impl Growing {
     }
 }
 
-fn file(directory: &Path, number: u64) -> PathBuf {
+fn path_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:020}.{EXTENSION}"))
 }
 

@@ -169,3 +169,18 @@ fn events_written_before_the_disk_failed_are_kept() {
     assert_eq!((appended.kept, appended.failed), (0, 10));
     assert!(appended.error.is_some());
 }
+
+#[test]
+fn a_segment_into_which_nothing_went_leaves_no_file() {
+    let home = TempDir::new().unwrap();
+    let mut directory = open(&home, 1 << 20);
+    let begun = Growing::begin(&directory.path, &mut directory.next).unwrap();
+    directory.bytes += begun.segment.bytes;
+    directory.growing = Some(begun);
+    directory.close();
+    assert!(directory.is_empty());
+    assert_eq!(directory.bytes(), 0);
+    let files = fs::read_dir(&directory.path).unwrap();
+    let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names, [LOCK]);
+}

@@ -146,9 +146,9 @@ impl Keeper {
         self.ledger
             .refused_by_spool(DropReason::SpoolFailed, appended.failed);
         self.metrics.spool_written.inc_by(appended.kept as u64);
-        if appended.kept > 0 {
-            self.state.arrived.notify_one();
-        }
+        // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
+        // disk is full are better off in memory.
+        self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
         if lost > 0 && self.told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             self.told = Some(Instant::now());
@@ -223,7 +223,7 @@ impl Spool {
         taken.await.ok()?
     }
 
-    /// Waits until something was written after the last [`Spool::take`].
+    /// Waits until something was to be written after the last [`Spool::take`].
     pub async fn arrived(&self) {
         self.state.arrived.notified().await;
     }
@@ -235,3 +235,7 @@ impl Spool {
         let _ = self.orders.send(Order::Done { number, keep }).await;
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 pub(super) struct State {
     /// New events go behind those on disk.
     spilling: AtomicBool,
-    /// Something was written.
+    /// Something was to be written.
     pub(super) arrived: Notify,
 }
 

@@ -1,0 +1,66 @@
+//! When new events go behind those on disk, and when no longer.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::event::Minute;
+use crate::telemetry::{Intake, Progress};
+
+/// A keeper that runs, and its spool.
+struct Running {
+    home: TempDir,
+    ledger: Arc<Ledger>,
+    spool: Spool,
+}
+
+impl Running {
+    fn start() -> Self {
+        let home = TempDir::new().unwrap();
+        let ledger = Arc::new(Ledger::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        let settings = SpoolSettings {
+            directory: home.path().join("spool"),
+            bytes_max: 1 << 20,
+        };
+        let heartbeat = Progress::default().watch("keeper");
+        let (keeper, spool) =
+            Keeper::open(&settings, Arc::clone(&ledger), metrics, heartbeat).unwrap();
+        tokio::task::spawn_blocking(move || keeper.run());
+        Self {
+            home,
+            ledger,
+            spool,
+        }
+    }
+
+    /// Gives an event to the disk, as a listener does that has no room in memory.
+    async fn overflow(&self) {
+        let mut batch = Batch::default();
+        assert!(batch.push(Minute::of_nanos(0), "a=1", "user", 0));
+        self.ledger.take_in(&Intake {
+            spooled: 1,
+            ..Intake::default()
+        });
+        self.spool.begin_spilling();
+        self.spool.keep(batch).await.unwrap();
+    }
+
+    /// What the unspooler does when something was to be written.
+    async fn take_what_arrived(&self) -> Option<Taken> {
+        let arrived = tokio::time::timeout(Duration::from_secs(30), self.spool.arrived());
+        arrived.await.expect("nobody is told that events came");
+        self.spool.take().await
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
+    let running = Running::start();
+    std::fs::remove_dir_all(running.home.path().join("spool")).unwrap();
+    running.overflow().await;
+    assert_eq!(running.take_what_arrived().await, None);
+    assert!(!running.spool.is_spilling());
+    let totals = running.ledger.totals();
+    assert!(totals.is_balanced());
+    assert_eq!(totals.dropped[DropReason::SpoolFailed as usize], 1);
+}
