@@ -139,7 +139,12 @@ impl Directory {
 
     /// Whether nothing is in it, not even what is being recorded.
     pub(super) fn is_empty(&self) -> bool {
-        self.growing.is_none() && self.closed.is_empty() && self.taken.is_empty()
+        !self.has_more() && self.taken.is_empty()
+    }
+
+    /// Whether there is a segment that is not taken yet.
+    pub(super) fn has_more(&self) -> bool {
+        self.growing.is_some() || !self.closed.is_empty()
     }
 
     /// Writes a batch behind all others, as much of it as there is room for.

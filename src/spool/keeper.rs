@@ -123,8 +123,9 @@ impl Keeper {
                     path,
                     events: segment.events,
                 });
-                if taken.is_none() {
-                    // Whatever is still on its way here is not of this overflow, but its last drops.
+                if !self.directory.has_more() {
+                    // Whatever is still on its way here is not of this overflow, but its last drops. To wait until
+                    // nothing comes would be to wait for ever, where new drops come faster than the disk syncs.
                     self.state.spill(false);
                 }
                 // Whoever asked is gone only when the node ends; then the segment is for the next.
@@ -216,7 +217,7 @@ impl Spool {
         }
     }
 
-    /// The oldest segment that was not taken yet; where there is none, new events need not spill any more.
+    /// The oldest segment that was not taken yet; when no other is left, new events need not spill any more.
     pub async fn take(&self) -> Option<Taken> {
         let (answer, taken) = oneshot::channel();
         self.orders.send(Order::Take(answer)).await.ok()?;

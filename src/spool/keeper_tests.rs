@@ -10,6 +10,7 @@ use crate::telemetry::{Intake, Progress};
 struct Running {
     home: TempDir,
     ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
     spool: Spool,
 }
 
@@ -23,12 +24,18 @@ impl Running {
             bytes_max: 1 << 20,
         };
         let heartbeat = Progress::default().watch("keeper");
-        let (keeper, spool) =
-            Keeper::open(&settings, Arc::clone(&ledger), metrics, heartbeat).unwrap();
+        let (keeper, spool) = Keeper::open(
+            &settings,
+            Arc::clone(&ledger),
+            Arc::clone(&metrics),
+            heartbeat,
+        )
+        .unwrap();
         tokio::task::spawn_blocking(move || keeper.run());
         Self {
             home,
             ledger,
+            metrics,
             spool,
         }
     }
@@ -63,4 +70,18 @@ async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
     let totals = running.ledger.totals();
     assert!(totals.is_balanced());
     assert_eq!(totals.dropped[DropReason::SpoolFailed as usize], 1);
+}
+
+#[tokio::test]
+async fn new_events_go_behind_what_is_on_disk_until_the_last_of_it_is_taken() {
+    let running = Running::start();
+    running.overflow().await;
+    assert!(running.spool.is_spilling());
+    let taken = running.take_what_arrived().await.unwrap();
+    assert!(!running.spool.is_spilling());
+    let partition = crate::event::Partitions::new(std::num::NonZeroU16::MIN).of("a=1");
+    assert!(running.metrics.behind.is(partition));
+    running.spool.done(taken.number, false).await;
+    assert_eq!(running.spool.take().await, None);
+    assert!(!running.metrics.behind.is(partition));
 }
