@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Delivery, Receiver, Sieve, SourceRates};
 use crate::event::datagram::pieces;
-use crate::event::{Batch, Partitions};
+use crate::event::{Partition, Partitions};
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
 /// A batch of so many events is handed over although it is young.
@@ -27,6 +27,8 @@ const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the socket is read after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long to wait at the end for recorders that are busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// How long to wait after the socket failed.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -145,25 +147,32 @@ impl Listener {
             if now - since < due && batch.events() < BATCH_EVENTS {
                 continue;
             }
-            match self.recorders[partition.index()].try_reserve() {
-                Ok(permit) => {
-                    permit.send(std::mem::take(batch).into());
-                    *age = None;
-                    continue;
-                }
-                Err(TrySendError::Full(())) => continue,
-                Err(TrySendError::Closed(())) => {}
+            if self.hand_over(partition) {
+                ages.partitions[partition.index()] = None;
             }
-            // A recorder ends before its listeners only when the node may not wait any longer.
-            let batch = std::mem::take(self.sieve.open(partition));
-            self.give_up(&batch);
         }
         self.sweep_overflow(&mut ages.overflow, now, due);
         // The ledger's totals also tell how much room the recorders have made.
         self.sieve.told(self.ledger.totals());
     }
 
-    /// The same for what goes to the disk.
+    /// Hands over the batch of a partition, unless its recorder is busy.
+    fn hand_over(&mut self, partition: Partition) -> bool {
+        let batch = self.sieve.open(partition);
+        match self.recorders[partition.index()].try_reserve() {
+            Ok(permit) => permit.send(std::mem::take(batch).into()),
+            Err(TrySendError::Full(())) => return false,
+            Err(TrySendError::Closed(())) => {
+                // A recorder ends before its listeners only when the node may not wait any longer.
+                let batch = std::mem::take(batch);
+                self.ledger.dropped(DropReason::Shutdown, batch.events());
+                self.ledger.released(batch.bytes());
+            }
+        }
+        true
+    }
+
+    /// The same as a sweep for what goes to the disk.
     fn sweep_overflow(&mut self, age: &mut Option<Instant>, now: Instant, due: Duration) {
         let Some((spool, batch)) = self.sieve.overflow() else {
             return;
@@ -180,11 +189,6 @@ impl Listener {
             Ok(()) => *age = None,
             Err(given_back) => *batch = given_back,
         }
-    }
-
-    fn give_up(&self, batch: &Batch) {
-        self.ledger.dropped(DropReason::Shutdown, batch.events());
-        self.ledger.released(batch.bytes());
     }
 
     fn count_drops(&mut self) {
@@ -209,10 +213,14 @@ impl Listener {
     /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
     fn drain(mut self) {
         let until = Instant::now() + DRAIN_MAX;
+        let mut overflow_age = None;
         while !self.receiver.outlives() && Instant::now() < until {
             self.heartbeat.beat();
             match self.receiver.poll() {
-                Ok(true) => self.take_in(),
+                Ok(true) => {
+                    self.take_in();
+                    self.sweep_overflow(&mut overflow_age, Instant::now(), Duration::MAX);
+                }
                 Ok(false) => break,
                 Err(error) => {
                     pause_after(&error);
@@ -228,16 +236,15 @@ impl Listener {
             self.ledger
                 .refused_by_spool(DropReason::SpoolFailed, batch.events());
         }
-        for partition in self.settings.partitions.iter() {
-            let batch = std::mem::take(self.sieve.open(partition));
-            if batch.is_empty() {
-                continue;
-            }
+        // A recorder that waits for its server must not keep the others from what is theirs.
+        let mut left: Vec<Partition> = self.settings.partitions.iter().collect();
+        loop {
             self.heartbeat.beat();
-            let recorder = &self.recorders[partition.index()];
-            if let Err(mpsc::error::SendError(delivery)) = recorder.blocking_send(batch.into()) {
-                self.give_up(&delivery.batch);
+            left.retain(|&at| !self.sieve.open(at).is_empty() && !self.hand_over(at));
+            if left.is_empty() {
+                break;
             }
+            std::thread::sleep(BUSY_PAUSE);
         }
     }
 }

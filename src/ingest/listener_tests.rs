@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::num::NonZeroU16;
 
 use super::*;
-use crate::event::{LineRules, Window};
+use crate::event::{Batch, LineRules, Window};
 use crate::ingest::{ArrivalStamps, QueueLimits, SieveSettings};
 use crate::telemetry::Progress;
 
@@ -77,4 +77,56 @@ fn the_rest_of_its_own_socket_is_read_and_handed_over() {
 #[test]
 fn the_rest_of_a_socket_that_outlives_the_process_is_left() {
     assert_eq!(stopped(true), (0, 0, 200));
+}
+
+#[tokio::test]
+async fn a_recorder_that_is_busy_does_not_keep_the_last_batches_from_the_others() {
+    let partitions = Partitions::new(NonZeroU16::new(2).unwrap());
+    let limits = QueueLimits {
+        events: u64::MAX,
+        bytes: u64::MAX,
+    };
+    let sieve = SieveSettings {
+        rules: LineRules::default(),
+        window: Window::new(Duration::MAX, Duration::MAX),
+        partitions,
+        limits,
+    };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let lines: Vec<_> = (0..20).map(|at| format!("a={at} value=u {at}")).collect();
+    let to = socket.local_addr().unwrap();
+    sender.send_to(lines.join("\n").as_bytes(), to).unwrap();
+    let (busy, mut later) = mpsc::channel(1);
+    busy.try_send(Batch::default().into()).unwrap();
+    let (free, mut at_once) = mpsc::channel(1);
+    let ledger = Arc::new(Ledger::default());
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let listener = Listener {
+        receiver: Receiver::new(socket.into(), 2048),
+        rates: None,
+        sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())),
+        settings: ListenerSettings {
+            linger: Duration::from_millis(100),
+            partitions,
+        },
+        recorders: vec![busy, free],
+        ledger: Arc::clone(&ledger),
+        metrics: Arc::new(Metrics::new(ledger)),
+        heartbeat: Progress::default().watch("the listener"),
+        stop,
+    };
+    let drained = tokio::task::spawn_blocking(move || listener.run());
+    let given = tokio::time::timeout(Duration::from_secs(30), at_once.recv()).await;
+    // Lets the listener go before anything fails.
+    let mut events = 0;
+    while let Some(delivery) = later.recv().await {
+        events += delivery.batch.events();
+    }
+    drained.await.unwrap();
+    let given = given
+        .expect("the busy recorder holds up the other")
+        .unwrap();
+    assert_eq!(events + given.batch.events(), 20);
 }

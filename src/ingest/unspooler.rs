@@ -87,7 +87,11 @@ impl Unspooler {
                 () = self.stop.cancelled() => {}
             }
         }
-        while under_way.next().await.is_some() {
+        // What the recorders have may wait for the store as long as the node may.
+        while !matches!(
+            tokio::time::timeout(IDLE_BEAT, under_way.next()).await,
+            Ok(None)
+        ) {
             self.heartbeat.beat();
         }
     }
