@@ -127,9 +127,8 @@ impl Worker {
                 };
                 sender.send(&claims).await;
             };
-            let beating = self.while_beating(work);
-            held.renewing(&*self.store, self.settings.lease, beating)
-                .await;
+            let work = self.while_telling(settling, self.while_beating(work));
+            held.renewing(&*self.store, self.settings.lease, work).await;
         }
         error.map_or(Ok(()), Err)
     }
@@ -164,22 +163,69 @@ impl Worker {
         settling: &mut Settling,
     ) -> Result<Vec<Claim>, StoreError> {
         settling.look(self.store.generation(partition), Instant::now());
-        let behind = self.metrics.behind.is(partition);
-        let behind = settling.is_behind(behind, Instant::now(), self.settings.grace);
+        let behind = self.is_behind(partition, settling);
         let may_close = settling.may_close(Instant::now(), self.settings.grace);
         let request = ClaimRequest {
-            grace: self.settings.grace,
-            max_hold: self.settings.max_hold,
-            lease: self.settings.lease,
             lapsed_max: CLAIMS_MAX,
             finished_max: if may_close { CLAIMS_MAX } else { 0 },
             behind,
+            ..self.asking_for_nothing()
         };
         let claimed = self.store.claim(partition, &request).await;
         if claimed.is_err() {
             settling.failed(Instant::now());
         }
         claimed
+    }
+
+    fn is_behind(&self, partition: Partition, settling: &mut Settling) -> bool {
+        let behind = self.metrics.behind.is(partition);
+        settling.is_behind(behind, Instant::now(), self.settings.grace)
+    }
+
+    const fn asking_for_nothing(&self) -> ClaimRequest {
+        ClaimRequest {
+            grace: self.settings.grace,
+            max_hold: self.settings.max_hold,
+            lease: self.settings.lease,
+            lapsed_max: 0,
+            finished_max: 0,
+            behind: true,
+        }
+    }
+
+    /// Does the work, and says meanwhile with what this node is behind: what a claim has said lapses, and a round may
+    /// take longer.
+    async fn while_telling<T>(
+        &self,
+        settling: &mut [Settling],
+        work: impl Future<Output = T>,
+    ) -> T {
+        let telling = async {
+            loop {
+                tokio::time::sleep(self.settings.interval).await;
+                stream::iter(self.partitions.iter().zip(&mut *settling))
+                    .for_each_concurrent(CONCURRENT, |(partition, settling)| {
+                        self.tell(partition, settling)
+                    })
+                    .await;
+            }
+        };
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = telling => unreachable!("it goes on for ever"),
+        }
+    }
+
+    async fn tell(&self, partition: Partition, settling: &mut Settling) {
+        if !self.is_behind(partition, settling) {
+            return;
+        }
+        let request = self.asking_for_nothing();
+        if self.store.claim(partition, &request).await.is_err() {
+            settling.failed(Instant::now());
+        }
     }
 
     /// Turns all sets of a claim into counts.
@@ -247,3 +293,7 @@ impl Worker {
             .set(sum(|backlog| backlog.set_aside));
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;
