@@ -52,13 +52,15 @@ pub struct Unspooler {
 struct Loaded {
     batches: Vec<(Partition, Batch)>,
     contents: segment::Contents,
+    /// Events that this process wrote and that cannot be read.
+    missing: u64,
     /// Why there is nothing to be read.
     unreadable: Option<String>,
 }
 
 impl Loaded {
     fn is_damaged(&self) -> bool {
-        self.contents.damaged > 0 || self.unreadable.is_some()
+        self.contents.damaged > 0 || self.missing > 0 || self.unreadable.is_some()
     }
 }
 
@@ -107,7 +109,7 @@ impl Unspooler {
     async fn load(&self, taken: &Taken) -> Loaded {
         let (path, partitions) = (taken.path.clone(), self.partitions);
         let reading = tokio::task::spawn_blocking(move || Loaded::read(&path, partitions));
-        let loaded = reading.await.unwrap_or_else(|error| Loaded {
+        let mut loaded = reading.await.unwrap_or_else(|error| Loaded {
             unreadable: Some(error.to_string()),
             ..Loaded::default()
         });
@@ -122,7 +124,8 @@ impl Unspooler {
                 self.metrics.spool_restored.inc_by(events);
             }
             Some(written) => {
-                let lost = usize::try_from(written.saturating_sub(events)).unwrap_or(usize::MAX);
+                loaded.missing = written.saturating_sub(events);
+                let lost = usize::try_from(loaded.missing).unwrap_or(usize::MAX);
                 self.ledger.refused_by_spool(DropReason::SpoolFailed, lost);
             }
         }
@@ -195,6 +198,7 @@ impl Loaded {
         Self {
             batches: batches.filter(|(_, batch)| !batch.is_empty()).collect(),
             contents,
+            missing: 0,
             unreadable,
         }
     }

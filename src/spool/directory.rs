@@ -105,9 +105,16 @@ impl Directory {
             TryLockError::Error(source) => failed(source),
         })?;
         let mut closed = Vec::new();
+        let mut last = 0;
         for entry in fs::read_dir(&path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            if let Some(number) = number(&entry.path()) {
+            let found = entry.path();
+            let Some(number) = number(&found) else {
+                continue;
+            };
+            // Also of what is kept as damaged, which another of the same number would replace.
+            last = last.max(number);
+            if found == path_of(&path, number) {
                 closed.push(Closed {
                     number,
                     bytes: entry.metadata().map_err(failed)?.len(),
@@ -116,12 +123,11 @@ impl Directory {
             }
         }
         closed.sort_unstable_by_key(|segment| segment.number);
-        let last = closed.last().map_or(0, |segment| segment.number);
         Ok(Self {
             bytes_max: settings.bytes_max,
             segment_bytes: SEGMENT_BYTES.min(settings.bytes_max / SEGMENTS_MIN),
             bytes: closed.iter().map(|segment| segment.bytes).sum(),
-            next: last + 1,
+            next: last.saturating_add(1),
             growing: None,
             closed: closed.into(),
             taken: BTreeMap::new(),
@@ -279,7 +285,8 @@ fn path_of(directory: &Path, number: u64) -> PathBuf {
 }
 
 fn number(path: &Path) -> Option<u64> {
-    if path.extension()? != EXTENSION {
+    let extension = path.extension()?;
+    if extension != EXTENSION && extension != DAMAGED {
         return None;
     }
     path.file_stem()?.to_str()?.parse().ok()

@@ -154,7 +154,15 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
     assert!(!path.exists());
     assert!(path.with_extension("damaged").exists());
     drop(directory);
-    assert!(open(&home, 1 << 20).is_empty());
+    let mut directory = open(&home, 1 << 20);
+    assert!(directory.is_empty());
+    directory.append(&batch(10..20));
+    let (next, _) = directory.take().unwrap();
+    directory.done(next.number, true).unwrap();
+    assert_eq!(
+        read(&path.with_extension("damaged")),
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    );
 }
 
 #[test]

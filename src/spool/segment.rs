@@ -3,7 +3,7 @@
 //! A segment begins with [`MAGIC`]; frames follow. A frame is the length of its payload (4 bytes), the xxh3-64 of
 //! that length and the payload (8 bytes), both little-endian, and the payload: groups of events of one series,
 //! in the encoding of postcard. A process that dies while it writes leaves a frame that ends too early, which is
-//! passed over, as is one whose bytes are not what was written.
+//! passed over, as is one whose bytes are not what was written; only a length that changed hides what is behind it.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -63,7 +63,7 @@ pub struct Contents {
     pub events: u64,
     /// Frames that are not what was written.
     pub damaged: u64,
-    /// Bytes after the last frame that is whole.
+    /// Bytes after the last frame that was found.
     pub torn_bytes: u64,
 }
 
@@ -155,12 +155,15 @@ pub fn read<'a>(
     let mut rest = segment.strip_prefix(MAGIC).ok_or(NotASegment)?;
     let mut contents = Contents::default();
     while let Some((len, sum, after)) = header(rest) {
-        let Some((payload, next)) = after.split_at_checked(u32::from_le_bytes(len) as usize) else {
-            break;
-        };
-        if payload.len() > PAYLOAD_MAX {
+        let payload_len = u32::from_le_bytes(len) as usize;
+        if payload_len > PAYLOAD_MAX {
+            // Never written, so it was changed; where the next frame begins nobody knows.
+            contents.damaged += 1;
             break;
         }
+        let Some((payload, next)) = after.split_at_checked(payload_len) else {
+            break;
+        };
         rest = next;
         let groups = if checksum(len, payload) == sum {
             postcard::from_bytes::<Vec<Group<'a>>>(payload).ok()

@@ -93,6 +93,17 @@ fn a_damaged_frame_costs_itself_alone() {
 }
 
 #[test]
+fn a_length_that_was_never_written_is_damage_and_no_torn_tail() {
+    let (first, _) = frames(&batch(&numbered(10)));
+    let (second, _) = frames(&batch(&numbered(3)));
+    let mut bytes = segment(&[first.clone(), second.clone(), first.clone()].concat());
+    let second_len = segment(&first).len();
+    bytes[second_len + 3] ^= 0x40;
+    let (read, contents) = read_all(&bytes);
+    assert_eq!((read.len(), contents.damaged), (10, 1));
+}
+
+#[test]
 fn another_file_is_no_segment() {
     assert_eq!(read(b"eds spool 2\n", |_| ()), Err(NotASegment));
     assert_eq!(read(b"", |_| ()), Err(NotASegment));
