@@ -176,6 +176,8 @@ fn the_service_does_without_the_socket_unless_that_is_enabled() {
         let units = directive(&service, strong).join(" ");
         assert!(!units.contains("eds.socket"), "{strong}={units}");
     }
+    // The socket comes before the network, with which the addresses come.
+    assert_eq!(directive(&socket, "FreeBind"), ["yes"]);
     // A node that cannot start, or is asked for too often, must not take the socket with it.
     assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
     assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
