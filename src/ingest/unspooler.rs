@@ -73,11 +73,8 @@ impl Unspooler {
             self.heartbeat.beat();
             if !empty && under_way.len() < SEGMENTS && self.has_room() {
                 // Not to be broken off: a segment that was taken is not given again.
-                match self.spool.take().await {
-                    Some(taken) => {
-                        let loaded = self.load(&taken).await;
-                        under_way.push_back(self.bring(taken.number, loaded));
-                    }
+                match self.fetch(&mut under_way).await {
+                    Some((number, loaded)) => under_way.push_back(self.bring(number, loaded)),
                     None => empty = true,
                 }
             }
@@ -95,6 +92,26 @@ impl Unspooler {
             Ok(None)
         ) {
             self.heartbeat.beat();
+        }
+    }
+
+    /// The next segment. However long the disk takes, what is under way goes on: it may have been given the place in front
+    /// of a recorder that listeners wait for.
+    async fn fetch(
+        &self,
+        under_way: &mut FuturesOrdered<impl Future<Output = ()>>,
+    ) -> Option<(u64, Loaded)> {
+        let mut fetched = std::pin::pin!(async {
+            let taken = self.spool.take().await?;
+            Some((taken.number, self.load(&taken).await))
+        });
+        loop {
+            self.heartbeat.beat();
+            tokio::select! {
+                fetched = &mut fetched => return fetched,
+                Some(()) = under_way.next() => {}
+                () = tokio::time::sleep(IDLE_BEAT) => {}
+            }
         }
     }
 
@@ -203,3 +220,7 @@ impl Loaded {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "unspooler_tests.rs"]
+mod tests;
