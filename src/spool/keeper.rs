@@ -101,6 +101,8 @@ impl Keeper {
             self.heartbeat.beat();
             let next = tokio::time::timeout(SYNC_INTERVAL, self.orders.recv());
             let order = runtime.block_on(next);
+            // A disk that hangs holds up nobody else; a node that ended because of it would lose what is in memory.
+            self.heartbeat.rest();
             match order {
                 Ok(Some(order)) => self.carry_out(order),
                 Ok(None) => break,

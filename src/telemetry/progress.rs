@@ -79,6 +79,12 @@ impl Progress {
 }
 
 impl Heartbeat {
+    /// Says that the worker turns to what takes as long as it takes, such as a disk: to end the process would not mend it.
+    /// Until it beats again it is not watched.
+    pub fn rest(&self) {
+        self.last_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Says that the worker goes round.
     pub fn beat(&self) {
         self.last_ms
@@ -110,5 +116,21 @@ mod tests {
         assert_eq!(progress.stalled(Duration::from_millis(20)), ["silent"]);
         drop(silent);
         assert!(progress.stalled(Duration::from_millis(20)).is_empty());
+    }
+
+    #[test]
+    fn a_worker_at_rest_is_not_watched_until_it_beats_again() {
+        let progress = Progress::default();
+        let [resting, watched] = ["resting", "watched"].map(|name| progress.watch(name));
+        resting.rest();
+        while progress.stalled(Duration::ZERO).is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(progress.stalled(Duration::ZERO), ["watched"]);
+        drop(watched);
+        resting.beat();
+        while progress.stalled(Duration::ZERO).is_empty() {
+            std::thread::yield_now();
+        }
     }
 }
