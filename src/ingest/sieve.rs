@@ -149,8 +149,11 @@ impl Sieve {
         }
         if overflow.batch.bytes() < OVERFLOW_BYTES_MAX {
             Room::OnDisk
-        } else {
+        } else if self.is_full() {
             Room::Nowhere
+        } else {
+            // The disk hangs, or is too slow: out of order is better than not at all.
+            Room::InMemory
         }
     }
 
@@ -222,7 +225,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::telemetry::Ledger;
+    use crate::spool::{Keeper, SpoolSettings};
+    use crate::telemetry::{Ledger, Metrics, Progress};
 
     const NOW: i64 = 1_480_876_710_000_000_000;
 
@@ -289,5 +293,31 @@ mod tests {
             (totals.received, totals.queued, queued(&mut sieve)),
             (4, 3, 3)
         );
+    }
+
+    #[test]
+    fn what_the_disk_does_not_take_goes_to_memory_when_that_has_room_again() {
+        let home = tempfile::TempDir::new().unwrap();
+        let ledger = Arc::new(Ledger::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        let settings = SpoolSettings {
+            directory: home.path().to_owned(),
+            bytes_max: 1 << 20,
+        };
+        let heartbeat = Progress::default().watch("keeper");
+        // A keeper that never gets to its orders.
+        let (_keeper, spool) = Keeper::open(&settings, ledger, metrics, heartbeat).unwrap();
+        let mut sieve = sieve(1).with_spool(Some(spool));
+        let line = format!("a=1 value={}", "u".repeat(200));
+        while sieve.intake.dropped == 0 {
+            sieve.datagram(line.as_bytes(), false, NOW);
+        }
+        assert!(sieve.intake.spooled > 10_000);
+        // The recorders have made room.
+        sieve.take_intake();
+        sieve.told(LedgerTotals::default());
+        sieve.datagram(line.as_bytes(), false, NOW);
+        let intake = sieve.take_intake();
+        assert_eq!((intake.queued, intake.spooled, intake.dropped), (1, 0, 0));
     }
 }
