@@ -180,7 +180,13 @@ impl Directory {
         let before = self.growing.as_ref().map_or(0, |it| it.segment.bytes);
         let growing = match &mut self.growing {
             Some(growing) => growing,
-            none => none.insert(Growing::begin(&self.path, &mut self.next)?),
+            none => {
+                let begun = Growing::begin(&self.path, &mut self.next)?;
+                // A file is found after the machine's crash only when its directory was synced, too.
+                let named = File::open(&self.path).and_then(|directory| directory.sync_all());
+                self.sync_failed = named.err().or(self.sync_failed.take());
+                none.insert(begun)
+            }
         };
         let written = growing.append(frame);
         self.bytes += growing.segment.bytes - before;
