@@ -2,7 +2,9 @@
 //!
 //! A store that comes back looks quiet although it is not: nothing arrived while it was away, and what waits in
 //! the nodes is not recorded yet. A minute that is closed at that moment loses these events. So for a while
-//! after the last trouble no minute is closed; claims that lapse are taken over all the same.
+//! after the last trouble no minute is closed; claims that lapse are taken over all the same. A node that starts
+//! cannot know what was before, and waits as well: after a power cut all come back at the same time, and some have
+//! events on disk.
 
 use std::time::Duration;
 
@@ -16,18 +18,21 @@ const SETTLE_MIN: Duration = Duration::from_secs(5);
 pub(super) struct Settling {
     /// As it was last seen; 0 before there was a connection.
     generation: u64,
+    /// When there was one.
+    started: Option<Instant>,
     trouble: Option<Instant>,
     /// When this node was last seen to be behind.
     behind: Option<Instant>,
 }
 
 impl Settling {
-    /// Looks at the connection by which events are recorded. Another one than before tells of trouble; the
-    /// first one does not.
+    /// Looks at the connection by which events are recorded. Another one than before tells of trouble; the first one
+    /// tells that this node is new. A store that is of this process alone has none.
     pub(super) fn look(&mut self, generation: u64, now: Instant) {
-        let before = std::mem::replace(&mut self.generation, generation);
-        if before != 0 && before != generation {
-            self.trouble = Some(now);
+        match std::mem::replace(&mut self.generation, generation) {
+            before if before == generation => {}
+            0 => self.started = Some(now),
+            _ => self.trouble = Some(now),
         }
     }
 
@@ -47,8 +52,10 @@ impl Settling {
 
     /// Whether minutes that are over and quiet may be closed now.
     pub(super) fn may_close(&self, now: Instant, grace: Duration) -> bool {
-        self.trouble
-            .is_none_or(|trouble| now.duration_since(trouble) >= grace.max(SETTLE_MIN))
+        let is_past = |at: Option<Instant>, long: Duration| {
+            at.is_none_or(|at| now.duration_since(at) >= long)
+        };
+        is_past(self.started, grace) && is_past(self.trouble, grace.max(SETTLE_MIN))
     }
 }
 
@@ -59,13 +66,10 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(7);
 
     #[test]
-    fn a_store_that_was_always_there_needs_no_time() {
+    fn a_store_of_this_process_needs_no_time() {
         let mut settling = Settling::default();
         let now = Instant::now();
-        assert!(settling.may_close(now, GRACE));
         settling.look(0, now);
-        settling.look(1, now);
-        settling.look(1, now);
         assert!(settling.may_close(now, GRACE));
     }
 
@@ -74,11 +78,13 @@ mod tests {
         let now = Instant::now();
         let mut failed = Settling::default();
         failed.failed(now);
-        failed.look(1, now);
+        let mut started = Settling::default();
+        started.look(1, now);
         let mut connected_again = Settling::default();
-        connected_again.look(1, now);
+        connected_again.look(1, now - 2 * GRACE);
+        assert!(connected_again.may_close(now, GRACE));
         connected_again.look(2, now);
-        for settling in [failed, connected_again] {
+        for settling in [failed, started, connected_again] {
             assert!(!settling.may_close(now + GRACE / 2, GRACE));
             assert!(settling.may_close(now + GRACE, GRACE));
         }
@@ -95,9 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn a_short_grace_is_not_enough() {
+    fn a_short_grace_is_enough_after_a_start_only() {
         let now = Instant::now();
         let mut settling = Settling::default();
+        settling.look(1, now);
+        assert!(settling.may_close(now, Duration::ZERO));
         settling.failed(now);
         assert!(!settling.may_close(now + SETTLE_MIN / 2, Duration::ZERO));
     }

@@ -150,7 +150,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn check(&self) -> Result<(), StoreError>;
 
     /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
-    /// long as there was none.
+    /// long as there was none, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;
 
     /// Says which of these series are recorded under their own names in a minute, and which under the overflow

@@ -25,6 +25,7 @@ mod minutes;
 mod outage;
 mod output_faults;
 mod overload;
+mod power_cut;
 mod quarantine;
 mod queries;
 mod redis_faults;

@@ -17,12 +17,12 @@ use crate::support::redis_proxy::{RedisProxy, Then, When};
 use crate::support::truth::Truth;
 
 /// Enough for the time-outs, the pauses between attempts and the grace after an outage.
-const BACK: Duration = Duration::from_secs(90);
+pub(crate) const BACK: Duration = Duration::from_secs(90);
 /// So few events fit into memory that nearly all go to the disk.
 const QUEUE: u64 = 1000;
 
 /// The datagrams of so many minutes, one minute after the other as in life.
-fn datagrams(seed: u64, minutes: i64, events_per_minute: usize) -> Vec<Vec<u8>> {
+pub(crate) fn datagrams(seed: u64, minutes: i64, events_per_minute: usize) -> Vec<Vec<u8>> {
     let minute = |number: i64| Load {
         seed: seed ^ number.unsigned_abs(),
         minutes_ns: vec![SEED_MINUTE_NS + number * MINUTE_NS],
@@ -36,7 +36,7 @@ fn datagrams(seed: u64, minutes: i64, events_per_minute: usize) -> Vec<Vec<u8>> 
 }
 
 /// A node whose queue is short and whose spool is large.
-fn spooling(site: &Site, name: &str, keys: &[(&str, &str)]) -> Node {
+pub(crate) fn spooling(site: &Site, name: &str, keys: &[(&str, &str)]) -> Node {
     let mut node = site.node(name, &[("input.queue_events", "1000")]);
     node.set("input.spool_dir", &node.spool().display().to_string());
     for (key, value) in keys {
@@ -94,7 +94,7 @@ fn wait_spooled(node: &Node) -> u64 {
 }
 
 #[track_caller]
-fn assert_nothing_lost(metrics: &Metrics) {
+pub(crate) fn assert_nothing_lost(metrics: &Metrics) {
     metrics.assert_ledger_adds_up();
     for name in ["eds_events_dropped_total", "eds_events_late_total"] {
         assert_eq!(metrics.count(name), 0, "{name}");
@@ -102,7 +102,7 @@ fn assert_nothing_lost(metrics: &Metrics) {
 }
 
 #[track_caller]
-fn wait_spool_empty(node: &Node) {
+pub(crate) fn wait_spool_empty(node: &Node) {
     eventually("nothing is left on disk", SOON, || {
         let metrics = node.metrics();
         let left = segments(&node.spool());

@@ -107,7 +107,7 @@ impl Store for MemoryStore {
     }
 
     fn generation(&self, _partition: Partition) -> u64 {
-        1
+        0
     }
 
     async fn admit(

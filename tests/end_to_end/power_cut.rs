@@ -1,0 +1,79 @@
+//! After a power cut all come back at the same time, and nobody knows what the others have on disk.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::site::Site;
+use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Sender, seed};
+use crate::support::redis::RedisServer;
+use crate::support::truth::Truth;
+
+const GRACE: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut site = Site::with_redis(redis);
+    let grace = format!("{}s", GRACE.as_secs());
+    let keys = [
+        ("flush.grace", grace.as_str()),
+        ("store.partitions", "1"),
+        ("input.drain_timeout", "0s"),
+    ];
+    let mut first = site.start_node("first", &keys);
+    let mut other = spooling(&site, "other", &keys);
+    other.launch();
+    other.wait_ready();
+
+    let datagrams = datagrams(seed(), 1, 18_000);
+    let (before, after) = datagrams.split_at(datagrams.len() / 2);
+    let mut truth = Truth::default();
+    let mut sender = Sender::paced_by(&first);
+    for datagram in before {
+        truth.receive(datagram);
+        sender.send(datagram, &first, &[]);
+    }
+    sender.wait_received(&first);
+    eventually("the minute is seen to have all of them", SOON, || {
+        let queued = first.metrics().count("eds_events_queued");
+        let values = |what: &str| -> Vec<String> {
+            let keys = site.redis.keys();
+            let key = keys.iter().find(|key| key.ends_with(what));
+            key.map_or(vec![], |key| site.redis.query(&["HVALS", key]))
+        };
+        let (arrivals, quiet) = (values(":arrivals"), values(":quiet"));
+        let seen = match (&arrivals[..], &quiet[..]) {
+            ([count], [seen]) => seen.starts_with(&format!("{count}|")),
+            _ => false,
+        };
+        when(
+            queued == 0 && seen,
+            format!("{queued} queued, {arrivals:?}, {quiet:?}"),
+        )
+    });
+    site.redis.stop();
+    let mut sender = Sender::paced_by(&other);
+    for datagram in after {
+        truth.receive(datagram);
+        sender.send(datagram, &other, &[]);
+    }
+    sender.wait_received(&other);
+    first.kill();
+    assert!(other.terminate().success());
+    // How long there is no power: long enough for the minute to look quiet.
+    thread::sleep(GRACE);
+
+    site.redis.restart();
+    first.launch();
+    first.wait_ready();
+    other.launch();
+    site.wait_exact(&truth.points(), BACK);
+    wait_spool_empty(&other);
+    for node in [&first, &other] {
+        assert_nothing_lost(&node.metrics());
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
