@@ -133,7 +133,7 @@ fn the_overflow_series_makes_every_total_true() {
     let mut orders = [0, 1].map(|node| {
         let mut order: Vec<usize> = (0..datagrams.len()).collect();
         order.shuffle(&mut random);
-        // Each misses a tenth that the other gets.
+        // Each misses a twentieth, which the other gets.
         order.retain(|at| at % 20 != node);
         order
     });
