@@ -31,6 +31,8 @@ const COMPACT_SERIES: usize = 200;
 const CONCURRENT: usize = 8;
 /// How often the backlog is looked at.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it looks at the store in a long rest.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is said that the store is away.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -89,11 +91,26 @@ impl Worker {
             }
             let rest = self.settings.interval.saturating_sub(began.elapsed());
             tokio::select! {
-                () = tokio::time::sleep(rest) => {}
+                () = self.rest(rest) => {}
                 () = self.stop.cancelled() => {}
             }
         }
         held.let_all_go(&*self.store, Duration::ZERO).await;
+    }
+
+    /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that
+    /// it may have lost something.
+    async fn rest(&self, rest: Duration) {
+        let until = Instant::now() + rest;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            tokio::time::sleep(left.min(LOOK_INTERVAL)).await;
+            if left <= LOOK_INTERVAL {
+                return;
+            }
+            // What it finds, the next call finds, too.
+            let _ = self.heartbeat.during(self.store.check()).await;
+        }
     }
 
     async fn round(
@@ -102,7 +119,7 @@ impl Worker {
         breaker: &mut Breaker,
         settling: &mut [Settling],
     ) -> Result<(), StoreError> {
-        let (mut claims, error) = self.claim_all(settling).await;
+        let (mut claims, error) = self.heartbeat.during(self.claim_all(settling)).await;
         for claim in &claims {
             held.take(claim);
         }
@@ -127,7 +144,7 @@ impl Worker {
                 };
                 sender.send(&claims).await;
             };
-            let work = self.while_telling(settling, self.while_beating(work));
+            let work = self.while_telling(settling, self.heartbeat.during(work));
             held.renewing(&*self.store, self.settings.lease, work).await;
         }
         error.map_or(Ok(()), Err)
@@ -256,19 +273,6 @@ impl Worker {
                     held.let_go(claim);
                     return;
                 }
-            }
-        }
-    }
-
-    /// A long round is no standstill: whatever it waits for has a time limit of its own.
-    async fn while_beating<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut beat = tokio::time::interval(Duration::from_secs(1));
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut work => return result,
-                _ = beat.tick() => self.heartbeat.beat(),
             }
         }
     }

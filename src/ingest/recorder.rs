@@ -62,7 +62,7 @@ pub struct Recorder {
     surroundings: Arc<Surroundings>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
-    heartbeat: Heartbeat,
+    heartbeat: Arc<Heartbeat>,
     abandon: CancellationToken,
 }
 
@@ -101,7 +101,7 @@ impl Recorder {
             surroundings,
             ledger,
             metrics,
-            heartbeat,
+            heartbeat: Arc::new(heartbeat),
             abandon,
         }
     }
@@ -214,9 +214,10 @@ impl Recorder {
         let mut parts = parts;
         let overflow = self.caps.overflow().to_owned();
         let abandon = self.abandon.clone();
+        let heartbeat = Arc::clone(&self.heartbeat);
         let mut failures = 0_u32;
         loop {
-            self.heartbeat.beat();
+            heartbeat.beat();
             // A batch may have waited long behind the one before it, or for the store: the counts that its events
             // must meet are not kept for ever.
             self.reject_what_is_too_old(&mut parts, origin);
@@ -229,7 +230,7 @@ impl Recorder {
             let result = tokio::select! {
                 // An answer that is there counts, although the node gives up.
                 biased;
-                result = self.attempt(batch, &overflow, &mut parts, origin, generation) => result,
+                result = heartbeat.during(self.attempt(batch, &overflow, &mut parts, origin, generation)) => result,
                 () = abandon.cancelled() => {
                     self.give_up(batch, &parts, origin).await;
                     return false;

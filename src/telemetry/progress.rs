@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How often a worker that waits for others gives a sign.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The sign of life of one worker. Ends being watched when it is dropped: the worker has finished.
 #[derive(Debug)]
 pub struct Heartbeat {
@@ -83,6 +86,19 @@ impl Heartbeat {
     /// Until it beats again it is not watched.
     pub fn rest(&self) {
         self.last_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Does work that waits for others, with time limits of its own, and says meanwhile that the worker goes round.
+    pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut beat = tokio::time::interval(BEAT_INTERVAL);
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut work => return result,
+                _ = beat.tick() => self.beat(),
+            }
+        }
     }
 
     /// Says that the worker goes round.

@@ -39,8 +39,6 @@ impl Recorder {
             let refused = if recording.gathered_from.is_some() {
                 not_gathered.get(&minute).unwrap_or(&nobody)
             } else {
-                // Many series may be near their caps, and each is a question.
-                self.heartbeat.beat();
                 let asked = self
                     .caps
                     .users_refused(&*store, minute, recording.series, users);

@@ -1,0 +1,97 @@
+//! [`Server`]: a server that keeps sets, the connections to it, and whether it still has what it confirmed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
+
+use super::link::Link;
+use super::settings::Endpoint;
+
+/// How often its replication id is looked at, at most.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A server that keeps sets, and the connections to it.
+#[derive(Debug)]
+pub(super) struct Server {
+    number: u64,
+    pub(super) endpoint: Endpoint,
+    /// Each has its own connection: a large batch does not delay a claim, nor who looks either of them.
+    pub(super) recording: Link,
+    pub(super) draining: Link,
+    pub(super) reading: Link,
+    /// Never held while anything is waited for.
+    data: Mutex<Data>,
+    /// How often it had other data than before.
+    replaced: AtomicU64,
+}
+
+/// Which data the server had when it was last looked at.
+#[derive(Debug)]
+struct Data {
+    replication_id: Option<String>,
+    next_look: Instant,
+}
+
+impl Server {
+    /// The number is one that no other has.
+    pub(super) fn new(number: u64, endpoint: Endpoint, link: impl Fn() -> Link) -> Self {
+        let data = Data {
+            replication_id: None,
+            next_look: Instant::now(),
+        };
+        Self {
+            number,
+            endpoint,
+            recording: link(),
+            draining: link(),
+            reading: link(),
+            data: Mutex::new(data),
+            replaced: AtomicU64::new(0),
+        }
+    }
+
+    /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
+    pub(super) fn generation(&self) -> u64 {
+        let losses = self.recording.losses() + self.draining.losses();
+        ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
+    }
+
+    fn data(&self) -> MutexGuard<'_, Data> {
+        // Each change is one assignment, so a panic elsewhere leaves a state that holds.
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks, when it is time, whether the server has the data that it had. One that is made the replica of another, for
+    /// however short a time, has the other's data from then on, and its clients stay connected.
+    pub(super) async fn has_its_data(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<bool, RedisError> {
+        let now = Instant::now();
+        if now < self.data().next_look {
+            return Ok(true);
+        }
+        self.data().next_look = now + LOOK_INTERVAL;
+        let info: String = redis::cmd("INFO")
+            .arg("replication")
+            .query_async(connection)
+            .await?;
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        let id = fields.find_map(|(name, id)| (name == "master_replid").then(|| id.trim()));
+        let Some(id) = id else {
+            return Ok(true);
+        };
+        let mut data = self.data();
+        let before = data.replication_id.replace(id.to_owned());
+        drop(data);
+        let same = before.is_none_or(|before| before == id);
+        if !same {
+            self.replaced.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(same)
+    }
+}
