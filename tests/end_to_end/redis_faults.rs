@@ -243,3 +243,34 @@ fn a_lost_answer_at_any_step_changes_nothing() {
     let missed = steps.len() - reports.try_iter().count();
     assert_eq!(missed, 0, "every fault took place");
 }
+
+/// Its clients stay connected, and none of them is told.
+#[test]
+fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
+    let site = Site::start();
+    let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+    // So long that hardly a claim meets the replica.
+    let keys = [("flush.interval", "8s"), ("flush.lease", "30s")];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    for datagram in load(6000).datagrams() {
+        sender.send(&datagram, &node, &[]);
+    }
+    sender.wait_received(&node);
+    eventually("all is recorded", SOON, || {
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        when(recorded == 6000, recorded)
+    });
+    let port = other.address().port().to_string();
+    site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    eventually("it has the other's data", SOON, || {
+        let keys = site.redis.keys();
+        when(keys.is_empty(), format!("{keys:?}"))
+    });
+    site.redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    site.wait_exact(&sender.truth.points(), BACK);
+    let metrics = node.metrics();
+    assert!(metrics.count("eds_events_replayed_total") >= 6000);
+    assert_eq!(metrics.count("eds_events_late_total"), 0);
+    site.wait_redis_clean();
+}

@@ -8,8 +8,9 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 
 use super::fitness::Agreement;
+use super::server::Server;
 use super::settings::{Settings, SettingsError};
-use super::topology::{Server, Topology};
+use super::topology::Topology;
 use super::{keys, reply};
 use crate::store::StoreError;
 
@@ -115,6 +116,14 @@ impl Gateway {
             .connection()
             .await
             .inspect_err(|_| self.topology.suspect())?;
+        if !matches!(lane, Lane::Reading) {
+            let looked = server.has_its_data(&mut connected.connection).await;
+            if !looked.map_err(|error| link.failed(&connected, &error))? {
+                let words = "its replication id changed: it may lack what it confirmed";
+                tracing::warn!("Redis at {}: {words}", server.endpoint);
+                return Err(StoreError::Unavailable(words.to_owned()));
+            }
+        }
         // The connection is at hand and never made again by itself, so this holds for the command, too.
         if generation != 0 && server.generation() != generation {
             let words = "connected again since it was last asked";

@@ -137,12 +137,17 @@ mod tests {
     /// With equal stretches of slots to each master, no master has two partitions more than another.
     #[test]
     fn masters_get_equal_shares() {
-        for (partitions, masters) in [(32, 3), (32, 5), (128, 3), (128, 7), (1024, 11)] {
-            let keys = keys(partitions);
+        let shares = |partitions, masters| {
             let mut shares = vec![0_u32; masters];
-            for partition in &keys.partitions {
+            for partition in &keys(partitions).partitions {
                 shares[usize::from(partition.slot) * masters / SLOTS as usize] += 1;
             }
+            shares
+        };
+        assert_eq!(shares(32, 3), [11, 10, 11]);
+        assert_eq!(shares(32, 5), [6, 7, 6, 7, 6]);
+        for (partitions, masters) in [(128, 3), (128, 5), (128, 7), (1024, 11)] {
+            let shares = shares(partitions, masters);
             let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
             assert!(most - least <= 2, "{partitions} on {masters}: {shares:?}");
         }

@@ -14,6 +14,7 @@ mod reading;
 mod record;
 mod reply;
 pub mod scripts;
+mod server;
 mod settings;
 mod tls;
 mod topology;

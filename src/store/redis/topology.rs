@@ -15,30 +15,13 @@ use tokio::time::Instant;
 
 use super::link::Link;
 use super::reply;
+use super::server::Server;
 use super::settings::{Address, Endpoint, Settings, SettingsError};
 use crate::store::StoreError;
 
 /// The least time between two looks at the map.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 const LAST_SLOT: u16 = 16383;
-
-/// A server that keeps sets, and the connections to it.
-#[derive(Debug)]
-pub(super) struct Server {
-    number: u64,
-    endpoint: Endpoint,
-    /// Each has its own connection: a large batch does not delay a claim, nor who looks either of them.
-    pub(super) recording: Link,
-    pub(super) draining: Link,
-    pub(super) reading: Link,
-}
-
-impl Server {
-    /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
-    pub(super) fn generation(&self) -> u64 {
-        ((self.number + 1) << 32) + self.recording.losses() + self.draining.losses()
-    }
-}
 
 /// Ranges of slots, both ends included, and their servers.
 type Map = Vec<(u16, u16, Arc<Server>)>;
@@ -188,13 +171,7 @@ impl Topology {
         let client = self.settings.client(&endpoint)?;
         let link = || Link::new(client.clone(), self.settings.timeouts);
         let number = self.servers_made.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Server {
-            number,
-            endpoint,
-            recording: link(),
-            draining: link(),
-            reading: link(),
-        }))
+        Ok(Arc::new(Server::new(number, endpoint, link)))
     }
 
     /// Asks those who know, one after the other, until one answers. Another one is the first each time: who is cut
