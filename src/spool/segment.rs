@@ -2,8 +2,9 @@
 //!
 //! A segment begins with [`MAGIC`]; frames follow. A frame is the length of its payload (4 bytes), the xxh3-64 of
 //! that length and the payload (8 bytes), both little-endian, and the payload: groups of events of one series,
-//! in the encoding of postcard. A process that dies while it writes leaves a frame that ends too early, which is
-//! passed over, as is one whose bytes are not what was written; only a length that changed hides what is behind it.
+//! in the encoding of postcard. A process that dies while it writes leaves a frame that ends too early, and a machine
+//! that does, zeros or not even the beginning; these are passed over, as is a frame whose bytes are not what was
+//! written; only a length that changed hides what is behind it.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -152,11 +153,19 @@ pub fn read<'a>(
     segment: &'a [u8],
     mut each: impl FnMut(Kept<'a>),
 ) -> Result<Contents, NotASegment> {
-    let mut rest = segment.strip_prefix(MAGIC).ok_or(NotASegment)?;
     let mut contents = Contents::default();
+    let begun = segment.len() < MAGIC.len() && MAGIC.starts_with(segment);
+    if begun || is_unwritten(segment) {
+        contents.torn_bytes = segment.len() as u64;
+        return Ok(contents);
+    }
+    let mut rest = segment.strip_prefix(MAGIC).ok_or(NotASegment)?;
     while let Some((len, sum, after)) = header(rest) {
         let payload_len = u32::from_le_bytes(len) as usize;
-        if payload_len > PAYLOAD_MAX {
+        if is_unwritten(rest) {
+            break;
+        }
+        if payload_len == 0 || payload_len > PAYLOAD_MAX {
             // Never written, so it was changed; where the next frame begins nobody knows.
             contents.damaged += 1;
             break;
@@ -187,6 +196,11 @@ pub fn read<'a>(
     }
     contents.torn_bytes = rest.len() as u64;
     Ok(contents)
+}
+
+/// Whether a file system made room for these bytes, and then the machine died: they are all zero.
+fn is_unwritten(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }
 
 fn header(bytes: &[u8]) -> Option<([u8; 4], u64, &[u8])> {

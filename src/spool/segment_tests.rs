@@ -104,9 +104,26 @@ fn a_length_that_was_never_written_is_damage_and_no_torn_tail() {
 }
 
 #[test]
+fn what_a_dying_machine_leaves_is_a_torn_tail() {
+    let (frames, _) = frames(&batch(&numbered(10)));
+    let whole = segment(&frames);
+    for zeros in [1, 11, 12, 5000] {
+        let bytes = [&whole[..], &vec![0; zeros]].concat();
+        let (read, contents) = read_all(&bytes);
+        assert_eq!((read.len(), contents.damaged), (10, 0));
+        assert_eq!(contents.torn_bytes, zeros as u64);
+    }
+    for bytes in [&whole[..0], &whole[..5], &[0; 4096]] {
+        let (read, contents) = read_all(bytes);
+        assert_eq!((read.len(), contents.damaged), (0, 0));
+        assert_eq!(contents.torn_bytes, bytes.len() as u64);
+    }
+}
+
+#[test]
 fn another_file_is_no_segment() {
     assert_eq!(read(b"eds spool 2\n", |_| ()), Err(NotASegment));
-    assert_eq!(read(b"", |_| ()), Err(NotASegment));
+    assert_eq!(read(b"eds spoon", |_| ()), Err(NotASegment));
 }
 
 proptest! {
