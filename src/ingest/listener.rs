@@ -27,6 +27,8 @@ const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the socket is read after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long the disk may take the last events at the end.
+const KEEP_MAX: Duration = Duration::from_secs(10);
 /// How long to wait at the end for recorders that are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// How long to wait after the socket failed.
@@ -229,23 +231,35 @@ impl Listener {
             }
         }
         self.count_drops();
-        if let Some((spool, batch)) = self.sieve.overflow()
-            && !batch.is_empty()
-            && let Err(batch) = spool.blocking_keep(std::mem::take(batch))
-        {
-            self.ledger
-                .refused_by_spool(DropReason::SpoolFailed, batch.events());
-        }
-        // A recorder that waits for its server must not keep the others from what is theirs.
+        // A recorder that waits for its server, or a disk that hangs, must not keep the others from what is theirs.
+        let keep_until = Instant::now() + KEEP_MAX;
         let mut left: Vec<Partition> = self.settings.partitions.iter().collect();
         loop {
             self.heartbeat.beat();
             left.retain(|&at| !self.sieve.open(at).is_empty() && !self.hand_over(at));
-            if left.is_empty() {
+            let kept = self.keep_overflow() || Instant::now() >= keep_until;
+            if left.is_empty() && kept {
                 break;
             }
             std::thread::sleep(BUSY_PAUSE);
         }
+        if let Some((_, batch)) = self.sieve.overflow() {
+            let lost = batch.events();
+            self.ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+        }
+    }
+
+    /// Gives the disk what is on its way there, if it is not busy. Answers whether nothing is left.
+    fn keep_overflow(&mut self) -> bool {
+        let Some((spool, batch)) = self.sieve.overflow() else {
+            return true;
+        };
+        if !batch.is_empty()
+            && let Err(back) = spool.try_keep(std::mem::take(batch))
+        {
+            *batch = back;
+        }
+        batch.is_empty()
     }
 }
 

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use super::*;
 use crate::event::{Batch, LineRules, Window};
 use crate::ingest::{ArrivalStamps, QueueLimits, SieveSettings};
+use crate::spool::{Keeper, SpoolSettings};
 use crate::telemetry::Progress;
 
 const DATAGRAMS: u64 = 200;
@@ -129,4 +130,67 @@ async fn a_recorder_that_is_busy_does_not_keep_the_last_batches_from_the_others(
         .expect("the busy recorder holds up the other")
         .unwrap();
     assert_eq!(events + given.batch.events(), 20);
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
+    let partitions = Partitions::new(NonZeroU16::MIN);
+    let sieve = SieveSettings {
+        rules: LineRules::default(),
+        window: Window::new(Duration::MAX, Duration::MAX),
+        partitions,
+        limits: QueueLimits {
+            events: 5,
+            bytes: u64::MAX,
+        },
+    };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let lines: Vec<_> = (0..20).map(|at| format!("a=1 value=u {at}")).collect();
+    let to = socket.local_addr().unwrap();
+    sender.send_to(lines.join("\n").as_bytes(), to).unwrap();
+    let ledger = Arc::new(Ledger::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let home = tempfile::TempDir::new().unwrap();
+    let settings = SpoolSettings {
+        directory: home.path().to_owned(),
+        bytes_max: 1 << 20,
+    };
+    let progress = Progress::default();
+    let heartbeat = progress.watch("the keeper");
+    // It does not get to its orders, of which there is no room for more.
+    let (keeper, spool) = Keeper::open(
+        &settings,
+        Arc::clone(&ledger),
+        Arc::clone(&metrics),
+        heartbeat,
+    )
+    .unwrap();
+    while spool.try_keep(Batch::default()).is_ok() {}
+    let (recorder, mut batches) = mpsc::channel(1);
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let listener = Listener {
+        receiver: Receiver::new(socket.into(), 2048),
+        rates: None,
+        sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())).with_spool(Some(spool)),
+        settings: ListenerSettings {
+            linger: Duration::from_millis(100),
+            partitions,
+        },
+        recorders: vec![recorder],
+        ledger: Arc::clone(&ledger),
+        metrics: Arc::clone(&metrics),
+        heartbeat: progress.watch("the listener"),
+        stop,
+    };
+    let drained = tokio::task::spawn_blocking(move || listener.run());
+    let given = tokio::time::timeout(Duration::from_secs(30), batches.recv()).await;
+    // Lets the listener go before anything fails.
+    tokio::task::spawn_blocking(move || keeper.run())
+        .await
+        .unwrap();
+    drained.await.unwrap();
+    assert_eq!(given.unwrap().unwrap().batch.events(), 5);
+    assert_eq!(metrics.spool_written.get(), 15);
 }

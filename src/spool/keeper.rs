@@ -211,14 +211,6 @@ impl Spool {
         }
     }
 
-    /// The same for a thread that may block.
-    pub fn blocking_keep(&self, batch: Batch) -> Result<(), Batch> {
-        match self.orders.blocking_send(Order::Keep(batch)) {
-            Err(mpsc::error::SendError(Order::Keep(batch))) => Err(batch),
-            _ => Ok(()),
-        }
-    }
-
     /// The oldest segment that was not taken yet; when no other is left, new events need not spill any more.
     pub async fn take(&self) -> Option<Taken> {
         let (answer, taken) = oneshot::channel();
