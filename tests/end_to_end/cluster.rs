@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failover::{
-    BACK, assert_all_recorded, count, failover_events, load, send, site, two_nodes,
+    BACK, Replicated, assert_all_recorded, count, failover_events, killed_behind_a_cut_link, load,
+    send, site, two_nodes,
 };
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
@@ -161,9 +162,41 @@ fn slots_that_move_under_load_cost_nothing() {
     site.assert_one_value_a_point();
 }
 
+/// The master of one part of the slots, to be cut off.
+struct OneOf {
+    cluster: RedisCluster,
+    index: usize,
+}
+
+impl OneOf {
+    fn start() -> Self {
+        let cluster = RedisCluster::start_with_replicas();
+        let index = cluster.master_index("eds:settings");
+        Self { cluster, index }
+    }
+}
+
+impl Replicated for OneOf {
+    fn url(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn cut_link(&mut self) {
+        self.cluster.cut_replica(self.index);
+    }
+
+    fn kill_master(&mut self) {
+        self.cluster.kill_master(self.index);
+    }
+
+    fn wait_promoted(&self) {
+        self.cluster.wait_promoted(self.index);
+    }
+}
+
 #[test]
 fn what_a_replica_lacks_is_recorded_again() {
-    let (missing, replayed) = killed_behind_a_cut_link("10s");
+    let (missing, replayed) = killed_behind_a_cut_link(&mut OneOf::start(), "10s");
     assert!(replayed > 0);
     assert_eq!(missing, None);
 }
@@ -171,65 +204,12 @@ fn what_a_replica_lacks_is_recorded_again() {
 /// So it is the window that makes the other one exact.
 #[test]
 fn without_a_replay_window_what_a_replica_lacks_is_lost() {
-    let (missing, replayed) = killed_behind_a_cut_link("0s");
+    let (missing, replayed) = killed_behind_a_cut_link(&mut OneOf::start(), "0s");
     assert_eq!(replayed, 0);
     assert!(
         missing.is_some(),
         "nothing was lost: the test tests nothing"
     );
-}
-
-/// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
-/// the truth, if it does, and how many events were recorded again.
-fn killed_behind_a_cut_link(window: &str) -> (Option<String>, u64) {
-    let mut cluster = RedisCluster::start_with_replicas();
-    let site = site();
-    let nodes = two_nodes(&site, &cluster.url(), &[("store.replay_window", window)]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams: Vec<_> = load(120_000).datagrams().collect();
-    let (before, rest) = datagrams.split_at(datagrams.len() / 6);
-    let (cut, after) = rest.split_at(rest.len() * 2 / 5);
-    send(&mut sender, &nodes, before);
-    let index = cluster.master_index("eds:settings");
-    cluster.cut_replica(index);
-    send(&mut sender, &nodes, cut);
-    eventually("what the replica lacks is confirmed", SOON, || {
-        let queued = count(&nodes, "eds_events_queued");
-        when(queued == 0, queued)
-    });
-    cluster.kill_master(index);
-    send(&mut sender, &nodes, after);
-    sender.wait_received(&nodes[0]);
-    cluster.wait_promoted(index);
-    let expected = sender.truth.points();
-    eventually("all minutes are done", BACK, || {
-        let found = site.points();
-        let waiting = [
-            "eds_events_queued",
-            "eds_minutes_waiting",
-            "eds_minutes_claimed",
-        ]
-        .map(|name| count(&nodes, name));
-        when(
-            found.len() == expected.len() && waiting.iter().all(|it| *it == 0),
-            format!("{} of {} points, {waiting:?}", found.len(), expected.len()),
-        )
-    });
-    site.assert_one_value_a_point();
-    let found = site.points();
-    let sum = |points: &Points| {
-        let cumulative = points
-            .iter()
-            .filter(|(point, _)| point.measurement == "cumulative_user_event");
-        cumulative.map(|(_, count)| count).sum::<u64>()
-    };
-    eprintln!(
-        "window {window}: {} events found of {}",
-        sum(&found),
-        sum(&expected)
-    );
-    let replayed = count(&nodes, "eds_events_replayed_total");
-    (compare(&expected, &found).err(), replayed)
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
 use crate::support::node::Node;
 use crate::support::redis::RedisServer;
+use crate::support::truth::{Points, compare};
 
 /// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
 /// before all of it was sent.
@@ -89,4 +90,70 @@ pub(crate) fn assert_all_recorded(nodes: &[Node]) {
             when(received == recorded, format!("{recorded} of {received}"))
         });
     }
+}
+
+/// A master that has replicas, and somebody who promotes one.
+pub(crate) trait Replicated {
+    /// For `store.url`.
+    fn url(&self) -> String;
+    /// From now on no replica gets anything.
+    fn cut_link(&mut self);
+    /// Kills the master behind the link that was cut.
+    fn kill_master(&mut self);
+    /// Waits until a replica is the master.
+    fn wait_promoted(&self);
+}
+
+/// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
+/// the truth, if it does, and how many events were recorded again.
+pub(crate) fn killed_behind_a_cut_link(
+    redis: &mut dyn Replicated,
+    window: &str,
+) -> (Option<String>, u64) {
+    let site = site();
+    let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams: Vec<_> = load(120_000).datagrams().collect();
+    let (before, rest) = datagrams.split_at(datagrams.len() / 6);
+    let (cut, after) = rest.split_at(rest.len() * 2 / 5);
+    send(&mut sender, &nodes, before);
+    redis.cut_link();
+    send(&mut sender, &nodes, cut);
+    eventually("what the replica lacks is confirmed", SOON, || {
+        let queued = count(&nodes, "eds_events_queued");
+        when(queued == 0, queued)
+    });
+    redis.kill_master();
+    send(&mut sender, &nodes, after);
+    sender.wait_received(&nodes[0]);
+    redis.wait_promoted();
+    let expected = sender.truth.points();
+    eventually("all minutes are done", BACK, || {
+        let found = site.points();
+        let waiting = [
+            "eds_events_queued",
+            "eds_minutes_waiting",
+            "eds_minutes_claimed",
+        ]
+        .map(|name| count(&nodes, name));
+        when(
+            found.len() == expected.len() && waiting.iter().all(|it| *it == 0),
+            format!("{} of {} points, {waiting:?}", found.len(), expected.len()),
+        )
+    });
+    site.assert_one_value_a_point();
+    let found = site.points();
+    let sum = |points: &Points| {
+        let cumulative = points
+            .iter()
+            .filter(|(point, _)| point.measurement == "cumulative_user_event");
+        cumulative.map(|(_, count)| count).sum::<u64>()
+    };
+    eprintln!(
+        "window {window}: {} events found of {}",
+        sum(&found),
+        sum(&expected)
+    );
+    let replayed = count(&nodes, "eds_events_replayed_total");
+    (compare(&expected, &found).err(), replayed)
 }

@@ -4,7 +4,8 @@ use std::thread;
 use std::time::Instant;
 
 use crate::failover::{
-    BACK, assert_all_recorded, count, failover_events, load, send, site, two_nodes,
+    BACK, Replicated, assert_all_recorded, count, failover_events, killed_behind_a_cut_link, load,
+    send, site, two_nodes,
 };
 use crate::support::eventually::SOON;
 use crate::support::load::Sender;
@@ -39,6 +40,42 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
     assert!(count(&nodes, "eds_events_replayed_total") > 0);
     assert_all_recorded(&nodes);
     site.assert_one_value_a_point();
+}
+
+impl Replicated for RedisSentinel {
+    fn url(&self) -> String {
+        self.url(NAME)
+    }
+
+    fn cut_link(&mut self) {
+        self.cut_replicas();
+    }
+
+    fn kill_master(&mut self) {
+        self.kill_master();
+    }
+
+    fn wait_promoted(&self) {
+        self.wait_promoted();
+    }
+}
+
+#[test]
+fn what_the_replicas_lack_is_recorded_again() {
+    let (missing, replayed) = killed_behind_a_cut_link(&mut RedisSentinel::start(), "10s");
+    assert!(replayed > 0);
+    assert_eq!(missing, None);
+}
+
+/// So it is the window that makes the other one exact.
+#[test]
+fn without_a_replay_window_what_the_replicas_lack_is_lost() {
+    let (missing, replayed) = killed_behind_a_cut_link(&mut RedisSentinel::start(), "0s");
+    assert_eq!(replayed, 0);
+    assert!(
+        missing.is_some(),
+        "nothing was lost: the test tests nothing"
+    );
 }
 
 #[test]

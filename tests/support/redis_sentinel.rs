@@ -87,6 +87,23 @@ impl RedisSentinel {
         format!("redis+sentinel://{}/{name}", addresses.join(","))
     }
 
+    /// Cuts the master off from its replicas, which hear nothing any more; call [`Self::kill_master`] next.
+    pub(crate) fn cut_replicas(&self) {
+        for replica in &self.replicas {
+            replica.signal("STOP");
+        }
+        let killed: usize = self.master.query(&["CLIENT", "KILL", "TYPE", "replica"]);
+        assert_eq!(killed, REPLICAS, "the links of all replicas");
+    }
+
+    /// Kills the master, and lets the replicas go on if they were cut off.
+    pub(crate) fn kill_master(&mut self) {
+        self.master.kill();
+        for replica in &self.replicas {
+            replica.signal("CONT");
+        }
+    }
+
     /// Waits until a sentinel names another master than the first, and gives its address.
     #[track_caller]
     pub(crate) fn wait_promoted(&self) -> SocketAddr {
