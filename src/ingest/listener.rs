@@ -29,7 +29,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long the disk may take the last events at the end.
 const KEEP_MAX: Duration = Duration::from_secs(10);
-/// How long to wait at the end for recorders that are busy.
+/// How long to wait at the end for recorders and a disk that are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// How long to wait after the socket failed.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
@@ -176,7 +176,7 @@ impl Listener {
 
     /// The same as a sweep for what goes to the disk.
     fn sweep_overflow(&mut self, age: &mut Option<Instant>, now: Instant, due: Duration) {
-        let Some((spool, batch)) = self.sieve.overflow() else {
+        let Some((_, batch)) = self.sieve.overflow() else {
             return;
         };
         if batch.is_empty() {
@@ -187,9 +187,8 @@ impl Listener {
         if now - since < due && batch.bytes() < OVERFLOW_BYTES {
             return;
         }
-        match spool.try_keep(std::mem::take(batch)) {
-            Ok(()) => *age = None,
-            Err(given_back) => *batch = given_back,
+        if self.keep_overflow() {
+            *age = None;
         }
     }
 
