@@ -107,13 +107,16 @@ impl Agreement {
     }
 }
 
+/// A field of the answer to INFO.
+pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
 /// Looks at the answer to INFO.
 fn check_info(info: &str) -> Result<(), StoreError> {
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-    };
+    let field = |name: &str| info_field(info, name);
     let version = field("redis_version").unwrap_or("unknown");
     let major = version
         .split('.')

@@ -8,6 +8,7 @@ use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
+use super::fitness::info_field;
 use super::link::Link;
 use super::settings::Endpoint;
 
@@ -65,29 +66,34 @@ impl Server {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For one caller an interval.
+    fn is_time_to_look(&self) -> bool {
+        let now = Instant::now();
+        let mut data = self.data();
+        let is_time = now >= data.next_look;
+        if is_time {
+            data.next_look = now + LOOK_INTERVAL;
+        }
+        is_time
+    }
+
     /// Looks, when it is time, whether the server has the data that it had. One that is made the replica of another, for
     /// however short a time, has the other's data from then on, and its clients stay connected.
     pub(super) async fn has_its_data(
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<bool, RedisError> {
-        let now = Instant::now();
-        if now < self.data().next_look {
+        if !self.is_time_to_look() {
             return Ok(true);
         }
-        self.data().next_look = now + LOOK_INTERVAL;
         let info: String = redis::cmd("INFO")
             .arg("replication")
             .query_async(connection)
             .await?;
-        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-        let id = fields.find_map(|(name, id)| (name == "master_replid").then(|| id.trim()));
-        let Some(id) = id else {
+        let Some(id) = info_field(&info, "master_replid") else {
             return Ok(true);
         };
-        let mut data = self.data();
-        let before = data.replication_id.replace(id.to_owned());
-        drop(data);
+        let before = self.data().replication_id.replace(id.to_owned());
         let same = before.is_none_or(|before| before == id);
         if !same {
             self.replaced.fetch_add(1, Ordering::AcqRel);
