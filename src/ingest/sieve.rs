@@ -225,8 +225,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::spool::{Keeper, SpoolSettings};
-    use crate::telemetry::{Ledger, Metrics, Progress};
+    use crate::spool::Keeper;
+    use crate::telemetry::{Ledger, Metrics};
 
     const NOW: i64 = 1_480_876_710_000_000_000;
 
@@ -300,13 +300,8 @@ mod tests {
         let home = tempfile::TempDir::new().unwrap();
         let ledger = Arc::new(Ledger::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        let settings = SpoolSettings {
-            directory: home.path().to_owned(),
-            bytes_max: 1 << 20,
-        };
-        let heartbeat = Progress::default().watch("keeper");
         // A keeper that never gets to its orders.
-        let (_keeper, spool) = Keeper::open(&settings, ledger, metrics, heartbeat).unwrap();
+        let (_keeper, spool) = Keeper::of_a_mib(home.path(), &ledger, &metrics);
         let mut sieve = sieve(1).with_spool(Some(spool));
         let line = format!("a=1 value={}", "u".repeat(200));
         while sieve.intake.dropped == 0 {

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use tempfile::TempDir;
 
 use super::*;
-use crate::spool::{Keeper, SpoolSettings};
+use crate::spool::Keeper;
 use crate::telemetry::Progress;
 
 fn batch(user: &str) -> Batch {
@@ -29,18 +29,7 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
 
     let ledger = Arc::new(Ledger::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-    let progress = Progress::default();
-    let settings = SpoolSettings {
-        directory: home.path().to_owned(),
-        bytes_max: 1 << 20,
-    };
-    let (keeper, spool) = Keeper::open(
-        &settings,
-        Arc::clone(&ledger),
-        Arc::clone(&metrics),
-        progress.watch("keeper"),
-    )
-    .unwrap();
+    let (keeper, spool) = Keeper::of_a_mib(home.path(), &ledger, &metrics);
     tokio::task::spawn_blocking(move || keeper.run());
     let (recorder, mut batches) = mpsc::channel(1);
     recorder.try_send(batch("of a listener").into()).unwrap();
@@ -55,7 +44,7 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
         recorders: vec![recorder],
         ledger: Arc::clone(&ledger),
         metrics,
-        heartbeat: progress.watch("unspooler"),
+        heartbeat: Progress::default().watch("unspooler"),
         stop: stop.clone(),
     };
     let running = tokio::spawn(unspooler.run());

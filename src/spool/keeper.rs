@@ -232,5 +232,28 @@ impl Spool {
 }
 
 #[cfg(test)]
+impl Keeper {
+    /// One with room for a MiB, for the tests of all that has a spool.
+    pub(crate) fn of_a_mib(
+        directory: &std::path::Path,
+        ledger: &Arc<Ledger>,
+        metrics: &Arc<Metrics>,
+    ) -> (Self, Spool) {
+        let settings = SpoolSettings {
+            directory: directory.to_owned(),
+            bytes_max: 1 << 20,
+        };
+        let heartbeat = crate::telemetry::Progress::default().watch("keeper");
+        Self::open(
+            &settings,
+            Arc::clone(ledger),
+            Arc::clone(metrics),
+            heartbeat,
+        )
+        .expect("a directory of the test's own")
+    }
+}
+
+#[cfg(test)]
 #[path = "keeper_tests.rs"]
 mod tests;

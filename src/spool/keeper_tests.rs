@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::event::Minute;
-use crate::telemetry::{Intake, Progress};
+use crate::telemetry::Intake;
 
 /// A keeper that runs, and its spool.
 struct Running {
@@ -19,18 +19,7 @@ impl Running {
         let home = TempDir::new().unwrap();
         let ledger = Arc::new(Ledger::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        let settings = SpoolSettings {
-            directory: home.path().join("spool"),
-            bytes_max: 1 << 20,
-        };
-        let heartbeat = Progress::default().watch("keeper");
-        let (keeper, spool) = Keeper::open(
-            &settings,
-            Arc::clone(&ledger),
-            Arc::clone(&metrics),
-            heartbeat,
-        )
-        .unwrap();
+        let (keeper, spool) = Keeper::of_a_mib(&home.path().join("spool"), &ledger, &metrics);
         tokio::task::spawn_blocking(move || keeper.run());
         Self {
             home,
