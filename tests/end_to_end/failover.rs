@@ -104,12 +104,27 @@ pub(crate) trait Replicated {
     fn wait_promoted(&self);
 }
 
+#[track_caller]
+pub(crate) fn assert_recorded_again_behind_a_cut_link(redis: &mut dyn Replicated) {
+    let (missing, replayed) = killed_behind_a_cut_link(redis, "10s");
+    assert!(replayed > 0);
+    assert_eq!(missing, None);
+}
+
+/// So it is the window that makes the other one exact.
+#[track_caller]
+pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Replicated) {
+    let (missing, replayed) = killed_behind_a_cut_link(redis, "0s");
+    assert_eq!(replayed, 0);
+    assert!(
+        missing.is_some(),
+        "nothing was lost: the test tests nothing"
+    );
+}
+
 /// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
 /// the truth, if it does, and how many events were recorded again.
-pub(crate) fn killed_behind_a_cut_link(
-    redis: &mut dyn Replicated,
-    window: &str,
-) -> (Option<String>, u64) {
+fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option<String>, u64) {
     let site = site();
     let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);
     let mut sender = Sender::paced_by(&nodes[0]);
