@@ -283,6 +283,7 @@ fn settings(server: &Server) -> Settings {
         prefix: "eds".to_owned(),
         partitions: partitions(),
         retention: Duration::from_secs(7200),
+        counts_max: 1_000_000,
         node: "bench".to_owned(),
     }
 }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording,
-    SeriesUsers, Store, StoreError, UnsentPage,
+    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 /// See the module.
@@ -55,7 +55,11 @@ impl Store for Unasked {
         self.0.record(partition, generation, recordings).await
     }
 
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
+        Err(only_records())
+    }
+
+    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
         Err(only_records())
     }
 

@@ -16,8 +16,8 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions, Rejection,
 use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
-    Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
@@ -112,7 +112,11 @@ impl Store for Replaced {
         self.current().record(partition, 0, recordings).await
     }
 
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
         unreachable!("a recorder only records")
     }
 

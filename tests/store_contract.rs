@@ -34,6 +34,7 @@ mod contract {
     pub(crate) mod reading;
     pub(crate) mod recording;
     pub(crate) mod refused;
+    pub(crate) mod witness;
 }
 
 use contract::ground;
@@ -128,4 +129,11 @@ suite! {
         hostile_names_stay_apart
         the_same_minute_of_two_days_does_not_mix
         minutes_around_midnight_do_not_mix;
+    witness:
+        closed_minutes_are_told_once_in_the_order_of_closing
+        a_minute_that_is_handed_back_seals_nothing_new
+        what_was_closed_stays_closed_when_its_counts_are_forgotten
+        an_old_minute_with_events_is_not_passed_by_newer_ones
+        a_store_that_lacks_what_a_node_has_seen_grants_nothing
+        a_clock_that_is_not_as_expected_closes_nothing;
 }

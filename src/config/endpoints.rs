@@ -18,6 +18,8 @@ pub struct Store {
     pub layout: Layout,
     /// What was recorded this lately is recorded again when Redis may have forgotten it; 0: nothing.
     pub replay_window: Duration,
+    /// The most counts that are kept after they are sent.
+    pub counts_max: u64,
 }
 
 /// Where the store is.

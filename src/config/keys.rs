@@ -135,6 +135,7 @@ pub static KEYS: &[Key] = &[
     key("store", "connect_timeout", TIMEOUT, "2s", "the longest to wait for a connection to Redis"),
     key("store", "response_timeout", TIMEOUT, "3s", "the longest to wait for an answer of Redis"),
     key("store", "replay_window", duration("0s", "10m"), "10s", "what was recorded this lately is recorded again after a failover"),
+    key("store", "counts_max", Integer { min: 1, max: 1_000_000_000_000 }, "1000000", "most counts that are kept for queries after they are sent"),
     key("store", "memory_max", size("1MiB", "1TiB"), "1GiB", "most memory for open minutes (memory: only)"),
 
     key("flush", "interval", duration("10ms", "1m"), "1s", "how often finished minutes are looked for"),

@@ -26,6 +26,7 @@ pub(super) fn store(reader: &mut Reader<'_>) -> Store {
         partitions: u16::try_from(partitions).unwrap_or(u16::MAX),
         layout: reader.choice("store.layout", &[("sets", Layout::Sets)], Layout::Sets),
         replay_window: reader.read("store.replay_window", kind::duration),
+        counts_max: reader.read("store.counts_max", kind::integer),
     }
 }
 

@@ -35,13 +35,14 @@ fn partitions(config: &Config) -> anyhow::Result<Partitions> {
 pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySources)> {
     match &config.store.url {
         StoreUrl::Memory { memory_max } => {
-            let store = Arc::new(MemoryStore::new(
+            let store = MemoryStore::new(
                 &config.node,
                 partitions(config)?,
                 retention(config),
                 *memory_max,
                 system_clock(),
-            ));
+            );
+            let store = Arc::new(store.keeping(config.store.counts_max));
             let arbiter = Arc::new(MemoryArbiter::default());
             Ok((store.clone(), sources(config, store, arbiter, true)?))
         }
@@ -118,6 +119,7 @@ fn redis_settings(config: &Config, redis: &config::Redis) -> anyhow::Result<Sett
         prefix: config.store.prefix.clone(),
         partitions: partitions(config)?,
         retention: retention(config),
+        counts_max: config.store.counts_max,
         node: config.node.clone(),
     })
 }

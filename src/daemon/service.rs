@@ -164,6 +164,10 @@ impl Service {
             output,
             partitions: settings.sieve.partitions,
             settings: settings.flush,
+            witness_file: settings
+                .spool
+                .as_ref()
+                .map(|spool| spool.directory.join("witness.json")),
             surroundings,
             metrics: Arc::clone(&service.metrics),
             heartbeat: service.progress.watch("the flush worker"),

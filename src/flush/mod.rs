@@ -3,12 +3,14 @@
 //! A [`Worker`] on every node goes round once an interval: it claims the minutes that are finished, whichever
 //! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
 //! `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed after the
-//! store was away. A worker remembers nothing of a failed send: the claim lapses, and any node tries again.
+//! store was away, `witness` what is handed back to a store that forgot it. A worker remembers nothing of a failed send: the claim lapses, and any node tries again.
 
 mod breaker;
 mod held;
 mod sender;
 mod settling;
+mod watch;
+mod witness;
 mod worker;
 
 use std::time::Duration;

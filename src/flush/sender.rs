@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::FlushSettings;
 use super::breaker::{Advice, Breaker};
 use super::held::Held;
+use super::watch::Watches;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
@@ -17,6 +18,7 @@ pub(super) struct Sender<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) output: &'a dyn Output,
     pub(super) held: &'a Held,
+    pub(super) watches: &'a Watches,
     pub(super) metrics: &'a Metrics,
     pub(super) settings: &'a FlushSettings,
     pub(super) surroundings: &'a Surroundings,
@@ -114,6 +116,9 @@ impl Sender<'_> {
     }
 
     async fn write(&mut self, claims: &[Claim], pending: &Pending) -> Result<(), Stopped> {
+        let minutes = pending.claims.iter().map(|&index| &claims[index]);
+        let minutes = minutes.map(|claim| (claim.partition, claim.minute));
+        self.watches.publishes(minutes).await;
         let began = Instant::now();
         let result = self.output.write(&pending.counts).await;
         self.metrics

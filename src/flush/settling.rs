@@ -5,6 +5,9 @@
 //! after the last trouble no minute is closed; claims that lapse are taken over all the same. A node that starts
 //! cannot know what was before, and waits as well: after a power cut all come back at the same time, and some have
 //! events on disk.
+//!
+//! A connection that was lost may lead to a store that went back. Until every node has had the time to hand back what it
+//! knows to be closed, nothing is claimed at all.
 
 use std::time::Duration;
 
@@ -12,6 +15,8 @@ use tokio::time::Instant;
 
 /// The least time that all nodes get to record what waited: a few times the longest pause between attempts.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
+/// So many intervals are enough for every node to look at the store.
+const LOOKS: u32 = 3;
 
 /// When the store was last seen in trouble.
 #[derive(Debug, Default)]
@@ -21,6 +26,10 @@ pub(super) struct Settling {
     /// When there was one.
     started: Option<Instant>,
     trouble: Option<Instant>,
+    /// When the store was last seen to be another one, or to have gone back.
+    changed: Option<Instant>,
+    /// Until when nothing is closed because the store's clock jumped.
+    hold_until: Option<Instant>,
     /// When this node was last seen to be behind.
     behind: Option<Instant>,
 }
@@ -31,9 +40,23 @@ impl Settling {
     pub(super) fn look(&mut self, generation: u64, now: Instant) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
-            0 => self.started = Some(now),
-            _ => self.trouble = Some(now),
+            0 => {
+                self.started = Some(now);
+                self.changed = Some(now);
+            }
+            _ => self.went_back(now),
         }
+    }
+
+    /// The store may have gone back.
+    pub(super) const fn went_back(&mut self, now: Instant) {
+        self.trouble = Some(now);
+        self.changed = Some(now);
+    }
+
+    /// The store's clock jumped ahead by this much, of which `hold_max` counts: minutes look over that are not.
+    pub(super) fn jumped(&mut self, ahead: Duration, hold_max: Duration, now: Instant) {
+        self.hold_until = self.hold_until.max(Some(now + ahead.min(hold_max)));
     }
 
     /// The store did not answer this worker.
@@ -55,7 +78,16 @@ impl Settling {
         let is_past = |at: Option<Instant>, long: Duration| {
             at.is_none_or(|at| now.duration_since(at) >= long)
         };
-        is_past(self.started, grace) && is_past(self.trouble, grace.max(SETTLE_MIN))
+        is_past(self.started, grace)
+            && is_past(self.trouble, grace.max(SETTLE_MIN))
+            && self.hold_until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether lapsed claims may be taken over: every node that lives has looked at the store since it changed.
+    pub(super) fn may_take_over(&self, now: Instant, interval: Duration) -> bool {
+        let settled = SETTLE_MIN.max(LOOKS * interval);
+        self.changed
+            .is_none_or(|at| now.duration_since(at) >= settled)
     }
 }
 
@@ -88,6 +120,33 @@ mod tests {
             assert!(!settling.may_close(now + GRACE / 2, GRACE));
             assert!(settling.may_close(now + GRACE, GRACE));
         }
+    }
+
+    #[test]
+    fn nothing_is_taken_over_from_a_store_that_may_have_gone_back() {
+        let now = Instant::now();
+        let interval = Duration::from_secs(2);
+        let mut settling = Settling::default();
+        settling.failed(now);
+        assert!(settling.may_take_over(now, interval));
+        settling.look(1, now);
+        assert!(!settling.may_take_over(now + SETTLE_MIN, interval));
+        assert!(settling.may_take_over(now + 3 * interval, interval));
+        settling.look(2, now + 4 * interval);
+        assert!(!settling.may_take_over(now + 4 * interval, interval));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_closes_nothing_early_and_holds_nothing_for_ever() {
+        let now = Instant::now();
+        let seconds = Duration::from_secs;
+        let mut settling = Settling::default();
+        settling.jumped(seconds(20), seconds(60), now);
+        assert!(!settling.may_close(now + seconds(19), GRACE));
+        assert!(settling.may_close(now + seconds(20), GRACE));
+        settling.jumped(seconds(86_400), seconds(60), now);
+        assert!(!settling.may_close(now + seconds(59), GRACE));
+        assert!(settling.may_close(now + seconds(60), GRACE));
     }
 
     #[test]

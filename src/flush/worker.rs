@@ -4,9 +4,11 @@
 //! time limits. It stops after `stop` is cancelled, at the end of the step it is in, and lets go of its claims
 //! so that any other node takes them up at once.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::Instant;
@@ -16,7 +18,7 @@ use super::FlushSettings;
 use super::breaker::Breaker;
 use super::held::Held;
 use super::sender::{Sender, log_claim_error};
-use super::settling::Settling;
+use super::watch::Watches;
 use crate::event::{Partition, Partitions};
 use crate::output::Output;
 use crate::store::{Backlog, Claim, ClaimRequest, Store, StoreError};
@@ -33,6 +35,12 @@ const CONCURRENT: usize = 8;
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it looks at the store in a long rest.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is said that the clocks differ.
+const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// So far the store's clock may be from what is expected of it, in ms: the stores tolerate as much.
+const CLOCK_JUMP_MS: i64 = 2000;
+/// A minute that looks over after a jump is over after this long.
+const MINUTE: Duration = Duration::from_secs(60);
 /// How often it is said that the store is away.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -47,6 +55,8 @@ pub struct Worker {
     pub partitions: Partitions,
     /// How it behaves.
     pub settings: FlushSettings,
+    /// Where it writes down which minutes are published, to know it after a power cut; `None`: nowhere.
+    pub witness_file: Option<PathBuf>,
     /// Its clock and its dice.
     pub surroundings: Arc<Surroundings>,
     /// Where it counts.
@@ -62,17 +72,14 @@ impl Worker {
     pub async fn run(self) {
         let held = Held::default();
         let mut breaker = Breaker::default();
-        let mut settling: Vec<Settling> = self
-            .partitions
-            .iter()
-            .map(|_| Settling::default())
-            .collect();
+        let watches = Watches::open(self.partitions, self.witness_file.clone());
         let mut backlog_seen: Option<Instant> = None;
         let mut away_told: Option<Instant> = None;
+        let mut offset_told: Option<Instant> = None;
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            match self.round(&held, &mut breaker, &mut settling).await {
+            match self.round(&held, &mut breaker, &watches).await {
                 Ok(()) => {
                     self.metrics.store_up.set(1);
                     away_told = None;
@@ -84,6 +91,12 @@ impl Worker {
                         tracing::warn!(%error, "cannot claim minutes; trying again");
                     }
                 }
+            }
+            self.tell_of_rollbacks(&watches);
+            if offset_told.is_none_or(|at| at.elapsed() >= OFFSET_LOG_INTERVAL)
+                && self.tell_of_clock()
+            {
+                offset_told = Some(Instant::now());
             }
             if backlog_seen.is_none_or(|at| at.elapsed() >= BACKLOG_INTERVAL) {
                 backlog_seen = Some(Instant::now());
@@ -117,9 +130,9 @@ impl Worker {
         &self,
         held: &Held,
         breaker: &mut Breaker,
-        settling: &mut [Settling],
+        watches: &Watches,
     ) -> Result<(), StoreError> {
-        let (mut claims, error) = self.heartbeat.during(self.claim_all(settling)).await;
+        let (mut claims, error) = self.heartbeat.during(self.claim_all(watches)).await;
         for claim in &claims {
             held.take(claim);
         }
@@ -137,6 +150,7 @@ impl Worker {
                     store: &*self.store,
                     output: &*self.output,
                     held,
+                    watches,
                     metrics: &self.metrics,
                     settings: &self.settings,
                     surroundings: &self.surroundings,
@@ -144,17 +158,18 @@ impl Worker {
                 };
                 sender.send(&claims).await;
             };
-            let work = self.while_telling(settling, self.heartbeat.during(work));
+            let work = self.while_looking(watches, self.heartbeat.during(work));
             held.renewing(&*self.store, self.settings.lease, work).await;
         }
         error.map_or(Ok(()), Err)
     }
 
     /// Claims what is finished or lapsed. One partition's failure does not keep the others from it.
-    async fn claim_all(&self, settling: &mut [Settling]) -> (Vec<Claim>, Option<StoreError>) {
-        let each = self.partitions.iter().zip(settling);
-        let calls: Vec<_> = each
-            .map(|(partition, settling)| self.claim(partition, settling))
+    async fn claim_all(&self, watches: &Watches) -> (Vec<Claim>, Option<StoreError>) {
+        let calls: Vec<_> = self
+            .partitions
+            .iter()
+            .map(|partition| self.claim(partition, watches, CLAIMS_MAX))
             .collect();
         let answers: Vec<_> = stream::iter(calls)
             .buffer_unordered(CONCURRENT)
@@ -174,56 +189,106 @@ impl Worker {
         (claims, failure)
     }
 
+    /// Claims at most so many minutes of each kind; 0 only looks whether the store is what it was.
     async fn claim(
         &self,
         partition: Partition,
-        settling: &mut Settling,
+        watches: &Watches,
+        claims_max: usize,
     ) -> Result<Vec<Claim>, StoreError> {
-        settling.look(self.store.generation(partition), Instant::now());
-        let behind = self.is_behind(partition, settling);
-        let may_close = settling.may_close(Instant::now(), self.settings.grace);
-        let request = ClaimRequest {
-            lapsed_max: CLAIMS_MAX,
-            finished_max: if may_close { CLAIMS_MAX } else { 0 },
-            behind,
-            ..self.asking_for_nothing()
-        };
-        let claimed = self.store.claim(partition, &request).await;
+        let claimed = self.ask(partition, watches, claims_max).await;
         if claimed.is_err() {
-            settling.failed(Instant::now());
+            watches.of(partition).settling.failed(Instant::now());
         }
         claimed
     }
 
-    fn is_behind(&self, partition: Partition, settling: &mut Settling) -> bool {
-        let behind = self.metrics.behind.is(partition);
-        settling.is_behind(behind, Instant::now(), self.settings.grace)
-    }
-
-    const fn asking_for_nothing(&self) -> ClaimRequest {
-        ClaimRequest {
-            grace: self.settings.grace,
-            max_hold: self.settings.max_hold,
-            lease: self.settings.lease,
-            lapsed_max: 0,
-            finished_max: 0,
-            behind: true,
-        }
-    }
-
-    /// Does the work, and says meanwhile with what this node is behind: what a claim has said lapses, and a round may
-    /// take longer.
-    async fn while_telling<T>(
+    async fn ask(
         &self,
-        settling: &mut [Settling],
-        work: impl Future<Output = T>,
-    ) -> T {
-        let telling = async {
+        partition: Partition,
+        watches: &Watches,
+        claims_max: usize,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let FlushSettings {
+            interval,
+            grace,
+            max_hold,
+            lease,
+            ..
+        } = self.settings;
+        self.hand_back(partition, watches).await?;
+        let recorded = self.metrics.confirmed.recorded(partition);
+        let behind = self.metrics.behind.is(partition);
+        let request = {
+            let now = Instant::now();
+            let mut watch = watches.of(partition);
+            let most = |may: bool| if may { claims_max } else { 0 };
+            ClaimRequest {
+                grace,
+                max_hold,
+                lease,
+                lapsed_max: most(watch.settling.may_take_over(now, interval)),
+                finished_max: most(watch.settling.may_close(now, grace)),
+                behind: watch.settling.is_behind(behind, now, grace),
+                known: watch.witness.known(now),
+            }
+        };
+        let asked_nanos = self.surroundings.now_nanos();
+        let claimed = self.store.claim(partition, &request).await;
+        let mut watch = watches.of(partition);
+        let claimed = claimed.inspect_err(|error| {
+            if matches!(error, StoreError::Forgot) {
+                watch.witness.forgotten();
+            }
+        })?;
+        let now = Instant::now();
+        let jump_ms = watch.witness.heard(&claimed, recorded, now);
+        if jump_ms > CLOCK_JUMP_MS {
+            let hold_max = max_hold.max(MINUTE + grace);
+            let ahead = Duration::from_millis(jump_ms.unsigned_abs());
+            watch.settling.jumped(ahead, hold_max, now);
+        }
+        // As of the middle of the call.
+        let nanos = i64::midpoint(asked_nanos, self.surroundings.now_nanos());
+        self.metrics
+            .clock_offset_seconds
+            .set(seconds(claimed.now_ms.saturating_sub(nanos / 1_000_000)));
+        Ok(claimed.claims)
+    }
+
+    /// Hands back what is known to be closed, if the store may have forgotten it.
+    async fn hand_back(&self, partition: Partition, watches: &Watches) -> Result<(), StoreError> {
+        let generation = self.store.generation(partition);
+        let testimony = {
+            let mut watch = watches.of(partition);
+            watch.settling.look(generation, Instant::now());
+            watch.witness.testimony(generation)
+        };
+        let Some(testimony) = testimony else {
+            return Ok(());
+        };
+        let attested = self.store.attest(partition, &testimony).await?;
+        let confirmed = &self.metrics.confirmed;
+        let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
+        let mut watch = watches.of(partition);
+        if let Some(mut rollback) = watch.witness.attested(generation, attested, recorded) {
+            watch.settling.went_back(Instant::now());
+            rollback.events = rollback.events.saturating_sub(kept);
+            watches.forgot(rollback);
+        }
+        Ok(())
+    }
+
+    /// Does the work, and looks at the store meanwhile: what a claim has said of this node lapses, a store may go back, and
+    /// a round may take long.
+    async fn while_looking<T>(&self, watches: &Watches, work: impl Future<Output = T>) -> T {
+        let looking = async {
             loop {
                 tokio::time::sleep(self.settings.interval).await;
-                stream::iter(self.partitions.iter().zip(&mut *settling))
-                    .for_each_concurrent(CONCURRENT, |(partition, settling)| {
-                        self.tell(partition, settling)
+                stream::iter(self.partitions.iter())
+                    .for_each_concurrent(CONCURRENT, async |partition| {
+                        // What it finds, the next round finds, too.
+                        let _ = self.claim(partition, watches, 0).await;
                     })
                     .await;
             }
@@ -231,18 +296,41 @@ impl Worker {
         tokio::select! {
             biased;
             result = work => result,
-            () = telling => unreachable!("it goes on for ever"),
+            () = looking => unreachable!("it goes on for ever"),
         }
     }
 
-    async fn tell(&self, partition: Partition, settling: &mut Settling) {
-        if !self.is_behind(partition, settling) {
+    fn tell_of_rollbacks(&self, watches: &Watches) {
+        let Some((rollback, partitions)) = watches.take_rollbacks() else {
             return;
+        };
+        self.metrics.store_rollbacks.inc();
+        self.metrics.events_forgotten.inc_by(rollback.events);
+        tracing::error!(
+            store = self.store.describe(),
+            partitions,
+            from = time(rollback.from_ms),
+            to = time(rollback.to_ms),
+            events = rollback.events,
+            "the store forgot what it had confirmed in this time; so many events of this node were recorded in it and \
+             cannot be recorded again; minutes that were published keep their values; give Redis an append-only file \
+             (appendonly yes)"
+        );
+    }
+
+    /// Warns of clocks that differ so much that events come late. Answers whether it did.
+    fn tell_of_clock(&self) -> bool {
+        let offset_seconds = self.metrics.clock_offset_seconds.get();
+        let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
+        if warns {
+            tracing::warn!(
+                offset_seconds,
+                grace = ?self.settings.grace,
+                "the store's clock, which closes minutes, is not this node's: where it is ahead minutes close before their \
+                 events are there; set both by NTP"
+            );
         }
-        let request = self.asking_for_nothing();
-        if self.store.claim(partition, &request).await.is_err() {
-            settling.failed(Instant::now());
-        }
+        warns
     }
 
     /// Turns all sets of a claim into counts.
@@ -296,6 +384,22 @@ impl Worker {
             .counts_set_aside
             .set(sum(|backlog| backlog.set_aside));
     }
+}
+
+/// An instant in ms since the epoch, for people.
+fn time(ms: i64) -> String {
+    match DateTime::from_timestamp_millis(ms) {
+        Some(time) if ms > 0 => time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        _ => "the beginning".to_owned(),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a difference of clocks in ms is far below 2^52"
+)]
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
             lease: LEASE,
             write_counts_max: 100,
         },
+        witness_file: None,
         surroundings: Arc::default(),
         metrics: Arc::clone(&metrics),
         heartbeat: Progress::default().watch("worker"),

@@ -147,6 +147,8 @@ impl Recorder {
             // In this order: the store may have been away for longer than the window.
             self.replay_what_may_be_forgotten().await;
             self.replay.forget(Instant::now());
+            let kept = self.replay.events();
+            self.metrics.confirmed.keep(self.partition, kept);
             if self.behind && self.batches.is_empty() {
                 self.set_behind(false);
             }
@@ -281,6 +283,7 @@ impl Recorder {
             .sum();
         if origin != Origin::Replay {
             self.ledger.recorded(events);
+            self.metrics.confirmed.record(self.partition, events as u64);
             let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
             self.ledger
                 .overflowed(gathered.map(|it| it.occurrences.len()).sum());

@@ -85,6 +85,14 @@ impl Replay {
         bytes
     }
 
+    /// How many events there are.
+    pub(super) fn events(&self) -> u64 {
+        self.batches
+            .iter()
+            .map(|(_, batch)| batch.events() as u64)
+            .sum()
+    }
+
     /// How many batches there are.
     pub(super) fn len(&self) -> usize {
         self.batches.len()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::event::Batch;
 use crate::store::memory::MemoryStore;
-use crate::store::{ClaimRequest, Recording, Store};
+use crate::store::{ClaimRequest, Known, Recording, Store};
 
 const WORDS: &str =
     "partial write: max-values-per-tag limit exceeded (2/2): measurement=\"a\" tag=\"b\" dropped=1";
@@ -48,9 +48,10 @@ async fn store(series: &[&str]) -> MemoryStore {
         lapsed_max: 9,
         finished_max: 9,
         behind: false,
+        known: Known::default(),
     };
     for partition in partitions().iter() {
-        for claim in store.claim(partition, &request).await.unwrap() {
+        for claim in store.claim(partition, &request).await.unwrap().claims {
             let lease = request.lease;
             store.compact(&claim, 99, lease).await.unwrap();
             for unsent in store.unsent(&claim, 0).await.unwrap().counts {

@@ -8,8 +8,10 @@
 //!    lease. A claim that lapses is taken over with a new token.
 //! 3. [`compact`](Store::compact) turns the sets into counts, once for good, and drops the sets.
 //! 4. [`unsent`](Store::unsent) reads the counts that no output has confirmed.
-//! 5. [`acknowledge`](Store::acknowledge) marks them confirmed and ends the claim with the last one;
+//! 5. [`acknowledge`](Store::acknowledge) marks them confirmed, and with the last one ends the claim and closes the minute;
 //!    [`extend`](Store::extend) keeps a claim, or lets it lapse sooner.
+//!
+//! Which minutes are closed is known to all nodes: they hand it back ([`attest`](Store::attest)) to a store that forgets.
 //!
 //! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
 
@@ -18,6 +20,7 @@ pub mod memory;
 mod quarantine;
 mod reading;
 pub mod redis;
+mod witness;
 
 use std::time::Duration;
 
@@ -26,6 +29,7 @@ use async_trait::async_trait;
 pub use self::admission::{Admission, AdmitRequest, Admitted, SeriesUsers};
 pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
 pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
+pub use self::witness::{Attested, Claimed, Known, Testimony};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// Events of one series in one minute, to be recorded.
@@ -62,6 +66,8 @@ pub struct ClaimRequest {
     /// Whether this node has events of the partition that it could not record, or any on disk. It counts for a lease,
     /// or until the node says otherwise; as long as any node is behind, quiet minutes are not closed before `max_hold`.
     pub behind: bool,
+    /// What the node has seen of the partition before.
+    pub known: Known,
 }
 
 /// A minute of a partition that this node works on until the lease is over.
@@ -73,6 +79,8 @@ pub struct Claim {
     pub minute: Minute,
     /// Proof of the claim; a later claim of the same minute has a greater one.
     pub token: String,
+    /// The store's generation that granted it.
+    pub generation: u64,
     /// Whether an earlier claim of this minute lapsed.
     pub taken_over: bool,
 }
@@ -137,6 +145,9 @@ pub enum StoreError {
         /// How to mend it.
         mend: String,
     },
+    /// The store lacks what this node has seen in it; nothing was done. Hand back what is closed first.
+    #[error("the store went back to what it was before, or is another one")]
+    Forgot,
     /// The claim is no longer this node's; nothing was changed.
     #[error("the claim was taken over by another node")]
     ClaimLost,
@@ -180,14 +191,24 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         recordings: &[Recording<'_>],
     ) -> Result<(), StoreError>;
 
-    /// Claims minutes: lapsed claims first, then minutes that are over and quiet, lowest first.
+    /// Hands back what this node knows to be closed: a minute that is handed back is closed, whatever the store knew of
+    /// it. Each node does so once for each generation, before it claims anything.
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError>;
+
+    /// Claims minutes: lapsed claims first, then minutes that are over and quiet, lowest first. Tells what was closed since
+    /// the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError>;
+    ) -> Result<Claimed, StoreError>;
 
-    /// Fixes the counts of at most `series_max` series and renews the lease.
+    /// Fixes the counts of at most `series_max` series and renews the lease. Those of a minute that was closed are late.
+    /// Changes nothing when the generation is not that of the claim: what was recorded may not all be there yet.
     async fn compact(
         &self,
         claim: &Claim,
@@ -199,7 +220,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError>;
 
     /// Marks the counts of these series confirmed and renews the lease. Answers true when nothing was left
-    /// to do, which ends the claim.
+    /// to do, which ends the claim and closes the minute: what comes later is late.
     async fn acknowledge(
         &self,
         claim: &Claim,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -10,17 +11,19 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Behind, DropReason, Ledger};
+use super::{Behind, Confirmed, DropReason, Ledger};
 use crate::event::Rejection;
 
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $field:ident: $kind:ident = $metric:expr;)*) => {
+    ($($(#[doc = $help:literal])+ $field:ident: $kind:ty = $metric:expr;)*) => {
         /// All that the service counts and measures, beside the [`Ledger`].
         #[derive(Debug)]
         pub struct Metrics {
             $($(#[doc = $help])+ pub $field: $kind,)*
             /// The partitions whose events this node cannot record at the moment.
             pub behind: Behind,
+            /// What the store has confirmed.
+            pub confirmed: Confirmed,
             registry: Registry,
         }
 
@@ -39,7 +42,7 @@ macro_rules! metrics {
                 let behind = Behind::default();
                 let help = "Partitions whose events this node cannot record at the moment";
                 registry.register("partitions_behind", help, behind.gauge.clone());
-                Self { $($field,)* behind, registry }
+                Self { $($field,)* behind, confirmed: Confirmed::default(), registry }
             }
         }
     };
@@ -101,6 +104,13 @@ metrics! {
     counts_set_aside: Gauge = Gauge::default();
     /// Lists that this node computed for all that ask.
     query_computations: Counter = Counter::default();
+    /// How often the store had gone back to what it was before, or was another one.
+    store_rollbacks: Counter = Counter::default();
+    /// Events that this node had recorded in what the store forgot, and cannot record again. Those of minutes that were
+    /// closed by then are among them, and are published.
+    events_forgotten: Counter = Counter::default();
+    /// How far the store's clock is ahead of this node's, in seconds.
+    clock_offset_seconds: Gauge<f64, AtomicU64> = Gauge::default();
     /// 1 while the store answers this node.
     store_up: Gauge = Gauge::default();
     /// 1 while the output takes what this node writes.

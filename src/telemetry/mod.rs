@@ -1,11 +1,13 @@
 //! What the service tells of itself: the ledger of events, the gauges and counters, and signs of life.
 
 mod behind;
+mod confirmed;
 mod ledger;
 mod metrics;
 mod progress;
 
 pub use behind::Behind;
+pub use confirmed::Confirmed;
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use metrics::Metrics;
 pub use progress::{Heartbeat, Progress};

@@ -304,6 +304,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         prefix: "eds".to_owned(),
         partitions: Partitions::new(NonZeroU16::MIN),
         retention: Duration::from_secs(60),
+        counts_max: 1,
         node: "n".to_owned(),
     };
     let store = RedisStore::new(&settings).unwrap();

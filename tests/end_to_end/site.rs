@@ -137,6 +137,8 @@ impl Site {
         eventually("only counts stay in Redis, for a time", SOON, || {
             let stays = |key: &String| {
                 key == "eds:settings"
+                    || key.ends_with(":witness")
+                    || key.ends_with(":closed")
                     || key.ends_with(":counts") && self.redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = self

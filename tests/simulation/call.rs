@@ -6,8 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
-    Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -20,6 +20,7 @@ pub(crate) enum Call {
     Admit(Partition, Minute, Vec<String>, u64, String),
     Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
+    Attest(Partition, Testimony),
     Claim(Partition, ClaimRequest),
     Compact(Claim, usize, Duration),
     Unsent(Claim, u64),
@@ -37,7 +38,8 @@ pub(crate) enum Answer {
     Nothing,
     Admitted(Admitted),
     Users(SeriesUsers),
-    Claims(Vec<Claim>),
+    Attested(Attested),
+    Claimed(Claimed),
     Compaction(Compaction),
     Page(UnsentPage),
     Yes(bool),
@@ -161,8 +163,11 @@ impl Call {
                 store.record(*partition, 0, &parcel.recordings()).await?;
                 Answer::Nothing
             }
+            Self::Attest(partition, testimony) => {
+                Answer::Attested(store.attest(*partition, testimony).await?)
+            }
             Self::Claim(partition, request) => {
-                Answer::Claims(store.claim(*partition, request).await?)
+                Answer::Claimed(store.claim(*partition, request).await?)
             }
             Self::Compact(claim, series_max, lease) => {
                 Answer::Compaction(store.compact(claim, *series_max, *lease).await?)
@@ -247,8 +252,11 @@ impl Call {
                     now_ms,
                 )
             }
-            (Self::Claim(partition, request), Ok(Answer::Claims(claims))) => {
-                oracle.claimed(partition.index(), request, claims, now_ms, state)
+            (Self::Attest(partition, testimony), Ok(Answer::Attested(_))) => {
+                oracle.attested(partition.index(), testimony)
+            }
+            (Self::Claim(partition, request), Ok(Answer::Claimed(claimed))) => {
+                oracle.claimed(partition.index(), request, &claimed.claims, now_ms, state)
             }
             (Self::Compact(claim, _, lease), Ok(Answer::Compaction(done))) => {
                 oracle.compacted(claim, *done, (now_ms, deadline(lease)), state)

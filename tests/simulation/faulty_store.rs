@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
-    Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -212,12 +212,33 @@ impl Store for FaultyStore {
         answer!(self, Call::Record(partition, parcel), Answer::Nothing => ())
     }
 
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError> {
+        let call = Call::Attest(partition, testimony.clone());
+        answer!(self, call, Answer::Attested(attested) => attested)
+    }
+
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError> {
-        answer!(self, Call::Claim(partition, *request), Answer::Claims(claims) => claims)
+    ) -> Result<Claimed, StoreError> {
+        let generation = self.life.generation();
+        let claimed = self.make(Call::Claim(partition, *request)).await;
+        if matches!(claimed, Err(StoreError::Forgot)) {
+            // As Redis does: who recorded into it has to know.
+            self.life.reconnect();
+        }
+        let Answer::Claimed(mut claimed) = claimed? else {
+            panic!("no answer to a claim");
+        };
+        for claim in &mut claimed.claims {
+            claim.generation = generation;
+        }
+        Ok(claimed)
     }
 
     async fn compact(
@@ -226,6 +247,9 @@ impl Store for FaultyStore {
         series_max: usize,
         lease: Duration,
     ) -> Result<Compaction, StoreError> {
+        if claim.generation != self.life.generation() {
+            return Err(StoreError::Unavailable("another connection".to_owned()));
+        }
         // Smaller steps than the worker asks for, so that more can happen between two of them.
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease);

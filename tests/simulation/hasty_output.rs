@@ -30,6 +30,7 @@ impl Output for HastyOutput {
             });
             if let Some(token) = held {
                 let claim = Claim {
+                    generation: 0,
                     partition,
                     minute: count.minute,
                     token,

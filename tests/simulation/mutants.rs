@@ -9,8 +9,8 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording,
-    SeriesUsers, Store, StoreError, UnsentPage,
+    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::MINUTE;
@@ -197,11 +197,19 @@ impl Store for MutantStore {
         Ok(())
     }
 
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError> {
+        self.right.attest(partition, testimony).await
+    }
+
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         let lease = self.lease(request.lease);
         self.right
             .claim(partition, &ClaimRequest { lease, ..*request })

@@ -172,6 +172,7 @@ impl Node {
             output,
             partitions: world.partitions(),
             settings: plan.flush,
+            witness_file: None,
             surroundings,
             metrics,
             heartbeat: progress.watch("worker"),

@@ -115,8 +115,8 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!(admit(&a, &[s0, s1, s2], 3).await, [true; 3]);
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
-    assert_eq!(a.finish_all().await, model(&first));
-    assert_only_counts(ground, &[SEED_MINUTE]);
+    let claim = a.claim_one(&AT_ONCE).await;
+    a.compact(&claim).await;
 
     assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
     let second = [
@@ -124,7 +124,6 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
         event(SEED_MINUTE, s1, "y", 1),
     ];
     b.record(&second).await;
-    let claim = b.claim_one(&AT_ONCE).await;
     // Looked at while it is open and while it is counted: no counts of what has no events.
     let reading = ground.reading();
     let names = [s0.as_str(), s1, s2];
@@ -132,13 +131,16 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
         .open_counts(partition(), minute(SEED_MINUTE), &names)
         .await;
     assert_eq!(open.unwrap().len(), 1);
-    let done = b.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
     assert_eq!((done.counted, done.late, done.left), (1, 0, 0));
     let sealed = reading
         .sealed_page(partition(), minute(SEED_MINUTE), 0)
         .await;
     assert_eq!(sealed.unwrap().counts.len(), 2);
-    assert_eq!(b.finish(&[claim]).await, model(&second));
+    let all: Vec<_> = first.iter().chain(&second).cloned().collect();
+    assert_eq!(a.finish(&[claim]).await, model(&all));
+    assert_eq!(a.finish_all().await, BTreeMap::new(), "what came meanwhile");
+    assert_only_counts(ground, &[SEED_MINUTE]);
     // And now it is fixed.
     a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
     let claim = a.claim_one(&AT_ONCE).await;
@@ -154,16 +156,17 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     assert_eq!(admit(&a, &[s0, s1], 1).await, [true, false]);
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
-    assert_eq!(
-        a.finish_all().await,
-        model(&first),
-        "and no counts of the overflow series"
-    );
-    assert_only_counts(ground, &[SEED_MINUTE]);
+    let claim = a.claim_one(&AT_ONCE).await;
+    a.compact(&claim).await;
+    let unsent = a.unsent(&claim).await;
+    let of_s0 = BTreeMap::from([(s0.clone(), (1, 1))]);
+    assert_eq!(unsent, of_s0, "and no counts of the overflow series");
     assert_eq!(admit(&b, &[s1, s0], 9).await, [false, true]);
     gather(&b, &[event(SEED_MINUTE, s1, "x", 1)]).await;
-    let counted = BTreeMap::from([((SEED_MINUTE, OVERFLOW.to_owned()), (1, 1))]);
-    assert_eq!(b.finish_all().await, counted);
+    let counted = [(s0.clone(), (1, 1)), (OVERFLOW.to_owned(), (1, 1))];
+    let counted = counted.map(|(series, counts)| ((SEED_MINUTE, series), counts));
+    assert_eq!(a.finish(&[claim]).await, BTreeMap::from(counted));
+    assert_eq!(a.finish_all().await, BTreeMap::new(), "what came meanwhile");
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 

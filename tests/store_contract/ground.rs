@@ -9,7 +9,7 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
 use event_data_service::store::{
-    Claim, ClaimRequest, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
+    Claim, ClaimRequest, Known, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
 };
 
 use crate::support::eventually::SOON;
@@ -31,6 +31,15 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lapsed_max: 100,
     finished_max: 100,
     behind: false,
+    known: NOTHING_KNOWN,
+};
+
+/// What a node has seen that has just come.
+pub(crate) const NOTHING_KNOWN: Known = Known {
+    epoch: 0,
+    stamp_ms: 0,
+    sequence: 0,
+    expected_ms: None,
 };
 
 /// Minute and series → unique, cumulative.
@@ -177,6 +186,7 @@ fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
         prefix: prefix.to_owned(),
         partitions: partitions(),
         retention: RETENTION,
+        counts_max: 1_000_000,
         node: name.to_owned(),
     };
     RedisStore::new(&settings).unwrap()
@@ -220,7 +230,7 @@ impl Node {
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
         let mut claims = Vec::new();
         for partition in partitions().iter() {
-            claims.extend(self.0.claim(partition, request).await.unwrap());
+            claims.extend(self.0.claim(partition, request).await.unwrap().claims);
         }
         claims
     }

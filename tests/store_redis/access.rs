@@ -105,7 +105,7 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
         lease: Duration::ZERO,
         ..AT_ONCE
     };
-    for claim in store.claim(partition(), &brief).await? {
+    for claim in store.claim(partition(), &brief).await?.claims {
         while store.compact(&claim, 1, Duration::ZERO).await?.left > 0 {}
         let page = store.unsent(&claim, 0).await?;
         for counts in &page.counts {

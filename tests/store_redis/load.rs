@@ -64,7 +64,7 @@ async fn a_hundred_thousand_series_in_a_minute() {
     }
     print_slowlog(&server, "record");
 
-    let claims = store.claim(partition(), &AT_ONCE).await.unwrap();
+    let claims = store.claim(partition(), &AT_ONCE).await.unwrap().claims;
     let mut counted = 0;
     loop {
         let done = store.compact(&claims[0], 200, LEASE).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_thousand_waiting_minutes() {
         ..AT_ONCE
     };
     for what in ["the first look at 1000 minutes", "the second look"] {
-        assert_eq!(store.claim(partition(), &filling).await.unwrap(), []);
+        assert_eq!(store.claim(partition(), &filling).await.unwrap().claims, []);
         print_slowlog(&server, what);
     }
     let request = ClaimRequest {
@@ -121,7 +121,12 @@ async fn a_thousand_waiting_minutes() {
     };
     let mut claimed = 0;
     while claimed < 1000 {
-        claimed += store.claim(partition(), &request).await.unwrap().len();
+        claimed += store
+            .claim(partition(), &request)
+            .await
+            .unwrap()
+            .claims
+            .len();
     }
     print_slowlog(&server, "claiming 1000 minutes by 16");
 }

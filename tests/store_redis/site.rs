@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
-use event_data_service::store::{AdmitRequest, Claim, ClaimRequest, Recording, Store, StoreError};
+use event_data_service::store::{
+    AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError,
+};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -19,6 +21,12 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lapsed_max: 100,
     finished_max: 100,
     behind: false,
+    known: Known {
+        epoch: 0,
+        stamp_ms: 0,
+        sequence: 0,
+        expected_ms: None,
+    },
 };
 
 pub(crate) fn partitions() -> Partitions {
@@ -53,6 +61,7 @@ pub(crate) fn at(address: Address) -> Settings {
         prefix: "eds".to_owned(),
         partitions: partitions(),
         retention: Duration::from_secs(7200),
+        counts_max: 1_000_000,
         node: "node".to_owned(),
     }
 }
@@ -99,7 +108,7 @@ pub(crate) async fn record_as_of(
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
-    store.claim(partition(), &AT_ONCE).await
+    Ok(store.claim(partition(), &AT_ONCE).await?.claims)
 }
 
 /// Compacts, reads, acknowledges. Gives how many series there were.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::state::{Held, MinuteState, PartitionState, Quiet, State, deadline};
+use super::witness::is_expected;
 use crate::event::{Minute, Partition};
-use crate::store::{Claim, ClaimRequest};
+use crate::store::{Claim, ClaimRequest, Claimed, StoreError};
 
 impl State {
     /// Claims for this node, `micros` since the epoch: lapsed claims first, then what is over and quiet.
@@ -14,9 +15,11 @@ impl State {
         index: Partition,
         request: &ClaimRequest,
         micros: i64,
-    ) -> Vec<Claim> {
+    ) -> Result<Claimed, StoreError> {
         let now_ms = micros.div_euclid(1000);
         let partition = self.partition(index);
+        partition.witness.stamp(request, now_ms)?;
+        partition.set_back(now_ms);
         partition.forget_expired(now_ms);
         let behind_until = request.behind.then(|| deadline(now_ms, request.lease));
         let grace = if partition.is_behind(node, behind_until, now_ms) {
@@ -24,7 +27,16 @@ impl State {
         } else {
             request.grace
         };
-        let request = &ClaimRequest { grace, ..*request };
+        let finished_max = if is_expected(request, now_ms) {
+            request.finished_max
+        } else {
+            0
+        };
+        let request = &ClaimRequest {
+            grace,
+            finished_max,
+            ..*request
+        };
         let mut granted = Vec::new();
         let mut grant = |partition: &mut PartitionState, minute, taken_over| {
             let token = partition.grant(node, minute, micros, request.lease);
@@ -32,6 +44,7 @@ impl State {
                 partition: index,
                 minute,
                 token,
+                generation: 0,
                 taken_over,
             });
         };
@@ -53,7 +66,15 @@ impl State {
                 finished += 1;
             }
         }
-        granted
+        let witness = &partition.witness;
+        let (closed, sequence) = witness.closed_after(request.known.sequence);
+        Ok(Claimed {
+            claims: granted,
+            now_ms,
+            sequence,
+            closed,
+            since: witness.since.and_then(Minute::from_epoch_minutes),
+        })
     }
 
     pub(super) fn extend(
@@ -133,6 +154,22 @@ impl PartitionState {
         self.minutes
             .get_mut(&minute)
             .is_none_or(|state| state.is_finished(minute, now_ms, request))
+    }
+
+    /// A clock that was set back would keep every deadline for as much longer.
+    fn set_back(&mut self, now_ms: i64) {
+        let back = self.witness.set_back_ms(now_ms);
+        if back > 0 {
+            for held in self.claims.values_mut() {
+                held.deadline_ms -= back;
+            }
+            for until_ms in self.behind.values_mut() {
+                *until_ms -= back;
+            }
+            for state in self.minutes.values_mut() {
+                state.quiet = None;
+            }
+        }
     }
 
     fn forget_expired(&mut self, now_ms: i64) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::state::{State, deadline};
+use crate::store::witness::kept_for;
 use crate::store::{Claim, Compaction, SetAside, StoreError, UnsentCounts, UnsentPage};
 
 /// The counts given at once.
@@ -21,6 +22,7 @@ impl State {
         let (partition, bytes) = self.held(claim)?;
         partition.extend(claim.minute, deadline(now_ms, lease));
         let mut done = Compaction::default();
+        let is_closed = partition.witness.has_closed(claim.minute);
         let Some(state) = partition.minutes.get_mut(&claim.minute) else {
             return Ok(done);
         };
@@ -29,7 +31,7 @@ impl State {
                 break;
             };
             *bytes -= sets.bytes;
-            if state.counts.contains_key(&series) {
+            if is_closed || state.counts.contains_key(&series) {
                 done.late += sets.cumulative();
             } else {
                 let counts = (sets.users.len() as u64, sets.cumulative());
@@ -72,7 +74,7 @@ impl State {
         lease: Duration,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        let retention = self.retention;
+        let (retention, counts_max) = (self.retention, self.counts_max);
         let (partition, _) = self.held(claim)?;
         if let Some(state) = partition.minutes.get_mut(&claim.minute) {
             for series in series {
@@ -83,9 +85,12 @@ impl State {
                 return Ok(false);
             }
             state.arrivals = 0;
-            state.expires_ms = Some(deadline(now_ms, retention));
+            let counts = (state.counts.len() + state.admitted.len()) as u64;
+            let kept = kept_for(retention, counts_max, counts);
+            state.expires_ms = Some(deadline(now_ms, kept));
         }
         partition.claims.remove(&claim.minute);
+        partition.close(claim.minute, retention);
         Ok(true)
     }
 

@@ -11,6 +11,7 @@ mod quarantine;
 mod reading;
 mod recording;
 mod state;
+mod witness;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,12 +19,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
-    Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition, Partitions};
 
-pub use state::{Held, MinuteState, OpenSets, PartitionState, Quiet, Sets, State};
+pub use state::{Held, MinuteState, OpenSets, PartitionState, Quiet, Sets, State, Witness};
 
 /// A clock that answers microseconds since the epoch.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -66,6 +67,16 @@ impl MemoryStore {
             clock,
             state: Arc::new(Mutex::new(state)),
         }
+    }
+
+    /// The same, but it keeps only so many counts after they are sent.
+    #[must_use]
+    pub fn keeping(self, counts_max: u64) -> Self {
+        {
+            let mut state = self.lock();
+            state.counts_max = counts_max / (state.partitions.len() as u64).max(1);
+        }
+        self
     }
 
     /// The same sets for another node of this process, by the clock that is given: for tests, in which several
@@ -138,13 +149,22 @@ impl Store for MemoryStore {
         self.lock().record(partition, recordings)
     }
 
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError> {
+        let micros = (self.clock)();
+        Ok(self.lock().attest(partition, testimony, micros))
+    }
+
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         let micros = (self.clock)();
-        Ok(self.lock().claim(&self.node, partition, request, micros))
+        self.lock().claim(&self.node, partition, request, micros)
     }
 
     async fn compact(

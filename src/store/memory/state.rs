@@ -18,6 +18,8 @@ pub struct State {
     /// Whose turn it is to probe the output, and until when in ms since the epoch.
     pub probe: Option<(String, i64)>,
     pub(super) retention: Duration,
+    /// The counts that a partition keeps after they are sent.
+    pub(super) counts_max: u64,
     pub(super) bytes_max: u64,
 }
 
@@ -34,6 +36,29 @@ pub struct PartitionState {
     pub behind: BTreeMap<String, i64>,
     /// The output's words for counts that it refused.
     pub set_aside: BTreeMap<(Minute, String), SetAside>,
+    /// What is known to be closed.
+    pub witness: Witness,
+}
+
+/// What is known to be closed of a partition, and since when.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Witness {
+    /// Lasts as long as the store forgets nothing; 0 before the first node came.
+    pub epoch: u64,
+    /// The clock at the last claim, in ms since the epoch. Never goes back.
+    pub stamp_ms: i64,
+    /// The same, but goes back with the clock.
+    pub clock_ms: Option<i64>,
+    /// The last stamp of the epoch before this one.
+    pub forgot_from_ms: i64,
+    /// How many minutes were closed.
+    pub sequence: u64,
+    /// Closed minutes, each with its number in the order of closing.
+    pub closed: BTreeMap<Minute, u64>,
+    /// All minutes before this one are closed, too.
+    pub since: Option<i64>,
+    /// The highest minute that was closed.
+    pub newest: Option<i64>,
 }
 
 /// A claim as the store sees it.
@@ -110,6 +135,7 @@ impl State {
             bytes: 0,
             probe: None,
             retention,
+            counts_max: u64::MAX,
             bytes_max,
         }
     }

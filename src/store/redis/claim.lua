@@ -1,21 +1,56 @@
 #!lua flags=allow-oom
 -- Claims minutes of one partition, by Redis' clock alone.
 --
--- KEYS  minutes, claims, tokens, arrivals, quiet, behind
+-- KEYS  minutes, claims, tokens, arrivals, quiet, behind, witness, closed
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       1 if the node is behind: it has events of the partition that it could not record, or any on disk
--- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}
+--       1 if the node is behind: it has events of the partition that it could not record, or any on disk;
+--       what the node knows: epoch (0: nothing), stamp ms, sequence; what it expects the clock to show in ms (0: unknown)
+-- Gives {now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
+--       that which the node knows, since (empty: from the beginning)}; or nothing when Redis lacks what the node knows
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
-local minutes, claims, tokens, arrivals, quiet, behind = unpack(KEYS)
+local minutes, claims, tokens, arrivals, quiet, behind, witness, closed = unpack(KEYS)
 local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+
+-- How far the clock may be from what a node expects of it: the way of a call, and the slewing of clocks.
+local CLOCK_TOLERANCE = 2000
+-- The closed minutes that are given at once.
+local CLOSED_MAX = 1000
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 local granted = {}
+
+local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'sequence', 'since')
+local stamp, clock = tonumber(known[2] or '0'), tonumber(known[3] or now)
+if ARGV[9] ~= '0' and (known[1] ~= ARGV[9] or stamp < tonumber(ARGV[10])) then
+  -- Redis went back to what it was before, or is another one. Whoever knows more hands that back first.
+  return false
+end
+-- `stamp` never goes back while Redis keeps its data, so a node that has seen a later one knows that it did not.
+redis.call('HSET', witness, 'stamp', string.format('%.0f', math.max(stamp, now)), 'clock', string.format('%.0f', now))
+
+-- A clock that was set back would keep every deadline for as much longer.
+local back = clock - now
+if back > CLOCK_TOLERANCE then
+  local held = redis.call('ZRANGE', claims, 0, -1, 'WITHSCORES')
+  for i = 1, #held, 2 do
+    redis.call('ZADD', claims, string.format('%.0f', held[i + 1] - back), held[i])
+  end
+  local deadlines = redis.call('HGETALL', behind)
+  for i = 1, #deadlines, 2 do
+    redis.call('HSET', behind, deadlines[i], string.format('%.0f', deadlines[i + 1] - back))
+  end
+  redis.call('DEL', quiet)
+end
+-- A clock that was set forward makes minutes look over and quiet that are neither. The node sees it in the answer.
+local expected = tonumber(ARGV[12])
+if expected ~= 0 and math.abs(now - expected) > CLOCK_TOLERANCE then
+  finished_max = 0
+end
 
 -- A node that is behind will bring its events, minute by minute. A minute that is quiet meanwhile may be one that it has
 -- not come to yet, so as long as any node is behind, only those are closed that were held long enough.
@@ -92,4 +127,12 @@ for i = 1, #looked, 2 do
     filling = filling + 1
   end
 end
-return granted
+
+local sequence = tonumber(ARGV[11])
+local news = redis.call('ZRANGEBYSCORE', closed, '(' .. ARGV[11], '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
+local since_then = {}
+for i = 1, #news, 2 do
+  since_then[#since_then + 1] = tonumber(news[i])
+  sequence = tonumber(news[i + 1])
+end
+return {now, granted, sequence, since_then, known[5] or ''}

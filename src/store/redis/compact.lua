@@ -1,18 +1,22 @@
 #!lua flags=allow-oom
 -- Turns the sets of some series of a claimed minute into counts, once, and drops the sets.
 --
--- KEYS  claims, tokens, event_types, counts, unsent
--- ARGV  minute's name, token, most series, lease ms, what the names of the sets begin with
+-- KEYS  claims, tokens, event_types, counts, unsent, witness, closed
+-- ARGV  minute's name, token, most series, lease ms, what the names of the sets begin with, epoch minute
 -- Gives {series counted, events that came late, series left}, or nothing when the claim is not held
 --
 -- Per series the sets are read before anything is written, `unsent` is written before `counts`, and both
 -- before the sets go: an error between two commands (a slot that moves) leaves a state that the next call
 -- mends. The sets cannot be declared in KEYS, since event_types names them; they have the same hash tag.
-local claims, tokens, event_types, counts, unsent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local name, token, base = ARGV[1], ARGV[2], ARGV[5]
+--
+-- A minute that was closed seals nothing new: what its counts were may be forgotten, and is published.
+local claims, tokens, event_types, counts, unsent, witness, closed = unpack(KEYS)
+local name, token, base, minute = ARGV[1], ARGV[2], ARGV[5], ARGV[6]
 if redis.call('HGET', tokens, name) ~= token then
   return false
 end
+local since = tonumber(redis.call('HGET', witness, 'since'))
+local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
 
 local counted, late = 0, 0
 for _, series in ipairs(redis.call('SRANDMEMBER', event_types, ARGV[3])) do
@@ -21,7 +25,7 @@ for _, series in ipairs(redis.call('SRANDMEMBER', event_types, ARGV[3])) do
   local unique = redis.call('SCARD', unique_key)
   local cumulative = redis.call('SCARD', cumulative_key)
   -- Empty: admitted, and not counted before.
-  if redis.call('HSTRLEN', counts, series) == 0 then
+  if not is_closed and redis.call('HSTRLEN', counts, series) == 0 then
     redis.call('SADD', unsent, series)
     redis.call('HSET', counts, series, unique .. ':' .. cumulative)
     counted = counted + 1

@@ -52,6 +52,11 @@ impl Gateway {
         self.topology.generation(slot)
     }
 
+    /// The server of this slot lacks what it confirmed.
+    pub(super) fn forgot(&self, slot: u16) {
+        self.topology.forgot(slot);
+    }
+
     /// Where the servers are, in words, without secrets.
     pub(super) fn describe(&self) -> String {
         self.topology.describe()
@@ -76,16 +81,15 @@ impl Gateway {
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
-        self.agree().await?;
-        let server = self.topology.server(slot).await?;
-        self.run_on(&server, lane, 0, command).await
+        self.run_in(0, slot, lane, command).await
     }
 
-    /// Runs a command that records if the generation still is this one, or any if it is 0.
-    pub(super) async fn record<T, F>(
+    /// Runs a command if the generation still is this one, or any if it is 0.
+    pub(super) async fn run_in<T, F>(
         &self,
-        slot: u16,
         generation: u64,
+        slot: u16,
+        lane: Lane,
         command: F,
     ) -> Result<T, StoreError>
     where
@@ -93,8 +97,7 @@ impl Gateway {
     {
         self.agree().await?;
         let server = self.topology.server(slot).await?;
-        self.run_on(&server, Lane::Recording, generation, command)
-            .await
+        self.run_on(&server, lane, generation, command).await
     }
 
     async fn run_on<T, F>(

@@ -34,6 +34,8 @@ pub(super) struct PartitionKeys {
     pub(super) quiet: String,
     pub(super) behind: String,
     pub(super) quarantine: String,
+    pub(super) witness: String,
+    pub(super) closed: String,
 }
 
 impl Keys {
@@ -81,6 +83,8 @@ impl PartitionKeys {
             quiet: key("quiet"),
             behind: key("behind"),
             quarantine: key("quarantine"),
+            witness: key("witness"),
+            closed: key("closed"),
             slot,
             tag,
         }

@@ -19,6 +19,7 @@ mod settings;
 mod tls;
 mod topology;
 mod unsent;
+mod witness;
 
 use std::time::Duration;
 
@@ -32,13 +33,12 @@ use self::keys::{Keys, PartitionKeys};
 pub use self::link::Timeouts;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
-    AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording, SeriesUsers,
-    Store, StoreError, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition};
+use crate::store::witness::closed_minutes;
 
-/// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
-const LOOKED_AT_MAX: usize = 1000;
 /// The most counts set aside that a partition keeps.
 const QUARANTINE_MAX: usize = 10_000;
 
@@ -48,6 +48,8 @@ pub struct RedisStore {
     node: String,
     keys: Keys,
     retention: Duration,
+    /// The counts that a partition keeps after they are sent.
+    counts_max: u64,
     gateway: Gateway,
 }
 
@@ -64,6 +66,7 @@ impl RedisStore {
         Ok(Self {
             node: settings.node.clone(),
             retention: settings.retention,
+            counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             gateway: Gateway::new(settings, agreement)?,
             keys,
         })
@@ -133,46 +136,25 @@ impl Store for RedisStore {
         let pipeline = record::pipeline(self.keys(partition), recordings);
         let record =
             async |connection: &mut MultiplexedConnection| pipeline.exec_async(connection).await;
-        self.gateway.record(slot, generation, record).await
+        self.gateway
+            .run_in(generation, slot, Lane::Recording, record)
+            .await
+    }
+
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError> {
+        self.hand_back(partition, testimony).await
     }
 
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let keys = self.keys(partition);
-        let mut script = scripts::CLAIM.prepare_invoke();
-        script
-            .key(&keys.minutes)
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(&keys.arrivals);
-        script.key(&keys.quiet).key(&keys.behind).arg(&self.node);
-        script
-            .arg(millis(request.grace))
-            .arg(millis(request.max_hold))
-            .arg(millis(request.lease));
-        script
-            .arg(request.lapsed_max)
-            .arg(request.finished_max)
-            .arg(LOOKED_AT_MAX)
-            .arg(u8::from(request.behind));
-        let granted: Vec<(String, String, bool)> = self.invoke(keys.slot, script).await?;
-        let claim = |(name, token, taken_over): (String, String, bool)| match name.parse::<Minute>()
-        {
-            Ok(minute) => Some(Claim {
-                partition,
-                minute,
-                token,
-                taken_over,
-            }),
-            Err(error) => {
-                tracing::error!(key = keys.claims, %error, "a foreign member in the claims");
-                None
-            }
-        };
-        Ok(granted.into_iter().filter_map(claim).collect())
+    ) -> Result<Claimed, StoreError> {
+        self.claim_minutes(partition, request).await
     }
 
     async fn compact(
@@ -190,14 +172,23 @@ impl Store for RedisStore {
             .key(format!("{base}event_types"));
         script
             .key(format!("{base}counts"))
-            .key(format!("{base}unsent"));
+            .key(format!("{base}unsent"))
+            .key(&keys.witness)
+            .key(&keys.closed);
         script
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(series_max)
             .arg(millis(lease));
-        script.arg(base);
-        let (counted, late, left) = held(self.invoke(keys.slot, script).await?)?;
+        script.arg(base).arg(claim.minute.epoch_minutes());
+        let compact = async move |connection: &mut MultiplexedConnection| {
+            script.invoke_async(connection).await
+        };
+        let answer = self
+            .gateway
+            .run_in(claim.generation, keys.slot, Lane::Draining, compact)
+            .await?;
+        let (counted, late, left) = held(answer)?;
         Ok(Compaction {
             counted,
             late,
@@ -225,12 +216,21 @@ impl Store for RedisStore {
         script
             .key(format!("{base}event_types"))
             .key(format!("{base}counts"));
-        script.key(format!("{base}unsent"));
+        script
+            .key(format!("{base}unsent"))
+            .key(&keys.minutes)
+            .key(&keys.witness)
+            .key(&keys.closed);
         script
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(millis(lease));
-        script.arg(millis(self.retention)).arg(series);
+        script
+            .arg(millis(self.retention))
+            .arg(self.counts_max)
+            .arg(claim.minute.epoch_minutes())
+            .arg(closed_minutes(self.retention))
+            .arg(series);
         held(self.invoke(keys.slot, script).await?)
     }
 

@@ -20,6 +20,7 @@ macro_rules! scripts {
 
 scripts! {
     ADMIT, admit_sha1 => "admit.lua";
+    ATTEST, attest_sha1 => "attest.lua";
     CLAIM, claim_sha1 => "claim.lua";
     COMPACT, compact_sha1 => "compact.lua";
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";

@@ -61,6 +61,11 @@ impl Server {
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
+    /// It lacks what it confirmed.
+    pub(super) fn forgot(&self) {
+        self.replaced.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn data(&self) -> MutexGuard<'_, Data> {
         // Each change is one assignment, so a panic elsewhere leaves a state that holds.
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
@@ -96,7 +101,7 @@ impl Server {
         let before = self.data().replication_id.replace(id.to_owned());
         let same = before.is_none_or(|before| before == id);
         if !same {
-            self.replaced.fetch_add(1, Ordering::AcqRel);
+            self.forgot();
         }
         Ok(same)
     }

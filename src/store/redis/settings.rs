@@ -33,9 +33,11 @@ pub struct Settings {
     pub prefix: String,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// How long the counts of a minute are kept after it is done: twice the greatest age of an event, so that
-    /// no event meets a minute that is forgotten.
+    /// How long the counts of a minute are kept after it is done, and for how long before the newest one it is known which
+    /// minutes are closed: twice the greatest age of an event, so that no event meets a minute that is forgotten.
     pub retention: Duration,
+    /// The most counts that are kept after they are sent, over all partitions; where there are more they go sooner.
+    pub counts_max: u64,
     /// This node's name, unique among the nodes.
     pub node: String,
 }

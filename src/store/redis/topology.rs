@@ -88,6 +88,13 @@ impl Topology {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
+    /// The server of this slot lacks what it confirmed: its generation is another one.
+    pub(super) fn forgot(&self, slot: u16) {
+        if let Some(server) = self.known(slot) {
+            server.forgot();
+        }
+    }
+
     /// All servers that are known.
     pub(super) fn servers(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<Arc<Server>> = Vec::new();

@@ -1,7 +1,7 @@
 //! Claims: who holds which minute, by the clock of the store.
 
 use event_data_service::store::memory::State;
-use event_data_service::store::{Claim, ClaimRequest};
+use event_data_service::store::{Claim, ClaimRequest, Testimony};
 
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
 
@@ -15,6 +15,15 @@ impl Oracle {
         let book = self.places.get(&place(claim));
         let held = book.and_then(|book| book.claim.as_ref());
         held.is_some_and(|held| held.token == claim.token)
+    }
+
+    /// Closed minutes were handed back.
+    pub(crate) fn attested(&mut self, partition: usize, testimony: &Testimony) -> Verdict {
+        for minute in &testimony.closed {
+            let at = (partition, minute.epoch_minutes());
+            self.places.entry(at).or_default().closed = true;
+        }
+        Ok(())
     }
 
     /// A claim of minutes was carried out.
@@ -127,6 +136,7 @@ impl Oracle {
         );
         if over {
             book.claim = None;
+            book.closed = true;
             // What was forgotten already does not come back by a claim that found nothing to do.
             if book.keep_until_ms.is_none_or(|until| until > now_ms) {
                 book.keep_until_ms = Some(now_ms + retention_ms);

@@ -50,6 +50,8 @@ struct PlaceBook {
     unused_until_ms: Option<i64>,
     /// It may have been forgotten and begun anew, so a minute with places may be full all the same.
     anew: bool,
+    /// A claim of it ended, and no event before it: what comes later is late.
+    closed: bool,
     /// Under which series each event is counted: series, user, timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
 }

@@ -63,7 +63,7 @@ impl Oracle {
             }
             let users = std::mem::take(&mut point.users).len() as u64;
             let events = std::mem::take(&mut point.events).len() as u64;
-            if point.counts.is_none() {
+            if point.counts.is_none() && !book.closed {
                 point.counts = Some((users, events));
                 expected.counted += 1;
             } else {
@@ -155,7 +155,7 @@ impl Oracle {
                 (sets.users.len(), sets.events.len() + sets.gathered.len())
             });
             // Users are not told again once they are counted.
-            let users_matter = point.counts.is_none();
+            let users_matter = point.counts.is_none() && !book.closed;
             must!(
                 members.1 == point.events.len()
                     && (members.0 == point.users.len() || !users_matter),

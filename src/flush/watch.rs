@@ -1,0 +1,211 @@
+//! What a worker knows of each partition from one round to the next: whether it may claim there, and what it bears
+//! witness of.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::settling::Settling;
+use super::witness::{Past, Rollback, Witness};
+use crate::event::{Minute, Partition, Partitions};
+
+/// How often it is said that the witness cannot be written.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What is known of one partition.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    pub(super) settling: Settling,
+    pub(super) witness: Witness,
+}
+
+/// What is known of all partitions.
+#[derive(Debug)]
+pub(super) struct Watches {
+    partitions: Vec<Mutex<Watch>>,
+    /// What stores were found to have forgotten, until it is told.
+    rollbacks: Mutex<Vec<Rollback>>,
+    /// Where it outlives the process.
+    file: Option<PathBuf>,
+    /// When it was last said that it cannot be written.
+    complained: Mutex<Option<Instant>>,
+}
+
+/// The file: one [`Past`] for each partition.
+#[derive(Debug, Serialize, Deserialize)]
+struct OnDisk {
+    partitions: Vec<Past>,
+}
+
+impl Watches {
+    /// Begins with what an earlier process left in the file, if there is one.
+    pub(super) fn open(partitions: Partitions, file: Option<PathBuf>) -> Self {
+        let count = usize::from(partitions.count());
+        let mut past = file
+            .as_deref()
+            .map(|file| read(file, count))
+            .unwrap_or_default();
+        past.resize_with(count, Past::default);
+        let watch = |past| {
+            Mutex::new(Watch {
+                settling: Settling::default(),
+                witness: Witness::new(past),
+            })
+        };
+        Self {
+            partitions: past.into_iter().map(watch).collect(),
+            rollbacks: Mutex::default(),
+            file,
+            complained: Mutex::default(),
+        }
+    }
+
+    /// Never to be held while anything is waited for.
+    pub(super) fn of(&self, partition: Partition) -> MutexGuard<'_, Watch> {
+        let watch = &self.partitions[partition.index()];
+        watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn forgot(&self, rollback: Rollback) {
+        self.rollbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(rollback);
+    }
+
+    /// What was found since this was last asked, as one; and in how many partitions.
+    pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
+        let mut rollbacks = self
+            .rollbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = rollbacks.len();
+        let all = rollbacks.drain(..).reduce(|one, other| Rollback {
+            from_ms: one.from_ms.min(other.from_ms),
+            to_ms: one.to_ms.max(other.to_ms),
+            events: one.events + other.events,
+        });
+        all.map(|all| (all, count))
+    }
+
+    /// Points of these minutes are about to be written. Returns when that will not be forgotten: from now on no store may
+    /// give them another value.
+    pub(super) async fn publishes(&self, minutes: impl Iterator<Item = (Partition, Minute)>) {
+        let minutes: BTreeSet<(Partition, Minute)> = minutes.collect();
+        let mut is_news = false;
+        for (partition, minute) in minutes {
+            is_news |= self.of(partition).witness.publishes(minute);
+        }
+        let (true, Some(file)) = (is_news, self.file.clone()) else {
+            return;
+        };
+        let lock = |watch: &Mutex<Watch>| {
+            let watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            watch.witness.past().clone()
+        };
+        let partitions = self.partitions.iter().map(lock).collect();
+        let path = file.clone();
+        let written =
+            tokio::task::spawn_blocking(move || write(&path, &OnDisk { partitions })).await;
+        if let Err(error) = written.map_err(io::Error::other).flatten() {
+            self.complain(&file, &error);
+        }
+    }
+
+    fn complain(&self, file: &Path, error: &io::Error) {
+        let mut complained = self
+            .complained
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if complained.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            *complained = Some(Instant::now());
+            tracing::error!(
+                path = %file.display(),
+                %error,
+                "cannot write down which minutes are published; should this node and Redis lose their memory together, \
+                 points may be published again with other values; give the disk of input.spool_dir room"
+            );
+        }
+    }
+}
+
+fn read(file: &Path, partitions: usize) -> Vec<Past> {
+    let text = match fs::read(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            tracing::error!(path = %file.display(), %error, "cannot read which minutes are published; going on without");
+            return Vec::new();
+        }
+    };
+    match serde_json::from_slice::<OnDisk>(&text) {
+        Ok(on_disk) if on_disk.partitions.len() == partitions => on_disk.partitions,
+        Ok(on_disk) => {
+            tracing::warn!(
+                path = %file.display(),
+                then = on_disk.partitions.len(),
+                now = partitions,
+                "what was written down of published minutes is of another number of partitions; going on without"
+            );
+            Vec::new()
+        }
+        Err(error) => {
+            tracing::error!(path = %file.display(), %error, "what was written down of published minutes is damaged; going on without");
+            Vec::new()
+        }
+    }
+}
+
+/// Replaces the file, so that a power cut leaves the old one or the new one.
+fn write(file: &Path, on_disk: &OnDisk) -> io::Result<()> {
+    let new = file.with_extension("new");
+    let mut writing = File::create(&new)?;
+    writing.write_all(&serde_json::to_vec(on_disk)?)?;
+    writing.sync_data()?;
+    fs::rename(&new, file)?;
+    match file.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_published_outlives_the_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Some(directory.path().join("witness.json"));
+        let partitions = Partitions::new(NonZeroU16::new(4).unwrap());
+        let partition = partitions.of("a=1");
+        let minute = Minute::from_epoch_minutes(7).unwrap();
+        let watches = Watches::open(partitions, file.clone());
+        watches
+            .publishes(std::iter::once((partition, minute)))
+            .await;
+        let again = Watches::open(partitions, file.clone());
+        let testimony = again.of(partition).witness.testimony(0).unwrap();
+        assert_eq!(testimony.closed, [minute].into());
+        // Another number of partitions, or no file at all, is not what was written.
+        let other = Watches::open(Partitions::new(NonZeroU16::MIN), file.clone());
+        assert_eq!(
+            other
+                .of(Partitions::new(NonZeroU16::MIN).of(""))
+                .witness
+                .past(),
+            &Past::default()
+        );
+        fs::write(file.as_deref().unwrap(), "{").unwrap();
+        let damaged = Watches::open(partitions, file);
+        assert_eq!(damaged.of(partition).witness.past(), &Past::default());
+    }
+}

@@ -1,0 +1,113 @@
+//! Which minutes are closed, and what is handed back.
+
+use super::state::{PartitionState, State, Witness};
+use crate::event::{Minute, Partition};
+use crate::store::witness::closed_minutes;
+use crate::store::{Attested, ClaimRequest, StoreError, Testimony};
+
+/// How far the clock may be from what a node expects of it, in ms.
+const CLOCK_TOLERANCE_MS: i64 = 2000;
+/// The closed minutes that are told at once.
+const CLOSED_MAX: usize = 1000;
+
+impl State {
+    pub(super) fn attest(
+        &mut self,
+        partition: Partition,
+        testimony: &Testimony,
+        micros: i64,
+    ) -> Attested {
+        let witness = &mut self.partition(partition).witness;
+        let forgot = witness.epoch == testimony.epoch && witness.stamp_ms < testimony.stamp_ms;
+        if witness.epoch == 0 || forgot {
+            witness.epoch = micros.unsigned_abs().max(testimony.epoch + 1);
+            witness.forgot_from_ms = witness.stamp_ms;
+        }
+        witness.stamp_ms = witness.stamp_ms.max(micros.div_euclid(1000));
+        witness.since = witness
+            .since
+            .max(testimony.since.map(Minute::epoch_minutes));
+        for &minute in &testimony.closed {
+            witness.close(minute);
+        }
+        Attested {
+            epoch: witness.epoch,
+            forgot_from_ms: witness.forgot_from_ms,
+        }
+    }
+}
+
+impl Witness {
+    pub(super) fn has_closed(&self, minute: Minute) -> bool {
+        let before = self
+            .since
+            .is_some_and(|since| minute.epoch_minutes() < since);
+        before || self.closed.contains_key(&minute)
+    }
+
+    fn close(&mut self, minute: Minute) {
+        if !self.closed.contains_key(&minute) {
+            self.sequence += 1;
+            self.closed.insert(minute, self.sequence);
+        }
+    }
+
+    /// Stamps the clock. Fails when a node knows more than is here.
+    pub(super) fn stamp(&mut self, request: &ClaimRequest, now_ms: i64) -> Result<(), StoreError> {
+        let known = &request.known;
+        if known.epoch != 0 && (self.epoch != known.epoch || self.stamp_ms < known.stamp_ms) {
+            return Err(StoreError::Forgot);
+        }
+        self.stamp_ms = self.stamp_ms.max(now_ms);
+        Ok(())
+    }
+
+    /// How far the clock was set back since it was last looked at, in ms; 0 when it was not.
+    pub(super) fn set_back_ms(&mut self, now_ms: i64) -> i64 {
+        let back = self.clock_ms.replace(now_ms).unwrap_or(now_ms) - now_ms;
+        if back > CLOCK_TOLERANCE_MS { back } else { 0 }
+    }
+
+    /// What was closed after this number, and the number of the last that is told.
+    pub(super) fn closed_after(&self, sequence: u64) -> (Vec<Minute>, u64) {
+        let mut news: Vec<(u64, Minute)> = self
+            .closed
+            .iter()
+            .filter(|&(_, &number)| number > sequence)
+            .map(|(&minute, &number)| (number, minute))
+            .collect();
+        news.sort_unstable();
+        news.truncate(CLOSED_MAX);
+        let last = news.last().map_or(sequence, |&(number, _)| number);
+        (news.into_iter().map(|(_, minute)| minute).collect(), last)
+    }
+}
+
+/// Whether the clock is what a node expects, as far as it expects anything.
+pub(super) fn is_expected(request: &ClaimRequest, now_ms: i64) -> bool {
+    let expected = request.known.expected_ms;
+    expected.is_none_or(|expected| (now_ms - expected).abs() <= CLOCK_TOLERANCE_MS)
+}
+
+impl PartitionState {
+    /// Closes a minute whose claim has just ended.
+    pub(super) fn close(&mut self, minute: Minute, retention: std::time::Duration) {
+        let witness = &mut self.witness;
+        let number = minute.epoch_minutes();
+        if witness.since.is_none_or(|since| number >= since) {
+            witness.close(minute);
+        }
+        let newest = witness.newest.max(Some(number)).unwrap_or(number);
+        witness.newest = Some(newest);
+        let waiting = self.waiting.first().map(|first| first.epoch_minutes());
+        let since = newest.saturating_sub(closed_minutes(retention));
+        let since = waiting.map_or(since, |waiting| since.min(waiting));
+        // It never passes a minute that has something to do.
+        if self.claims.is_empty() && witness.since.is_none_or(|before| since > before) {
+            witness.since = Some(since);
+            witness
+                .closed
+                .retain(|minute, _| minute.epoch_minutes() >= since);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What is closed, who hears of it, and what is handed back to a store that forgot it.
+
+use std::collections::BTreeMap;
+
+use event_data_service::event::{Minute, Partition};
+use event_data_service::store::{
+    Attested, Claim, ClaimRequest, Claimed, Known, StoreError, Testimony,
+};
+
+use super::ground::{
+    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, partitions,
+    series_of_one_partition,
+};
+
+fn partition() -> Partition {
+    partitions().of(&series_of_one_partition(1)[0])
+}
+
+fn minute(number: i64) -> Minute {
+    Minute::from_epoch_minutes(number).unwrap()
+}
+
+fn one(number: i64, user: &str) -> Event {
+    event(number, &series_of_one_partition(1)[0], user, 1)
+}
+
+async fn publish(node: &Node, number: i64) {
+    let events = [one(number, "x")];
+    node.record(&events).await;
+    assert_eq!(node.finish_all().await, model(&events));
+}
+
+async fn look(node: &Node, known: Known) -> Result<Claimed, StoreError> {
+    let request = ClaimRequest { known, ..AT_ONCE };
+    node.0.claim(partition(), &request).await
+}
+
+async fn attest(node: &Node, testimony: &Testimony) -> Attested {
+    node.0.attest(partition(), testimony).await.unwrap()
+}
+
+/// Seals what is there; answers how many series were sealed and how many events were late.
+async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
+    let done = node.0.compact(claim, 9, AT_ONCE.lease).await.unwrap();
+    assert_eq!(done.left, 0);
+    (done.counted, done.late)
+}
+
+pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    publish(&a, SEED_MINUTE + 1).await;
+    publish(&a, SEED_MINUTE).await;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    let told = look(&b, known).await.unwrap();
+    assert_eq!(told.closed, [SEED_MINUTE + 1, SEED_MINUTE].map(minute));
+    let known = Known {
+        sequence: told.sequence,
+        ..known
+    };
+    assert_eq!(look(&b, known).await.unwrap().closed, []);
+    publish(&a, SEED_MINUTE + 2).await;
+    let told = look(&b, known).await.unwrap();
+    assert_eq!(told.closed, [minute(SEED_MINUTE + 2)]);
+}
+
+pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    a.record(&[one(SEED_MINUTE, "x"), one(SEED_MINUTE, "y")])
+        .await;
+    let testimony = Testimony {
+        closed: [minute(SEED_MINUTE)].into(),
+        ..Testimony::default()
+    };
+    let epoch = attest(&b, &testimony).await.epoch;
+    assert_eq!(attest(&b, &testimony).await.epoch, epoch, "again");
+    let claim = a.claim_one(&AT_ONCE).await;
+    assert_eq!(seal(&a, &claim).await, (0, 2));
+    assert_eq!(a.unsent(&claim).await, BTreeMap::new());
+    assert!(a.acknowledge(&claim, &[]).await);
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    assert_eq!(look(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
+}
+
+/// As after `input.max_age` was raised: events are taken again whose minute is forgotten.
+pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(ground: &Ground) {
+    let node = ground.node("a");
+    publish(&node, SEED_MINUTE).await;
+    publish(&node, SEED_MINUTE + 10).await;
+    tokio::time::sleep(RETENTION).await;
+    for number in [SEED_MINUTE, SEED_MINUTE - 1000] {
+        node.record(&[one(number, "z")]).await;
+        let claim = node.claim_one(&AT_ONCE).await;
+        assert_eq!(seal(&node, &claim).await, (0, 1));
+        assert!(node.acknowledge(&claim, &[]).await);
+    }
+    // A minute that was never closed and is not as old is counted.
+    publish(&node, SEED_MINUTE + 9).await;
+}
+
+pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground: &Ground) {
+    let node = ground.node("a");
+    let old = [one(SEED_MINUTE - 100, "x")];
+    node.record(&old).await;
+    let first = ClaimRequest {
+        finished_max: 1,
+        ..AT_ONCE
+    };
+    let held = node.claim_one(&first).await;
+    publish(&node, SEED_MINUTE).await;
+    assert_eq!(node.finish(&[held]).await, model(&old));
+}
+
+pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    let stamp_ms = look(&a, known).await.unwrap().now_ms;
+    a.record(&[one(SEED_MINUTE, "x")]).await;
+    // As if the store were the one of an hour ago, or an empty one.
+    let ahead = 3_600_000;
+    let went_back = Known {
+        stamp_ms: stamp_ms + ahead,
+        ..known
+    };
+    let another = Known {
+        epoch: epoch + 1,
+        ..known
+    };
+    for known in [went_back, another] {
+        let answer = look(&a, known).await;
+        assert!(matches!(answer, Err(StoreError::Forgot)), "{answer:?}");
+    }
+    let testimony = Testimony {
+        epoch,
+        stamp_ms: stamp_ms + ahead,
+        ..Testimony::default()
+    };
+    let attested = attest(&a, &testimony).await;
+    assert_ne!(attested.epoch, epoch);
+    assert!((stamp_ms..stamp_ms + ahead).contains(&attested.forgot_from_ms));
+    // Whoever comes later hears of it by the epoch, and from the same instant.
+    assert!(matches!(look(&b, known).await, Err(StoreError::Forgot)));
+    let later = Testimony {
+        stamp_ms,
+        ..testimony
+    };
+    assert_eq!(attest(&b, &later).await, attested);
+    let known = Known {
+        epoch: attested.epoch,
+        ..Known::default()
+    };
+    assert_eq!(look(&b, known).await.unwrap().claims.len(), 1);
+}
+
+pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Ground) {
+    let node = ground.node("a");
+    let epoch = attest(&node, &Testimony::default()).await.epoch;
+    node.record(&[one(SEED_MINUTE, "x")]).await;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    let now_ms = look(&node, Known::default()).await.unwrap().now_ms;
+    node.record(&[one(SEED_MINUTE + 1, "x")]).await;
+    for expected_ms in [now_ms - 90_000, now_ms + 90_000] {
+        let known = Known {
+            expected_ms: Some(expected_ms),
+            ..known
+        };
+        assert_eq!(look(&node, known).await.unwrap().claims, []);
+    }
+    let known = Known {
+        expected_ms: Some(now_ms),
+        ..known
+    };
+    assert_eq!(look(&node, known).await.unwrap().claims.len(), 1);
+}
