@@ -12,8 +12,6 @@ use tokio::time::Instant;
 use crate::event::Minute;
 use crate::store::{Attested, Claimed, Known, Testimony};
 
-/// How often it is noted how many events were recorded, in ms of the store's clock.
-const NOTE_INTERVAL_MS: i64 = 1000;
 /// The notes that are kept. When there are more, every second one of the older half goes.
 const NOTES_MAX: usize = 512;
 
@@ -148,12 +146,14 @@ impl Witness {
     }
 
     fn note(&mut self, recorded: u64) {
-        let stamp_ms = self.past.stamp_ms;
-        let is_due = |&(at, _): &(i64, u64)| at + NOTE_INTERVAL_MS <= stamp_ms;
-        if !self.notes.back().is_none_or(is_due) {
+        if self
+            .notes
+            .back()
+            .is_some_and(|&(_, count)| count == recorded)
+        {
             return;
         }
-        self.notes.push_back((stamp_ms, recorded));
+        self.notes.push_back((self.past.stamp_ms, recorded));
         if self.notes.len() > NOTES_MAX {
             let mut place = 0;
             self.notes.retain(|_| {

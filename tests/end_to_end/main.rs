@@ -18,6 +18,7 @@ mod cut_off;
 mod demo;
 mod escaping;
 mod failover;
+mod forgets;
 mod full;
 mod hostile;
 mod kills;

@@ -2,6 +2,7 @@
 //! killed and started again on the same port with the same data.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -91,6 +92,11 @@ impl RedisServer {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its files are.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     fn asker_url(&self) -> String {

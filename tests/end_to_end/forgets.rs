@@ -1,0 +1,255 @@
+//! A Redis that forgets: a snapshot of before, a log without its end, a replica that lagged, nothing at all. What was
+//! published keeps its value, and what is lost is told.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+
+/// Long enough to tell Redis what it forgot, and to close what is left.
+const GRACE: (&str, &str) = ("flush.grace", "3s");
+
+fn load(events: usize, minute_ns: i64) -> Vec<Vec<u8>> {
+    let load = Load {
+        seed: seed(),
+        minutes_ns: vec![minute_ns],
+        events,
+        series: 20,
+        users: 300,
+    };
+    load.datagrams().collect()
+}
+
+fn send(sender: &mut Sender, nodes: &[Node], datagrams: &[Vec<u8>]) {
+    for datagram in datagrams {
+        let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
+        sender.send(datagram, &nodes[0], &others);
+    }
+    wait_recorded(nodes);
+}
+
+/// An event that comes when its minute is closed: with a user of its own, so that it would change every number.
+fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
+    let line = format!(
+        "event_type=type1,product=product1 value={user} {}",
+        SEED_MINUTE_NS + 1
+    );
+    let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
+    sender.send_unrecorded(line.as_bytes(), &nodes[0], &others);
+    wait_recorded(nodes);
+}
+
+fn wait_recorded(nodes: &[Node]) {
+    eventually("everything is recorded", SOON, || {
+        let queued: Vec<_> = nodes
+            .iter()
+            .map(|node| node.metrics().count("eds_events_queued"))
+            .collect();
+        when(queued.iter().all(|it| *it == 0), format!("{queued:?}"))
+    });
+}
+
+/// Everything that Redis has is done.
+fn wait_done(nodes: &[Node]) {
+    eventually("no minute is left", SOON, || {
+        let metrics = nodes[0].metrics();
+        let left = ["eds_minutes_waiting", "eds_minutes_claimed"].map(|name| metrics.count(name));
+        when(left == [0, 0], format!("{left:?}"))
+    });
+}
+
+/// Every node has said that Redis forgot something, with the interval.
+fn wait_told(nodes: &[Node]) {
+    for node in nodes {
+        eventually("it is told", SOON, || {
+            let rollbacks = node.metrics().count("eds_store_rollbacks_total");
+            when(rollbacks > 0, rollbacks)
+        });
+        let log = node.log();
+        let told: Vec<_> = log
+            .lines()
+            .filter(|line| line.contains("the store forgot"))
+            .collect();
+        assert!(!told.is_empty(), "{log}");
+        for line in told {
+            assert!(line.contains("ERROR") && line.contains("from="), "{line}");
+        }
+    }
+}
+
+/// Every partition was looked at after this was called.
+fn wait_stamped(redis: &RedisServer) {
+    let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
+    let now_ms = seconds * 1000 + micros / 1000;
+    eventually("all partitions are stamped", SOON, || {
+        let keys = redis.keys().into_iter();
+        let stamps: Vec<u64> = keys
+            .filter(|key| key.ends_with(":witness"))
+            .map(|key| redis.query(&["HGET", &key, "stamp"]))
+            .collect();
+        when(
+            stamps.len() == 32 && stamps.iter().all(|stamp| *stamp > now_ms),
+            format!("{stamps:?} after {now_ms}"),
+        )
+    });
+}
+
+fn two_nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
+    let keys = [&[GRACE], keys].concat();
+    ["one", "two"].map(|name| site.start_node(name, &keys))
+}
+
+/// The points are as they were, and were never written with another value.
+fn assert_unchanged(site: &Site, sender: &Sender, nodes: &[Node]) {
+    wait_done(nodes);
+    site.assert_one_value_a_point();
+    site.wait_exact(&sender.truth.points(), SOON);
+}
+
+#[test]
+fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
+    let mut site = Site::start();
+    let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams = load(3000, SEED_MINUTE_NS);
+    let (before, after) = datagrams.split_at(datagrams.len() / 2);
+    send(&mut sender, &nodes, before);
+    wait_stamped(&site.redis);
+    let _: String = site.redis.query(&["SAVE"]);
+    send(&mut sender, &nodes, after);
+    site.wait_exact(&sender.truth.points(), SOON);
+    site.redis.kill();
+    site.redis.restart();
+    wait_told(&nodes);
+    send_late(&mut sender, &nodes, "late");
+    assert_unchanged(&site, &sender, &nodes);
+    // Half of it was recorded in what Redis forgot, and nobody can give it again.
+    let forgotten = nodes[0].metrics().count("eds_events_forgotten_total");
+    assert!((1400..=1600).contains(&forgotten), "{forgotten}");
+    assert!(nodes[0].metrics().count("eds_events_late_total") > 0);
+    // And it goes on.
+    send(&mut sender, &nodes, &load(1000, SEED_MINUTE_NS + MINUTE_NS));
+    site.wait_exact(&sender.truth.points(), SOON);
+}
+
+fn append_only_file(redis: &RedisServer) -> PathBuf {
+    let directory = redis.directory().join("appendonlydir");
+    let is_log = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    let files = std::fs::read_dir(directory).unwrap();
+    let mut logs = files.map(|file| file.unwrap().path()).filter(is_log);
+    logs.next().expect("an append-only file")
+}
+
+fn length(path: &Path) -> u64 {
+    path.metadata().unwrap().len()
+}
+
+#[test]
+fn a_log_without_its_last_seconds_changes_no_published_point() {
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut site = Site::with_redis(redis);
+    let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&mut sender, &nodes, &load(3000, SEED_MINUTE_NS));
+    let log = append_only_file(&site.redis);
+    let recorded = length(&log);
+    site.wait_exact(&sender.truth.points(), SOON);
+    // It is counted as late, kept for replay, and comes again to a Redis that has forgotten the counts.
+    send_late(&mut sender, &nodes, "late");
+    wait_done(&nodes);
+    site.redis.kill();
+    let file = File::options().write(true).open(&log).unwrap();
+    file.set_len(recorded).unwrap();
+    site.redis.restart();
+    wait_told(&nodes);
+    assert_unchanged(&site, &sender, &nodes);
+    assert!(nodes[0].metrics().count("eds_events_replayed_total") > 0);
+}
+
+#[test]
+fn an_empty_redis_in_its_place_changes_no_published_point() {
+    let site = Site::start();
+    let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&mut sender, &nodes, &load(3000, SEED_MINUTE_NS));
+    site.wait_exact(&sender.truth.points(), SOON);
+    // No connection is lost by this.
+    let _: String = site.redis.query(&["FLUSHALL"]);
+    wait_told(&nodes);
+    send_late(&mut sender, &nodes, "late");
+    assert_unchanged(&site, &sender, &nodes);
+    let log = nodes[0].log();
+    assert!(log.contains("from=\"the beginning\""), "{log}");
+}
+
+#[test]
+fn a_stale_replica_in_its_place_changes_no_published_point() {
+    let site = Site::start();
+    let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams = load(3000, SEED_MINUTE_NS);
+    let (before, after) = datagrams.split_at(datagrams.len() / 2);
+    send(&mut sender, &nodes, before);
+    let stale = RedisServer::start(&[]);
+    let role = |redis: &RedisServer, of: Option<&RedisServer>| {
+        let (host, port) = match of {
+            Some(of) => (
+                of.address().ip().to_string(),
+                of.address().port().to_string(),
+            ),
+            None => ("NO".to_owned(), "ONE".to_owned()),
+        };
+        let _: String = redis.query(&["REPLICAOF", &host, &port]);
+    };
+    let wait_keys = |redis: &RedisServer, least: u64| {
+        eventually("the data is there", SOON, || {
+            let keys: u64 = redis.query(&["DBSIZE"]);
+            let info: String = redis.query(&["INFO", "replication"]);
+            when(
+                keys >= least && info.contains("master_link_status:up"),
+                format!("{keys}: {info}"),
+            )
+        });
+    };
+    role(&stale, Some(&site.redis));
+    wait_keys(&stale, 20);
+    role(&stale, None);
+    send(&mut sender, &nodes, after);
+    site.wait_exact(&sender.truth.points(), SOON);
+    role(&site.redis, Some(&stale));
+    wait_keys(&site.redis, 20);
+    role(&site.redis, None);
+    wait_told(&nodes);
+    send_late(&mut sender, &nodes, "late");
+    assert_unchanged(&site, &sender, &nodes);
+}
+
+#[test]
+fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
+    let mut site = Site::start();
+    let mut node = site.node("one", &[GRACE, ("store.replay_window", "0s")]);
+    let spool = node.spool().display().to_string();
+    node.set("input.spool_dir", &spool);
+    node.launch();
+    node.wait_ready();
+    let mut nodes = [node];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams = load(2000, SEED_MINUTE_NS);
+    let (before, after) = datagrams.split_at(datagrams.len() / 2);
+    send(&mut sender, &nodes, before);
+    let _: String = site.redis.query(&["SAVE"]);
+    send(&mut sender, &nodes, after);
+    site.wait_exact(&sender.truth.points(), SOON);
+    nodes[0].kill();
+    site.redis.kill();
+    site.redis.restart();
+    nodes[0].launch();
+    nodes[0].wait_ready();
+    wait_told(&nodes);
+    assert_unchanged(&site, &sender, &nodes);
+    assert!(nodes[0].metrics().count("eds_events_late_total") > 0);
+}
