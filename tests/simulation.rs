@@ -160,6 +160,10 @@ mutants! {
     a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock within 50, "before its end" | "although";
     a_minute_closed_too_soon_is_caught: TooSoon within 50, "before its end";
     nodes_that_admit_by_themselves_are_caught: OwnAdmissions within 50, "although it was" | "has more series";
+    a_store_that_is_not_told_what_is_closed_is_caught: NoWitness within 400, "although life";
+    events_that_are_not_recorded_again_are_caught: NoReplay within 400, "nobody recorded again" | "the sets of";
+    minutes_closed_right_after_trouble_are_caught: NoSettling within 50, "right after trouble" | "may have gone back";
+    a_node_that_lags_in_silence_is_caught: NoLag within 50, "does not say so";
     overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";
 }
 
@@ -182,6 +186,8 @@ const REACHED: &[(&str, &str)] = &[
     ("a write that arrives late", "a late write arrives"),
     ("counts that are set aside", "SetAside("),
     ("a late event", "counted: 0, late: 1,"),
+    ("a store that forgets", "the store forgets"),
+    ("a node that is told so by its claim", "Err(Forgot)"),
     ("a turn to probe", "TryProbe("),
     ("a minute of the third of December", "Minute(24680159)"),
     ("the first minute of the fourth", "Minute(24680160)"),

@@ -125,7 +125,7 @@ impl Witness {
     pub(super) fn heard(&mut self, claimed: &Claimed, recorded: u64, now: Instant) -> i64 {
         let expected = self.known(now).expected_ms.unwrap_or(claimed.now_ms);
         self.clock = Some((claimed.now_ms, now));
-        self.past.stamp_ms = self.past.stamp_ms.max(claimed.now_ms);
+        self.past.stamp_ms = claimed.stamp_ms;
         self.sequence = claimed.sequence;
         let closed = claimed.closed.iter().map(|minute| minute.epoch_minutes());
         self.past.closed.extend(closed);

@@ -8,6 +8,7 @@ fn minute(number: i64) -> Minute {
 
 fn claimed(now_ms: i64, closed: &[i64], since: Option<i64>) -> Claimed {
     Claimed {
+        stamp_ms: now_ms,
         now_ms,
         closed: closed.iter().copied().map(minute).collect(),
         since: since.map(minute),

@@ -222,6 +222,8 @@ impl Worker {
         let request = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
+            // Handing back may have taken long.
+            watch.settling.look(self.store.generation(partition), now);
             let most = |may: bool| if may { claims_max } else { 0 };
             ClaimRequest {
                 grace,

@@ -1,8 +1,8 @@
 //! What nodes know to be closed, so that a store which forgets it can be told again.
 //!
-//! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. It stamps
-//! its clock into each partition with every claim, and its data has an *epoch*. A node that has seen a later stamp than
-//! there is, or another epoch, knows that the store forgot something; it hands back which minutes are closed
+//! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. With every
+//! claim it stamps its clock into the partition, for each node, and its data has an *epoch*. A node whose stamp is older
+//! than it was, or that finds another epoch, knows that the store forgot something; it hands back which minutes are closed
 //! ([`attest`](super::Store::attest)) before it claims anything again.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::event::Minute;
 pub struct Known {
     /// The epoch of the store's data; 0: none is known.
     pub epoch: u64,
-    /// The latest stamp that it has seen, in ms of the store's clock.
+    /// Its last stamp, in ms of the store's clock.
     pub stamp_ms: i64,
     /// The number of the last closing that it has heard of.
     pub sequence: u64,
@@ -29,6 +29,8 @@ pub struct Known {
 pub struct Claimed {
     /// The minutes.
     pub claims: Vec<Claim>,
+    /// The node's stamp: the store's clock, or more where that was set back.
+    pub stamp_ms: i64,
     /// The store's clock, in ms since the epoch.
     pub now_ms: i64,
     /// The number of the last closing that is told here.
@@ -44,7 +46,7 @@ pub struct Claimed {
 pub struct Testimony {
     /// The epoch that it knows; 0: none.
     pub epoch: u64,
-    /// The latest stamp that it has seen, in ms of the store's clock.
+    /// Its last stamp, in ms of the store's clock.
     pub stamp_ms: i64,
     /// All minutes before this one are closed.
     pub since: Option<Minute>,

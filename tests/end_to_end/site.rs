@@ -139,6 +139,7 @@ impl Site {
                 key == "eds:settings"
                     || key.ends_with(":witness")
                     || key.ends_with(":closed")
+                    || key.ends_with(":stamps")
                     || key.ends_with(":counts") && self.redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = self

@@ -13,6 +13,7 @@ use event_data_service::store::{
 
 use super::call::{Answer, Call, Parcel};
 use super::life::Life;
+use super::mutants::Mutant;
 use super::world::World;
 
 /// See the module.
@@ -22,6 +23,16 @@ pub(crate) struct FaultyStore {
     pub(crate) life: Arc<Life>,
     /// The store without faults, or a mutant.
     pub(crate) inner: Arc<dyn Store>,
+    /// Who has it, which a mutant may be of.
+    pub(crate) role: Role,
+    pub(crate) mutant: Option<Mutant>,
+}
+
+/// Who calls the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Recorder,
+    Worker,
 }
 
 /// What becomes of a call.
@@ -83,6 +94,12 @@ impl FaultyStore {
                 .note(|| format!("life {number}: {call:?} {fate:?}")),
         }
         let answer = self.undergo(&call, fate).await;
+        if let Call::Admit(partition, ..)
+        | Call::Users(partition, ..)
+        | Call::Record(partition, _) = &call
+        {
+            self.life.heard_of_recording(*partition, answer.is_err());
+        }
         if answer.is_err() && !self.world.is_calm() && self.world.dice().one_in(2) {
             self.life.reconnect();
         }
@@ -90,13 +107,17 @@ impl FaultyStore {
             (Call::Backlog(_), Ok(_)) => {}
             _ => self.world.note(|| format!("life {number}: = {answer:?}")),
         }
-        if let (Call::Record(_, parcel), Ok(_)) = (&call, &answer) {
+        if let (Call::Record(partition, parcel), Ok(_)) = (&call, &answer) {
             let totals = self.life.ledger.totals();
-            let verdict = self
-                .world
-                .oracle()
-                .confirmed(number, &parcel.events, &totals);
+            let (mut oracle, now_ms) = (self.world.oracle(), self.world.time.now_ms());
+            let verdict = oracle.confirmed(number, &parcel.events, &totals);
+            oracle.keeps(number, partition.index(), &parcel.events, now_ms);
+            drop(oracle);
             self.world.judge(verdict);
+        }
+        if let (Call::Claim(partition, _), Ok(Answer::Claimed(claimed))) = (&call, &answer) {
+            let mut oracle = self.world.oracle();
+            oracle.knows(number, partition.index(), &claimed.closed);
         }
         answer
     }
@@ -171,7 +192,12 @@ impl Store for FaultyStore {
     }
 
     fn generation(&self, _partition: Partition) -> u64 {
-        self.life.generation()
+        match (self.mutant, self.role) {
+            (Some(Mutant::NoReplay), Role::Recorder) | (Some(Mutant::NoSettling), Role::Worker) => {
+                1
+            }
+            _ => self.life.generation(),
+        }
     }
 
     async fn admit(
@@ -217,7 +243,12 @@ impl Store for FaultyStore {
         partition: Partition,
         testimony: &Testimony,
     ) -> Result<Attested, StoreError> {
-        let call = Call::Attest(partition, testimony.clone());
+        let mut testimony = testimony.clone();
+        if self.mutant == Some(Mutant::NoWitness) {
+            testimony.closed.clear();
+            testimony.since = None;
+        }
+        let call = Call::Attest(partition, testimony);
         answer!(self, call, Answer::Attested(attested) => attested)
     }
 
@@ -226,8 +257,16 @@ impl Store for FaultyStore {
         partition: Partition,
         request: &ClaimRequest,
     ) -> Result<Claimed, StoreError> {
-        let generation = self.life.generation();
-        let claimed = self.make(Call::Claim(partition, *request)).await;
+        let generation = self.generation(partition);
+        let request = ClaimRequest {
+            behind: request.behind && self.mutant != Some(Mutant::NoLag),
+            ..*request
+        };
+        let interval = self.world.plan.flush.interval;
+        self.world
+            .judge(self.life.may_ask(partition, &request, interval));
+        let claimed = self.make(Call::Claim(partition, request)).await;
+        self.life.heard_of_claim(partition, claimed.is_err());
         if matches!(claimed, Err(StoreError::Forgot)) {
             // As Redis does: who recorded into it has to know.
             self.life.reconnect();
@@ -247,7 +286,7 @@ impl Store for FaultyStore {
         series_max: usize,
         lease: Duration,
     ) -> Result<Compaction, StoreError> {
-        if claim.generation != self.life.generation() {
+        if claim.generation != self.generation(claim.partition) {
             return Err(StoreError::Unavailable("another connection".to_owned()));
         }
         // Smaller steps than the worker asks for, so that more can happen between two of them.

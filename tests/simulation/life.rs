@@ -1,17 +1,26 @@
 //! One life of a node, from its start to its end: what can end it, what lets it sleep, and its ledger.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use event_data_service::event::Partition;
+use event_data_service::store::ClaimRequest;
 use event_data_service::telemetry::Ledger;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::oracle::Verdict;
 use super::world::World;
+
+/// A service waits at least this long after trouble.
+const SETTLE_MIN: Duration = Duration::from_secs(5);
+/// So old may an event be for the node that it comes to: it came late, and the clock is ahead.
+const OLDEST: Duration = Duration::from_secs(200);
 
 /// See the module.
 #[derive(Debug)]
@@ -26,6 +35,13 @@ pub(crate) struct Life {
     died: Notify,
     asleep_until: Mutex<Instant>,
     generation: AtomicU64,
+    /// When the connection was made that it has.
+    connected: Mutex<Instant>,
+    began: Instant,
+    /// By partition: since when a recorder has events that the store did not take.
+    unrecorded: Mutex<BTreeMap<usize, Instant>>,
+    /// By partition: when a claim last failed.
+    unclaimed: Mutex<BTreeMap<usize, Instant>>,
 }
 
 impl Life {
@@ -40,6 +56,10 @@ impl Life {
             died: Notify::new(),
             asleep_until: Mutex::new(Instant::now()),
             generation: AtomicU64::new(1),
+            connected: Mutex::new(Instant::now()),
+            began: Instant::now(),
+            unrecorded: Mutex::default(),
+            unclaimed: Mutex::default(),
         }
     }
 
@@ -50,12 +70,73 @@ impl Life {
     /// The connection to the store is another one from now on.
     pub(crate) fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
+        *self.connected.lock().unwrap() = Instant::now();
+    }
+
+    /// A recorder heard what became of its events.
+    pub(crate) fn heard_of_recording(&self, partition: Partition, failed: bool) {
+        let mut unrecorded = self.unrecorded.lock().unwrap();
+        if failed {
+            unrecorded
+                .entry(partition.index())
+                .or_insert_with(Instant::now);
+        } else {
+            unrecorded.remove(&partition.index());
+        }
+    }
+
+    pub(crate) fn heard_of_claim(&self, partition: Partition, failed: bool) {
+        if failed {
+            let mut unclaimed = self.unclaimed.lock().unwrap();
+            unclaimed.insert(partition.index(), Instant::now());
+        }
+    }
+
+    /// Whether a node that knows what this one does may ask for this: worked out from what it went through.
+    pub(crate) fn may_ask(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+        interval: Duration,
+    ) -> Verdict {
+        let now = Instant::now();
+        let settle = request.grace.max(SETTLE_MIN);
+        let past = |at: Instant, span: Duration| now.duration_since(at) >= span;
+        let connected = *self.connected.lock().unwrap();
+        let unclaimed = self.unclaimed.lock().unwrap();
+        let is_settled = (connected <= self.began || past(connected, settle))
+            && past(self.began, request.grace)
+            && unclaimed
+                .get(&partition.index())
+                .is_none_or(|at| past(*at, settle));
+        if request.finished_max > 0 && !is_settled {
+            return Err(format!(
+                "life {} closes minutes right after trouble",
+                self.number
+            ));
+        }
+        if request.lapsed_max > 0 && !past(connected, SETTLE_MIN.max(3 * interval)) {
+            return Err(format!(
+                "life {} takes claims over from a store that may have gone back",
+                self.number
+            ));
+        }
+        let unrecorded = self.unrecorded.lock().unwrap();
+        // Events that became too old meanwhile are not brought any more.
+        let young = self.world.plan.max_age.saturating_sub(OLDEST);
+        let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
+        let lags = unrecorded.get(&partition.index()).is_some_and(is_young);
+        if lags && !request.behind {
+            return Err(format!("life {} lags and does not say so", self.number));
+        }
+        Ok(())
     }
 
     pub(crate) fn kill(&self) {
         self.world
             .note(|| format!("life {} is killed", self.number));
         self.dead.store(true, Ordering::Relaxed);
+        self.world.oracle().ends(self.number);
         self.died.notify_one();
     }
 
@@ -74,6 +155,7 @@ impl Life {
     pub(crate) fn put_to_sleep(&self, span: Duration) {
         self.world
             .note(|| format!("life {} sleeps for {span:?}", self.number));
+        self.world.oracle().sleeps(self.number);
         let mut until = self.asleep_until.lock().unwrap();
         *until = until.max(Instant::now() + span);
     }

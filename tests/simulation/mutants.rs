@@ -41,6 +41,14 @@ pub(crate) enum Mutant {
     OwnAdmissions,
     /// An event of an overflow series is its user and timestamp, whatever series it came with.
     SeriesForgotten,
+    /// Nothing is handed back to a store that went back.
+    NoWitness,
+    /// What was recorded lately is not recorded again.
+    NoReplay,
+    /// Minutes are closed right after the connection was lost.
+    NoSettling,
+    /// A node that lags does not say so.
+    NoLag,
 }
 
 /// The store of a life, without faults.
@@ -53,7 +61,14 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<d
     let name = format!("node{}", life.node);
     let right = world.store.shared_with(&name, world.time.clock(ahead));
     match mutant {
-        None | Some(Mutant::AcknowledgeFirst) => Arc::new(right),
+        None
+        | Some(
+            Mutant::AcknowledgeFirst
+            | Mutant::NoWitness
+            | Mutant::NoReplay
+            | Mutant::NoSettling
+            | Mutant::NoLag,
+        ) => Arc::new(right),
         Some(mutant) => Arc::new(MutantStore {
             mutant,
             right,

@@ -9,6 +9,7 @@ use event_data_service::flush::Worker;
 use event_data_service::ingest::{
     Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::store::Store;
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Metrics, Progress};
 use futures_util::StreamExt;
@@ -17,7 +18,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::faulty_store::FaultyStore;
+use super::faulty_store::{FaultyStore, Role};
 use super::life::{Life, Sleepy};
 use super::listener::listen;
 use super::mutants::Mutant;
@@ -66,9 +67,22 @@ impl Node {
                     *self.rest.lock().unwrap() = Some(rest);
                     self.world
                         .note(|| format!("life {} is stopped", life.number));
+                    self.world.oracle().ends(life.number);
                     life.stop.cancel();
                 }
                 Blow::Pause(span) => life.put_to_sleep(span),
+            }
+        }
+    }
+
+    /// The store went back, and the connection to it is lost, or not.
+    pub(crate) fn meet_another_store(&self, is_noticed: bool) {
+        if let Some(life) = &*self.life.lock().unwrap() {
+            if is_noticed {
+                life.reconnect();
+            }
+            if life.is_asleep() {
+                self.world.oracle().sleeps(life.number);
             }
         }
     }
@@ -126,16 +140,23 @@ impl Node {
         let clock = Arc::clone(life);
         let seed = world.dice().next();
         let surroundings = Arc::new(Surroundings::new(move || clock.now(), seed));
-        let store = Arc::new(FaultyStore {
-            world: Arc::clone(world),
-            life: Arc::clone(life),
-            inner: super::mutants::store(self.mutant, world, life),
-        });
+        let inner = super::mutants::store(self.mutant, world, life);
+        let store = |role| {
+            Arc::new(FaultyStore {
+                world: Arc::clone(world),
+                life: Arc::clone(life),
+                inner: Arc::clone(&inner),
+                role,
+                mutant: self.mutant,
+            })
+        };
+        let recorded_to: Arc<dyn Store> = store(Role::Recorder);
         let output = ScriptedOutput {
             world: Arc::clone(world),
             life: Arc::clone(life),
         };
-        let (store, output) = super::mutants::worker(self.mutant, world, store, output);
+        let (store, output) =
+            super::mutants::worker(self.mutant, world, store(Role::Worker), output);
         let replay = Arc::new(ReplayWindow::new(plan.replay_window, 1 << 20));
         let budget = Arc::new(Budget::new(plan.users_remembered));
         let settings = RecorderSettings {
@@ -154,7 +175,7 @@ impl Node {
                     partition,
                     settings,
                     receiver,
-                    store.clone(),
+                    Arc::clone(&recorded_to),
                     Arc::clone(&budget),
                     Arc::clone(&replay),
                     Arc::clone(&surroundings),

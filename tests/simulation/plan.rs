@@ -6,7 +6,7 @@ use event_data_service::flush::FlushSettings;
 
 use super::dice::Dice;
 use super::event::{Event, MINUTE, SECOND};
-use super::script::{Blow, Delivery, Outage};
+use super::script::{Blow, Delivery, Forget, Outage};
 
 /// Midnight between the third and the fourth of December 2016, in nanoseconds since the epoch.
 const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) output_faults: u64,
     /// Which points the output refuses for good; none at 0.
     pub(crate) poison: u64,
+    /// When the store goes back to what it was before.
+    pub(crate) forgets: Vec<Forget>,
     /// When faults and events end, in nanoseconds after the beginning.
     pub(crate) calm: i64,
 }
@@ -93,10 +95,14 @@ impl Plan {
             store_faults: dice.pick(&[0, 20, 60, 150]),
             output_faults: dice.pick(&[0, 100, 300, 500]),
             poison: dice.pick(&[0, 0, 5]),
+            forgets: Vec::new(),
             calm,
         };
         plan.send(dice);
         plan.disturb(dice);
+        if dice.one_in(4) {
+            plan.forget(dice);
+        }
         plan
     }
 
@@ -129,8 +135,38 @@ impl Plan {
             store_faults: 0,
             output_faults: 0,
             poison: 0,
+            forgets: Vec::new(),
             calm,
         }
+    }
+
+    /// The store forgets, and otherwise does what it should: a node that cannot reach it cannot hand anything back.
+    fn forget(&mut self, dice: &mut Dice) {
+        self.store_faults = 0;
+        self.store_outages.clear();
+        let at = dice.between(20 * SECOND, self.calm);
+        let saved = match dice.below(3) {
+            0 => 0,
+            1 => at - dice.between(SECOND, 8 * SECOND),
+            _ => dice.between(0, at),
+        };
+        // What is lost between two looks leaves no trace but the connection that was lost with it.
+        let interval = i64::try_from(self.flush.interval.as_nanos()).unwrap();
+        let is_noticed = dice.one_in(2) || at - saved < 2 * interval;
+        if !is_noticed {
+            // Until it looks, a node leaves out users that the store has forgotten, which the model does not know.
+            self.users_remembered = 0;
+        }
+        self.forgets.push(Forget {
+            saved,
+            at,
+            is_noticed,
+        });
+    }
+
+    /// Whether what the store forgot has to be recorded again by who keeps it.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.max_age.as_secs() > 60 && self.users_max == 0
     }
 
     /// A line of a user comes to a node, with the timestamp of that moment. Both in seconds after the beginning.

@@ -11,6 +11,7 @@ use super::mutants::Mutant;
 use super::node::Node;
 use super::oracle::{Oracle, Verdict};
 use super::plan::Plan;
+use super::script::Forget;
 use super::world::World;
 
 /// Until what was on its way when the faults ended has arrived.
@@ -75,11 +76,41 @@ async fn run(world: &Arc<World>, mutant: Option<Mutant>) {
         }
         std::future::pending::<()>().await;
     };
+    let forgets = async {
+        for forget in &world.plan.forgets {
+            forget_at(world, &nodes, forget).await;
+        }
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
         biased;
         () = direct(world, &nodes) => {}
         () = blows => {}
+        () = forgets => {}
         Some(ended) = lives.join_next() => std::panic::resume_unwind(ended.unwrap_err().into_panic()),
+    }
+}
+
+/// The store goes back to what it was.
+async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
+    tokio::time::sleep_until(world.time.instant(forget.saved)).await;
+    let saved_ms = world.time.now_ms();
+    let state = world.store.look(|state| state.clone());
+    let places = world.oracle().places();
+    tokio::time::sleep_until(world.time.instant(forget.at)).await;
+    world.note(|| format!("the store forgets: {forget:?}"));
+    world.store.look(|now| *now = state);
+    // Until it is noticed by a look, which is every interval, and with time for all to be given again.
+    let kept_ms = world.plan.replay_window.as_millis();
+    let margin_ms = 2 * world.plan.flush.interval.as_millis() + 1000;
+    let owed_from_ms = if world.plan.is_owed() && kept_ms > margin_ms {
+        world.time.now_ms() - i64::try_from(kept_ms - margin_ms).unwrap()
+    } else {
+        i64::MAX
+    };
+    world.oracle().forget(places, saved_ms, owed_from_ms);
+    for node in nodes {
+        node.meet_another_store(forget.is_noticed);
     }
 }
 

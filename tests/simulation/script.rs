@@ -37,6 +37,15 @@ pub(crate) enum Blow {
     Pause(Duration),
 }
 
+/// The store goes back to what it was before. In nanoseconds after the beginning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forget {
+    pub(crate) saved: i64,
+    pub(crate) at: i64,
+    /// Whether all connections are lost by it.
+    pub(crate) is_noticed: bool,
+}
+
 /// A time in which something is away, in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {

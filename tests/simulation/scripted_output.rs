@@ -127,20 +127,25 @@ impl ScriptedOutput {
     }
 }
 
+/// Partition, minute and series of counts, and their values.
+fn point(world: &World, count: &SealedCounts) -> ((usize, i64, u8), (u64, u64)) {
+    let series = series_number(&count.series);
+    let partition =
+        overflows(series).unwrap_or_else(|| world.partitions().of(&count.series).index());
+    let place = (partition, count.minute.epoch_minutes(), series);
+    (place, (count.unique, count.cumulative))
+}
+
 /// The server takes what it does not refuse.
 fn take(world: &World, counts: &[SealedCounts]) -> Written {
     let mut written = Written::default();
     for (index, count) in counts.iter().enumerate() {
-        let point = (count.minute.epoch_minutes(), series_number(&count.series));
-        if world.plan.is_poison(point.0, point.1) {
+        let ((partition, minute, series), values) = point(world, count);
+        if world.plan.is_poison(minute, series) {
             let words = "not this one".to_owned();
             written.refused.push(Refused { index, words });
         } else {
-            let partition = overflows(series_number(&count.series));
-            let partition =
-                partition.unwrap_or_else(|| world.partitions().of(&count.series).index());
-            let values = (count.unique, count.cumulative);
-            let verdict = world.oracle().written(partition, point, values);
+            let verdict = world.oracle().written(partition, (minute, series), values);
             world.judge(verdict);
         }
     }
@@ -155,6 +160,11 @@ impl Output for ScriptedOutput {
         let number = self.life.number;
         self.world
             .note(|| format!("life {number} writes {counts:?} {fate:?}"));
+        for count in counts {
+            let (place, values) = point(&self.world, count);
+            let verdict = self.world.oracle().writing(number, place, values);
+            self.world.judge(verdict);
+        }
         self.undergo(counts, fate).await
     }
 

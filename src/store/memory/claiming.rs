@@ -18,7 +18,7 @@ impl State {
     ) -> Result<Claimed, StoreError> {
         let now_ms = micros.div_euclid(1000);
         let partition = self.partition(index);
-        partition.witness.stamp(request, now_ms)?;
+        partition.witness.stamp(node, request, now_ms)?;
         partition.set_back(now_ms);
         partition.forget_expired(now_ms);
         let behind_until = request.behind.then(|| deadline(now_ms, request.lease));
@@ -70,6 +70,7 @@ impl State {
         let (closed, sequence) = witness.closed_after(request.known.sequence);
         Ok(Claimed {
             claims: granted,
+            stamp_ms: witness.stamp_ms,
             now_ms,
             sequence,
             closed,

@@ -102,11 +102,14 @@ impl State {
         now_ms: i64,
     ) -> Result<bool, StoreError> {
         let (partition, _) = self.held(claim)?;
-        let mut counts = (0, 0);
-        if let Some(state) = partition.minutes.get_mut(&claim.minute) {
-            state.unsent.remove(series);
-            counts = state.counts.get(series).copied().unwrap_or_default();
-        }
+        let Some(state) = partition.minutes.get_mut(&claim.minute) else {
+            return Ok(true);
+        };
+        state.unsent.remove(series);
+        // A store that went back may lack them; then they come to be sealed again, or are closed.
+        let Some(&counts) = state.counts.get(series) else {
+            return Ok(true);
+        };
         let entry = (claim.minute, series.to_owned());
         let room =
             partition.set_aside.len() < SET_ASIDE_MAX || partition.set_aside.contains_key(&entry);

@@ -155,7 +155,7 @@ impl Store for MemoryStore {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError> {
         let micros = (self.clock)();
-        Ok(self.lock().attest(partition, testimony, micros))
+        Ok(self.lock().attest(&self.node, partition, testimony, micros))
     }
 
     async fn claim(

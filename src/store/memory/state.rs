@@ -47,6 +47,8 @@ pub struct Witness {
     pub epoch: u64,
     /// The clock at the last claim, in ms since the epoch. Never goes back.
     pub stamp_ms: i64,
+    /// The same for each node that has claimed.
+    pub stamps: BTreeMap<String, i64>,
     /// The same, but goes back with the clock.
     pub clock_ms: Option<i64>,
     /// The last stamp of the epoch before this one.

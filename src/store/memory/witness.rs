@@ -13,17 +13,23 @@ const CLOSED_MAX: usize = 1000;
 impl State {
     pub(super) fn attest(
         &mut self,
+        node: &str,
         partition: Partition,
         testimony: &Testimony,
         micros: i64,
     ) -> Attested {
         let witness = &mut self.partition(partition).witness;
-        let forgot = witness.epoch == testimony.epoch && witness.stamp_ms < testimony.stamp_ms;
+        let own = witness
+            .stamps
+            .get(node)
+            .copied()
+            .unwrap_or(witness.stamp_ms);
+        let forgot = witness.epoch == testimony.epoch && own < testimony.stamp_ms;
         if witness.epoch == 0 || forgot {
             witness.epoch = micros.unsigned_abs().max(testimony.epoch + 1);
-            witness.forgot_from_ms = witness.stamp_ms;
+            witness.forgot_from_ms = own;
         }
-        witness.stamp_ms = witness.stamp_ms.max(micros.div_euclid(1000));
+        witness.put_stamp(node, micros.div_euclid(1000));
         witness.since = witness
             .since
             .max(testimony.since.map(Minute::epoch_minutes));
@@ -53,13 +59,24 @@ impl Witness {
     }
 
     /// Stamps the clock. Fails when a node knows more than is here.
-    pub(super) fn stamp(&mut self, request: &ClaimRequest, now_ms: i64) -> Result<(), StoreError> {
+    pub(super) fn stamp(
+        &mut self,
+        node: &str,
+        request: &ClaimRequest,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
         let known = &request.known;
-        if known.epoch != 0 && (self.epoch != known.epoch || self.stamp_ms < known.stamp_ms) {
+        let own = self.stamps.get(node).copied().unwrap_or_default();
+        if known.epoch != 0 && (self.epoch != known.epoch || own < known.stamp_ms) {
             return Err(StoreError::Forgot);
         }
-        self.stamp_ms = self.stamp_ms.max(now_ms);
+        self.put_stamp(node, now_ms);
         Ok(())
+    }
+
+    fn put_stamp(&mut self, node: &str, now_ms: i64) {
+        self.stamp_ms = self.stamp_ms.max(now_ms);
+        self.stamps.insert(node.to_owned(), self.stamp_ms);
     }
 
     /// How far the clock was set back since it was last looked at, in ms; 0 when it was not.

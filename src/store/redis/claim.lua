@@ -1,21 +1,23 @@
 #!lua flags=allow-oom
 -- Claims minutes of one partition, by Redis' clock alone.
 --
--- KEYS  minutes, claims, tokens, arrivals, quiet, behind, witness, closed
+-- KEYS  minutes, claims, tokens, arrivals, quiet, behind, witness, closed, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
 --       1 if the node is behind: it has events of the partition that it could not record, or any on disk;
---       what the node knows: epoch (0: nothing), stamp ms, sequence; what it expects the clock to show in ms (0: unknown)
--- Gives {now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
+--       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown)
+-- Gives {stamp ms, now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
 --       that which the node knows, since (empty: from the beginning)}; or nothing when Redis lacks what the node knows
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
-local minutes, claims, tokens, arrivals, quiet, behind, witness, closed = unpack(KEYS)
+local minutes, claims, tokens, arrivals, quiet, behind, witness, closed, stamps = unpack(KEYS)
 local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- How far the clock may be from what a node expects of it: the way of a call, and the slewing of clocks.
 local CLOCK_TOLERANCE = 2000
+-- When there are more stamps those of nodes that have not come for this long go.
+local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
 -- The closed minutes that are given at once.
 local CLOSED_MAX = 1000
 
@@ -26,12 +28,23 @@ local granted = {}
 
 local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'sequence', 'since')
 local stamp, clock = tonumber(known[2] or '0'), tonumber(known[3] or now)
-if ARGV[9] ~= '0' and (known[1] ~= ARGV[9] or stamp < tonumber(ARGV[10])) then
+local own = tonumber(redis.call('HGET', stamps, node) or '0')
+if ARGV[9] ~= '0' and (known[1] ~= ARGV[9] or own < tonumber(ARGV[10])) then
   -- Redis went back to what it was before, or is another one. Whoever knows more hands that back first.
   return false
 end
--- `stamp` never goes back while Redis keeps its data, so a node that has seen a later one knows that it did not.
-redis.call('HSET', witness, 'stamp', string.format('%.0f', math.max(stamp, now)), 'clock', string.format('%.0f', now))
+-- A stamp never goes back while Redis keeps its data. Each node looks at its own, which no other can renew.
+stamp = string.format('%.0f', math.max(stamp, now))
+redis.call('HSET', witness, 'stamp', stamp, 'clock', string.format('%.0f', now))
+redis.call('HSET', stamps, node, stamp)
+if redis.call('HLEN', stamps) > STAMPS_MAX then
+  local all = redis.call('HGETALL', stamps)
+  for i = 1, #all, 2 do
+    if tonumber(all[i + 1]) < now - STAMPS_KEPT then
+      redis.call('HDEL', stamps, all[i])
+    end
+  end
+end
 
 -- A clock that was set back would keep every deadline for as much longer.
 local back = clock - now
@@ -135,4 +148,4 @@ for i = 1, #news, 2 do
   since_then[#since_then + 1] = tonumber(news[i])
   sequence = tonumber(news[i + 1])
 end
-return {now, granted, sequence, since_then, known[5] or ''}
+return {tonumber(stamp), now, granted, sequence, since_then, known[5] or ''}

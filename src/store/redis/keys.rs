@@ -36,6 +36,7 @@ pub(super) struct PartitionKeys {
     pub(super) quarantine: String,
     pub(super) witness: String,
     pub(super) closed: String,
+    pub(super) stamps: String,
 }
 
 impl Keys {
@@ -85,6 +86,7 @@ impl PartitionKeys {
             quarantine: key("quarantine"),
             witness: key("witness"),
             closed: key("closed"),
+            stamps: key("stamps"),
             slot,
             tag,
         }

@@ -31,15 +31,18 @@ impl RedisStore {
         loop {
             let to = closed.len().min(from + HANDED_BACK_MAX);
             let mut script = scripts::ATTEST.prepare_invoke();
-            script.key(&keys.witness).key(&keys.closed);
             script
+                .key(&keys.witness)
+                .key(&keys.closed)
+                .key(&keys.stamps);
+            script
+                .arg(&self.node)
                 .arg(testimony.epoch)
                 .arg(testimony.stamp_ms)
                 .arg(new_epoch())
                 .arg(since.as_deref().unwrap_or_default())
                 .arg(&closed[from..to]);
-            let (epoch, _, forgot_from_ms): (u64, i64, i64) =
-                self.invoke(keys.slot, script).await?;
+            let (epoch, forgot_from_ms): (u64, i64) = self.invoke(keys.slot, script).await?;
             from = to;
             if from == closed.len() {
                 return Ok(Attested {
@@ -67,7 +70,8 @@ impl RedisStore {
             .key(&keys.quiet)
             .key(&keys.behind)
             .key(&keys.witness)
-            .key(&keys.closed);
+            .key(&keys.closed)
+            .key(&keys.stamps);
         script
             .arg(&self.node)
             .arg(millis(request.grace))
@@ -83,9 +87,9 @@ impl RedisStore {
             .arg(known.stamp_ms)
             .arg(known.sequence)
             .arg(known.expected_ms.unwrap_or_default());
-        type Answer = (i64, Vec<Granted>, u64, Vec<i64>, String);
+        type Answer = (i64, i64, Vec<Granted>, u64, Vec<i64>, String);
         let answer: Option<Answer> = self.invoke(keys.slot, script).await?;
-        let Some((now_ms, granted, sequence, closed, since)) = answer else {
+        let Some((stamp_ms, now_ms, granted, sequence, closed, since)) = answer else {
             self.gateway.forgot(keys.slot);
             return Err(StoreError::Forgot);
         };
@@ -106,6 +110,7 @@ impl RedisStore {
         let minute = |number: &i64| Minute::from_epoch_minutes(*number);
         Ok(Claimed {
             claims: granted.into_iter().filter_map(claim).collect(),
+            stamp_ms,
             now_ms,
             sequence,
             closed: closed.iter().filter_map(minute).collect(),

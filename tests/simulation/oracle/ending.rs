@@ -20,6 +20,7 @@ impl Oracle {
             "faults are over since long, and minutes are still not done"
         );
         must!(state.bytes == 0, "{} bytes are not given back", state.bytes);
+        self.forgetting.finish()?;
         for (at, book) in &self.places {
             must!(!book.has_sets(), "{at:?} has events that nobody counted");
             for (series, point) in &book.series {

@@ -6,6 +6,7 @@
 mod admissions;
 mod claims;
 mod ending;
+mod forgetting;
 mod lives;
 mod points;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use super::event::Event;
 
+use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
 
 /// The first thing that was not as it must be.
@@ -30,11 +32,12 @@ pub(crate) struct Oracle {
     retention_ms: i64,
     places: BTreeMap<Place, PlaceBook>,
     lives: Vec<LifeBook>,
+    forgetting: ForgettingBook,
 }
 
 /// What the model knows of a minute of a partition.
-#[derive(Debug, Default)]
-struct PlaceBook {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
     claim: Option<ClaimBook>,
     /// The greatest token so far.
@@ -56,14 +59,14 @@ struct PlaceBook {
     homes: BTreeMap<(u8, u8, i64), u8>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ClaimBook {
     token: String,
     deadline_ms: i64,
 }
 
 /// What the model knows of a series in a minute.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct PointBook {
     /// Recorded since the sets were last dropped.
     users: BTreeSet<u8>,
@@ -118,6 +121,7 @@ impl Oracle {
             retention_ms: millis(retention),
             places: BTreeMap::new(),
             lives: Vec::new(),
+            forgetting: ForgettingBook::default(),
         }
     }
 

@@ -1,0 +1,142 @@
+//! A store that forgets: what nodes know of it, and what they owe it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use event_data_service::event::Minute;
+
+use super::super::event::Event;
+use super::{Oracle, Place, PlaceBook, Verdict, must};
+
+/// What the model knows of all minutes: the part of it that a store can forget.
+pub(crate) type Places = BTreeMap<Place, PlaceBook>;
+
+/// Partition, minute, series.
+type Point = (usize, i64, u8);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct ForgettingBook {
+    pub(super) has_forgotten: bool,
+    /// Every value that was ever sealed.
+    sealed: BTreeMap<Point, BTreeSet<(u64, u64)>>,
+    /// What the output has or may get, and the lives that know it.
+    published: BTreeMap<Point, Published>,
+    /// What was confirmed lately: when in ms, to which life, of which partition.
+    confirmed: Vec<(i64, usize, usize, Event)>,
+    /// What a life has to record again.
+    owed: BTreeSet<(usize, usize, Event)>,
+    /// Lives that ended, or slept since the store forgot something.
+    excused: BTreeSet<usize>,
+    /// Those of them that ended.
+    ended: BTreeSet<usize>,
+}
+
+#[derive(Debug)]
+struct Published {
+    values: (u64, u64),
+    knowers: BTreeSet<usize>,
+}
+
+impl ForgettingBook {
+    pub(super) fn seals(&mut self, point: Point, values: (u64, u64)) {
+        self.sealed.entry(point).or_default().insert(values);
+    }
+
+    pub(super) fn sealed(&self, point: Point, values: (u64, u64)) -> bool {
+        let sealed = self.sealed.get(&point);
+        sealed.is_some_and(|sealed| sealed.contains(&values))
+    }
+
+    /// An event is in the store.
+    pub(super) fn returned(&mut self, partition: usize, event: Event) {
+        self.owed
+            .retain(|&(_, of, owed)| (of, owed) != (partition, event));
+    }
+
+    pub(super) fn finish(&self) -> Verdict {
+        let owed = self
+            .owed
+            .iter()
+            .find(|(life, ..)| !self.excused.contains(life));
+        must!(
+            owed.is_none(),
+            "the store forgot an event that nobody recorded again: {owed:?}"
+        );
+        Ok(())
+    }
+}
+
+impl Oracle {
+    /// A life cannot hand anything back while it sleeps.
+    pub(crate) fn sleeps(&mut self, life: usize) {
+        self.forgetting.excused.insert(life);
+    }
+
+    /// Nor can it when it has ended.
+    pub(crate) fn ends(&mut self, life: usize) {
+        self.forgetting.ended.insert(life);
+        self.forgetting.excused.insert(life);
+    }
+
+    /// A life begins to write a point.
+    pub(crate) fn writing(&mut self, life: usize, point: Point, values: (u64, u64)) -> Verdict {
+        let book = &mut self.forgetting;
+        let published = book.published.entry(point).or_insert(Published {
+            values,
+            knowers: BTreeSet::new(),
+        });
+        if published.values != values {
+            let witness = published.knowers.difference(&book.excused).next();
+            must!(
+                witness.is_none(),
+                "{point:?} gets {values:?} although life {witness:?} knows of {:?}",
+                published.values
+            );
+            published.values = values;
+        }
+        published.knowers.insert(life);
+        Ok(())
+    }
+
+    /// A life heard that minutes are closed.
+    pub(crate) fn knows(&mut self, life: usize, partition: usize, closed: &[Minute]) {
+        for minute in closed {
+            let from = (partition, minute.epoch_minutes(), 0);
+            let to = (partition, minute.epoch_minutes(), u8::MAX);
+            for (_, published) in self.forgetting.published.range_mut(from..=to) {
+                published.knowers.insert(life);
+            }
+        }
+    }
+
+    /// A life was told that the store has these.
+    pub(crate) fn keeps(&mut self, life: usize, partition: usize, events: &[Event], now_ms: i64) {
+        let kept = events.iter().map(|&event| (now_ms, life, partition, event));
+        self.forgetting.confirmed.extend(kept);
+    }
+
+    pub(crate) fn places(&self) -> Places {
+        self.places.clone()
+    }
+
+    /// The store went back to these places, which it had at `saved_ms`. What was confirmed since and after `owed_from_ms`
+    /// has to come again.
+    pub(crate) fn forget(&mut self, places: Places, saved_ms: i64, owed_from_ms: i64) {
+        self.places = places;
+        let book = &mut self.forgetting;
+        book.has_forgotten = true;
+        book.excused.clone_from(&book.ended);
+        for (&(partition, minute, series), published) in &book.published {
+            let place = self.places.get_mut(&(partition, minute));
+            if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
+                point.written |= point.counts == Some(published.values);
+            }
+        }
+        let lost = book
+            .confirmed
+            .iter()
+            .filter(|(at, ..)| *at > saved_ms.max(owed_from_ms));
+        book.owed
+            .extend(lost.map(|&(_, life, partition, event)| (life, partition, event)));
+    }
+}
