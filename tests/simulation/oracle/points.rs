@@ -96,6 +96,7 @@ impl Oracle {
             point.counts
         );
         point.written |= point.counts == Some(counts);
+        self.forgetting.takes((partition, minute, series), counts);
         Ok(())
     }
 
