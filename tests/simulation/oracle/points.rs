@@ -88,14 +88,16 @@ impl Oracle {
         (minute, series): (i64, u8),
         counts: (u64, u64),
     ) -> Verdict {
-        let book = self.places.entry((partition, minute)).or_default();
-        let point = book.series.entry(series).or_default();
+        // The store may have forgotten the point meanwhile.
+        let place = self.places.get_mut(&(partition, minute));
+        let point = place.and_then(|place| place.series.get_mut(&series));
         must!(
             self.forgetting.sealed((partition, minute, series), counts),
-            "{counts:?} was written for series {series} of minute {minute}; right is {:?}",
-            point.counts
+            "{counts:?} was written for series {series} of minute {minute}; right is {point:?}"
         );
-        point.written |= point.counts == Some(counts);
+        if let Some(point) = point {
+            point.written |= point.counts == Some(counts);
+        }
         self.forgetting.takes((partition, minute, series), counts);
         Ok(())
     }
