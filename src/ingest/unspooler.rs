@@ -1,8 +1,8 @@
 //! [`Unspooler`]: the task that brings what is on disk to the recorders, oldest first.
 //!
 //! It owns the segments that it has taken; a segment goes when all of it is recorded. It waits for room in memory,
-//! for the disk and for the recorders. It stops when `stop` is cancelled: what no recorder has taken by then
-//! stays on disk.
+//! for the disk and for the recorders: reading that fails is tried again, since what cannot be read now may be whole.
+//! It stops when `stop` is cancelled: what no recorder has taken by then stays on disk.
 
 use std::io;
 use std::path::Path;
@@ -12,17 +12,24 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Delivery, QueueLimits};
 use crate::event::{Batch, Minute, Partition, Partitions};
-use crate::spool::{Spool, Taken, segment};
+use crate::spool::{Spool, Taken, is_gone, segment};
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
 /// How often it looks whether there is room in memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// The pause after a segment could not be read for the first time; twice as long each time.
+const READ_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause before it is tried again.
+const READ_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How often it is said that a segment cannot be read.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it gives a sign of life while nothing is on disk.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 
@@ -103,7 +110,7 @@ impl Unspooler {
     ) -> Option<(u64, Loaded)> {
         let mut fetched = std::pin::pin!(async {
             let taken = self.spool.take().await?;
-            Some((taken.number, self.load(&taken).await))
+            Some((taken.number, self.load(&taken).await?))
         });
         loop {
             self.heartbeat.beat();
@@ -122,14 +129,44 @@ impl Unspooler {
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
+    /// Reads a segment, however long it takes until it can be read. Only what is not what was written is damaged, and
+    /// a file that is gone; a system without a descriptor or a disk that fails for a while says nothing about it. `None`
+    /// when the node stops.
+    async fn read(&self, path: &Path) -> Option<Loaded> {
+        let (mut pause, mut told, mut was_gone) = (READ_PAUSE_MIN, None::<Instant>, false);
+        loop {
+            let (owned, partitions) = (path.to_owned(), self.partitions);
+            let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, partitions));
+            let error = match reading.await.map_err(io::Error::other).flatten() {
+                Ok(loaded) => return Some(loaded),
+                Err(error) => error,
+            };
+            // Twice, in case that its whole directory was away and came back in between.
+            let gone = is_gone(path, &error);
+            if gone && was_gone {
+                return Some(Loaded::unreadable(&error));
+            }
+            was_gone = gone;
+            self.metrics.spool_read_failures.inc();
+            if !gone && told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+                told = Some(Instant::now());
+                tracing::error!(
+                    segment = %path.display(),
+                    %error,
+                    "cannot read events that wait on disk; trying again, and nothing is lost: see that the file can be \
+                     read, or move it away if it never will, and its events are counted as lost"
+                );
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(READ_PAUSE_MAX),
+                () = self.stop.cancelled() => return None,
+            }
+        }
+    }
+
     /// Reads a segment, and tells the ledger what was in it.
-    async fn load(&self, taken: &Taken) -> Loaded {
-        let (path, partitions) = (taken.path.clone(), self.partitions);
-        let reading = tokio::task::spawn_blocking(move || Loaded::read(&path, partitions));
-        let mut loaded = reading.await.unwrap_or_else(|error| Loaded {
-            unreadable: Some(error.to_string()),
-            ..Loaded::default()
-        });
+    async fn load(&self, taken: &Taken) -> Option<Loaded> {
+        let mut loaded = self.read(&taken.path).await?;
         let segment::Contents {
             events,
             damaged,
@@ -163,7 +200,7 @@ impl Unspooler {
         }
         let bytes = loaded.batches.iter().map(|(_, batch)| batch.bytes()).sum();
         self.ledger.unspooled(events, bytes);
-        loaded
+        Some(loaded)
     }
 
     /// Gives the batches of a segment to the recorders, and waits until all are recorded.
@@ -196,28 +233,32 @@ impl Unspooler {
 }
 
 impl Loaded {
-    fn read(path: &Path, partitions: Partitions) -> Self {
+    fn unreadable(reason: &dyn std::fmt::Display) -> Self {
+        Self {
+            unreadable: Some(reason.to_string()),
+            ..Self::default()
+        }
+    }
+
+    fn read(path: &Path, partitions: Partitions) -> io::Result<Self> {
+        let bytes = std::fs::read(path)?;
         let mut batches: Vec<Batch> = partitions.iter().map(|_| Batch::default()).collect();
-        let read = std::fs::read(path).and_then(|bytes| {
-            segment::read(&bytes, |kept| {
-                let batch = &mut batches[partitions.of(kept.series).index()];
-                let minute = Minute::of_nanos(kept.timestamp);
-                // A batch has room for 4 GiB of names, and a segment is a few MiB.
-                batch.push(minute, kept.series, kept.user, kept.timestamp);
-            })
-            .map_err(io::Error::other)
+        let contents = segment::read(&bytes, |kept| {
+            let batch = &mut batches[partitions.of(kept.series).index()];
+            let minute = Minute::of_nanos(kept.timestamp);
+            // A batch has room for 4 GiB of names, and a segment is a few MiB.
+            batch.push(minute, kept.series, kept.user, kept.timestamp);
         });
-        let (contents, unreadable) = match read {
-            Ok(contents) => (contents, None),
-            Err(error) => (segment::Contents::default(), Some(error.to_string())),
+        let contents = match contents {
+            Ok(contents) => contents,
+            Err(error) => return Ok(Self::unreadable(&error)),
         };
         let batches = partitions.iter().zip(batches);
-        Self {
+        Ok(Self {
             batches: batches.filter(|(_, batch)| !batch.is_empty()).collect(),
             contents,
-            missing: 0,
-            unreadable,
-        }
+            ..Self::default()
+        })
     }
 }
 

@@ -1,6 +1,7 @@
-//! A disk that takes its time.
+//! A disk that takes its time, or cannot be read for a while.
 
 use std::num::NonZeroU16;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
@@ -8,65 +9,166 @@ use super::*;
 use crate::spool::Keeper;
 use crate::telemetry::Progress;
 
+const SOON: Duration = Duration::from_secs(30);
+
 fn batch(user: &str) -> Batch {
     let mut batch = Batch::default();
     assert!(batch.push(Minute::of_nanos(0), "a=1", user, 0));
     batch
 }
 
+/// An unspooler of one partition, with what it works with.
+struct Site {
+    home: TempDir,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
+    recorder: mpsc::Sender<Delivery>,
+    batches: mpsc::Receiver<Delivery>,
+    stop: CancellationToken,
+}
+
+impl Site {
+    fn new() -> Self {
+        let ledger = Arc::new(Ledger::default());
+        let (recorder, batches) = mpsc::channel(1);
+        Self {
+            home: TempDir::new().unwrap(),
+            metrics: Arc::new(Metrics::new(Arc::clone(&ledger))),
+            ledger,
+            recorder,
+            batches,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    fn spool(&self) -> PathBuf {
+        self.home.path().join("spool")
+    }
+
+    fn segment(&self, number: u64) -> PathBuf {
+        self.spool().join(format!("{number:020}.spool"))
+    }
+
+    /// Leaves the first segment as an earlier process would.
+    fn leave_a_segment(&self) {
+        let (frames, _) = segment::frames(&batch("of the first segment"));
+        std::fs::create_dir(self.spool()).unwrap();
+        let bytes = [segment::MAGIC, &frames[0].bytes].concat();
+        std::fs::write(self.segment(1), bytes).unwrap();
+    }
+
+    /// Takes what is on disk, and lets `meanwhile` happen before it is looked for.
+    fn start(&self, meanwhile: impl FnOnce()) -> tokio::task::JoinHandle<()> {
+        let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.ledger, &self.metrics);
+        meanwhile();
+        tokio::task::spawn_blocking(move || keeper.run());
+        let unspooler = Unspooler {
+            spool,
+            partitions: Partitions::new(NonZeroU16::MIN),
+            limits: QueueLimits {
+                events: 1000,
+                bytes: 1 << 20,
+            },
+            recorders: vec![self.recorder.clone()],
+            ledger: Arc::clone(&self.ledger),
+            metrics: Arc::clone(&self.metrics),
+            heartbeat: Progress::default().watch("unspooler"),
+            stop: self.stop.clone(),
+        };
+        tokio::spawn(unspooler.run())
+    }
+
+    async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        let look = async {
+            while !holds(self) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, look).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
+    for is_directory_away in [true, false] {
+        let mut site = Site::new();
+        site.leave_a_segment();
+        let away = site.home.path().join("away");
+        let running = site.start(|| {
+            if is_directory_away {
+                std::fs::rename(site.spool(), &away).unwrap();
+            } else {
+                std::fs::rename(site.segment(1), &away).unwrap();
+                std::fs::create_dir(site.segment(1)).unwrap();
+            }
+        });
+        site.until(|site| site.metrics.spool_read_failures.get() > 2)
+            .await;
+        if is_directory_away {
+            std::fs::rename(&away, site.spool()).unwrap();
+        } else {
+            std::fs::remove_dir(site.segment(1)).unwrap();
+            std::fs::rename(&away, site.segment(1)).unwrap();
+        }
+        let brought = tokio::time::timeout(SOON, site.batches.recv()).await;
+        brought.unwrap().unwrap().done.unwrap().send(()).unwrap();
+        site.until(|site| !site.segment(1).exists()).await;
+        assert!(!site.segment(1).with_extension("damaged").exists());
+        site.stop.cancel();
+        running.await.unwrap();
+        assert_eq!(site.ledger.totals().dropped.iter().sum::<u64>(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_leaves_a_segment_that_cannot_be_read_to_the_next_start() {
+    let site = Site::new();
+    site.leave_a_segment();
+    let away = site.home.path().join("away");
+    let running = site.start(|| std::fs::rename(site.spool(), &away).unwrap());
+    site.until(|site| site.metrics.spool_read_failures.get() > 0)
+        .await;
+    site.stop.cancel();
+    tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+    std::fs::rename(&away, site.spool()).unwrap();
+    assert!(site.segment(1).exists());
+}
+
+#[tokio::test]
+async fn a_segment_that_somebody_took_away_is_passed_over() {
+    let site = Site::new();
+    site.leave_a_segment();
+    let running = site.start(|| std::fs::remove_file(site.segment(1)).unwrap());
+    site.until(|site| site.metrics.spool_bytes.get() == 0).await;
+    site.stop.cancel();
+    running.await.unwrap();
+}
+
 #[tokio::test]
 async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
-    let home = TempDir::new().unwrap();
-    let segment = |number: u64| home.path().join(format!("{number:020}.spool"));
-    let (frames, _) = segment::frames(&batch("of the first segment"));
-    let bytes = [segment::MAGIC, &frames[0].bytes].concat();
-    std::fs::write(segment(1), bytes).unwrap();
+    let mut site = Site::new();
+    site.leave_a_segment();
     // To be read it has to be written to at the same time.
     let hanging = std::process::Command::new("mkfifo")
-        .arg(segment(2))
+        .arg(site.segment(2))
         .status();
     assert!(hanging.unwrap().success());
-
-    let ledger = Arc::new(Ledger::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-    let (keeper, spool) = Keeper::of_a_mib(home.path(), &ledger, &metrics);
-    tokio::task::spawn_blocking(move || keeper.run());
-    let (recorder, mut batches) = mpsc::channel(1);
-    recorder.try_send(batch("of a listener").into()).unwrap();
-    let stop = CancellationToken::new();
-    let unspooler = Unspooler {
-        spool,
-        partitions: Partitions::new(NonZeroU16::MIN),
-        limits: QueueLimits {
-            events: 1000,
-            bytes: 1 << 20,
-        },
-        recorders: vec![recorder],
-        ledger: Arc::clone(&ledger),
-        metrics,
-        heartbeat: Progress::default().watch("unspooler"),
-        stop: stop.clone(),
-    };
-    let running = tokio::spawn(unspooler.run());
-    let read = async {
-        while ledger.totals().in_memory() == 0 {
-            tokio::task::yield_now().await;
-        }
-        // The first is read; what is opened here is the second, while it is being read.
-        let path = segment(2);
-        tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(path))
-            .await
-            .unwrap()
-            .unwrap()
-    };
-    let soon = Duration::from_secs(30);
-    let writer = tokio::time::timeout(soon, read).await.unwrap();
-    batches.recv().await.unwrap();
-    let next = tokio::time::timeout(soon, batches.recv()).await;
+    let listeners = batch("of a listener").into();
+    site.recorder.try_send(listeners).unwrap();
+    let running = site.start(|| ());
+    let second = site.segment(2);
+    site.until(|site| site.ledger.totals().in_memory() > 0)
+        .await;
+    // The first is read; what is opened here is the second, while it is being read.
+    let open = move || std::fs::OpenOptions::new().write(true).open(second);
+    let opening = tokio::time::timeout(SOON, tokio::task::spawn_blocking(open));
+    let writer = opening.await.unwrap().unwrap().unwrap();
+    site.batches.recv().await.unwrap();
+    let next = tokio::time::timeout(SOON, site.batches.recv()).await;
     drop(writer);
-    stop.cancel();
+    site.stop.cancel();
     let next = next.expect("its place is kept for nobody").unwrap();
     next.done.unwrap().send(()).unwrap();
     running.await.unwrap();
-    assert!(ledger.totals().is_balanced());
+    assert!(site.ledger.totals().is_balanced());
 }

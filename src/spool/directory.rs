@@ -84,6 +84,8 @@ pub(super) struct Directory {
     taken: BTreeMap<u64, Closed>,
     unsynced: bool,
     sync_failed: Option<io::Error>,
+    /// The directory itself, so that syncing it needs no other descriptor.
+    opened: File,
     /// Held as long as this is.
     _lock: File,
 }
@@ -133,6 +135,7 @@ impl Directory {
             taken: BTreeMap::new(),
             unsynced: false,
             sync_failed: None,
+            opened: File::open(&path).map_err(failed)?,
             _lock: lock,
             path,
         })
@@ -153,8 +156,13 @@ impl Directory {
         self.growing.is_some() || !self.closed.is_empty()
     }
 
-    /// Writes a batch behind all others, as much of it as there is room for.
-    pub(super) fn append(&mut self, batch: &Batch) -> Appended {
+    /// Writes a batch behind all others, as much of it as there is room for. What failed for want of a descriptor or
+    /// of memory is tried again for as long as `again` wants.
+    pub(super) fn append(
+        &mut self,
+        batch: &Batch,
+        mut again: impl FnMut(&io::Error) -> bool,
+    ) -> Appended {
         let (frames, unwritten) = segment::frames(batch);
         let mut appended = Appended {
             failed: unwritten,
@@ -165,7 +173,14 @@ impl Directory {
                 appended.full += frame.events;
                 continue;
             }
-            match self.write(frame) {
+            let mut written = self.write(frame);
+            while written
+                .as_ref()
+                .is_err_and(|error| is_shortage(error) && again(error))
+            {
+                written = self.write(frame);
+            }
+            match written {
                 Ok(()) => appended.kept += frame.events,
                 Err(error) => {
                     appended.failed += frame.events;
@@ -183,8 +198,7 @@ impl Directory {
             none => {
                 let begun = Growing::begin(&self.path, &mut self.next)?;
                 // A file is found after the machine's crash only when its directory was synced, too.
-                let named = File::open(&self.path).and_then(|directory| directory.sync_all());
-                self.sync_failed = named.err().or(self.sync_failed.take());
+                self.sync_failed = self.opened.sync_all().err().or(self.sync_failed.take());
                 none.insert(begun)
             }
         };
@@ -284,6 +298,25 @@ impl Growing {
         }
         Ok(())
     }
+}
+
+/// Whether the process or the system lacks something that comes back, and the disk is not to blame.
+fn is_shortage(error: &io::Error) -> bool {
+    let codes = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+        libc::EAGAIN,
+        libc::EINTR,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| codes.contains(&code))
+}
+
+/// Whether a segment is not there any more, although its directory is: somebody took it away.
+pub(crate) fn is_gone(segment: &Path, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && segment.with_file_name(LOCK).exists()
 }
 
 fn path_of(directory: &Path, number: u64) -> PathBuf {

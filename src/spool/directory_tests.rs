@@ -22,6 +22,10 @@ fn batch(users: std::ops::Range<i64>) -> Batch {
     batch
 }
 
+fn never(_: &io::Error) -> bool {
+    false
+}
+
 fn read(path: &Path) -> Vec<i64> {
     let bytes = fs::read(path).unwrap();
     let mut timestamps = Vec::new();
@@ -46,7 +50,9 @@ fn what_is_appended_is_taken_in_order_and_then_gone() {
     assert!(directory.is_empty());
     for from in 0..100 {
         assert_eq!(
-            directory.append(&batch(from * 100..from * 100 + 100)).kept,
+            directory
+                .append(&batch(from * 100..from * 100 + 100), never)
+                .kept,
             100
         );
     }
@@ -60,11 +66,11 @@ fn what_is_appended_is_taken_in_order_and_then_gone() {
 fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
     let home = TempDir::new().unwrap();
     let mut first = open(&home, 1 << 20);
-    assert_eq!(first.append(&batch(0..10)).kept, 10);
+    assert_eq!(first.append(&batch(0..10), never).kept, 10);
     let (taken, _) = first.take().unwrap();
     assert_eq!(taken.events, Some(10));
     // It dies before all of that is recorded, and while it writes.
-    assert_eq!(first.append(&batch(10..20)).kept, 10);
+    assert_eq!(first.append(&batch(10..20), never).kept, 10);
     drop(first);
     let torn = home.path().join("spool").join(format!("{:020}.spool", 2));
     let bytes = fs::read(&torn).unwrap();
@@ -75,7 +81,7 @@ fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
     .unwrap();
 
     let mut second = open(&home, 1 << 20);
-    assert_eq!(second.append(&batch(20..30)).kept, 10);
+    assert_eq!(second.append(&batch(20..30), never).kept, 10);
     let (taken, path) = second.take().unwrap();
     assert_eq!((taken.events, read(&path)), (None, (0..10).collect()));
     assert_eq!(drain(&mut second), (10..30).collect::<Vec<_>>());
@@ -87,7 +93,7 @@ fn the_bound_holds_and_room_comes_back() {
     let mut directory = open(&home, 1 << 20);
     let (mut kept, mut full) = (0, 0);
     for from in 0..100 {
-        let appended = directory.append(&batch(from * 1000..from * 1000 + 1000));
+        let appended = directory.append(&batch(from * 1000..from * 1000 + 1000), never);
         kept += appended.kept;
         full += appended.full;
     }
@@ -101,7 +107,7 @@ fn the_bound_holds_and_room_comes_back() {
     assert_eq!(directory.bytes(), on_disk);
     let (oldest, _) = directory.take().unwrap();
     directory.done(oldest.number, false).unwrap();
-    assert_eq!(directory.append(&batch(0..1000)).kept, 1000);
+    assert_eq!(directory.append(&batch(0..1000), never).kept, 1000);
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn nobody_else_may_read_it() {
     use std::os::unix::fs::PermissionsExt;
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
-    directory.append(&batch(0..10));
+    directory.append(&batch(0..10), never);
     let (_, path) = directory.take().unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o077;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0, 0));
@@ -148,7 +154,7 @@ fn a_place_that_cannot_be_written_to_is_named() {
 fn a_segment_that_could_not_be_read_is_kept_apart() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
-    directory.append(&batch(0..10));
+    directory.append(&batch(0..10), never);
     let (segment, path) = directory.take().unwrap();
     directory.done(segment.number, true).unwrap();
     assert!(!path.exists());
@@ -156,7 +162,7 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
     drop(directory);
     let mut directory = open(&home, 1 << 20);
     assert!(directory.is_empty());
-    directory.append(&batch(10..20));
+    directory.append(&batch(10..20), never);
     let (next, _) = directory.take().unwrap();
     directory.done(next.number, true).unwrap();
     assert_eq!(
@@ -169,11 +175,11 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
 fn events_written_before_the_disk_failed_are_kept() {
     let home = TempDir::new().unwrap();
     let mut directory = open(&home, 1 << 20);
-    assert_eq!(directory.append(&batch(0..10)).kept, 10);
+    assert_eq!(directory.append(&batch(0..10), never).kept, 10);
     // Nobody can write into a directory that is gone; the file that is open still takes what comes.
     let (_, path) = directory.take().unwrap();
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
-    let appended = directory.append(&batch(10..20));
+    let appended = directory.append(&batch(10..20), never);
     assert_eq!((appended.kept, appended.failed), (0, 10));
     assert!(appended.error.is_some());
 }

@@ -21,7 +21,12 @@ use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 const ORDERS: usize = 8;
 /// How long what was written may be in the kernel's hands alone, while the disk keeps up.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is said that events are lost here.
+/// How long writing is tried again while there is no descriptor or no memory for it. Meanwhile listeners keep what memory
+/// has room for; later what cannot be written is dropped at once, until something can.
+const SHORTAGE_MAX: Duration = Duration::from_secs(10);
+/// The pause before writing is tried again.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
+/// How often it is said that events are lost here, or wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The thread that owns the directory.
@@ -34,6 +39,8 @@ pub struct Keeper {
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     told: Option<Instant>,
+    /// Since when there is no descriptor or no memory.
+    short_since: Option<Instant>,
 }
 
 /// What others hold of the spool.
@@ -87,6 +94,7 @@ impl Keeper {
             metrics,
             heartbeat,
             told: None,
+            short_since: None,
         };
         keeper.tell_state();
         let orders = sender;
@@ -143,7 +151,22 @@ impl Keeper {
     }
 
     fn keep(&mut self, batch: &Batch) {
-        let appended = self.directory.append(batch);
+        let (told, short_since) = (&mut self.told, &mut self.short_since);
+        let appended = self.directory.append(batch, |error| {
+            if is_time_to_log(told) {
+                tracing::error!(
+                    %error,
+                    "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped: raise \
+                     LimitNOFILE= in eds.service or `ulimit -n` if there are too many open files, and free memory if \
+                     there is none"
+                );
+            }
+            std::thread::sleep(SHORTAGE_PAUSE);
+            short_since.get_or_insert_with(Instant::now).elapsed() < SHORTAGE_MAX
+        });
+        if appended.kept > 0 {
+            self.short_since = None;
+        }
         self.ledger
             .refused_by_spool(DropReason::SpoolFull, appended.full);
         self.ledger
@@ -153,8 +176,7 @@ impl Keeper {
         // disk is full are better off in memory.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
-        if lost > 0 && self.told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            self.told = Some(Instant::now());
+        if lost > 0 && is_time_to_log(&mut self.told) {
             if let Some(error) = appended.error {
                 tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
             } else {
@@ -177,6 +199,14 @@ impl Keeper {
         let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
         self.metrics.spool_bytes.set(bytes);
     }
+}
+
+fn is_time_to_log(told: &mut Option<Instant>) -> bool {
+    let is_time = told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
+    if is_time {
+        *told = Some(Instant::now());
+    }
+    is_time
 }
 
 impl Spool {

@@ -13,6 +13,7 @@ mod state;
 use std::path::PathBuf;
 
 pub use directory::SpoolError;
+pub(crate) use directory::is_gone;
 pub use keeper::{Keeper, Spool, Taken};
 
 /// Where events go that do not fit into memory.

@@ -72,6 +72,8 @@ metrics! {
     spool_restored: Counter = Counter::default();
     /// Frames of events on disk that were not what had been written.
     spool_damaged: Counter = Counter::default();
+    /// Attempts to read events on disk that failed and are made again.
+    spool_read_failures: Counter = Counter::default();
     /// Size of the files in `input.spool_dir`.
     spool_bytes: Gauge = Gauge::default();
     /// Claims that this node took.
