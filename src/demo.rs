@@ -210,5 +210,6 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             write_counts_max: 2500,
         },
         http: None,
+        http_connections: 0,
     }
 }

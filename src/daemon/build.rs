@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::ServiceSettings;
+use super::{ServiceSettings, descriptors};
 use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
 use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::redis::RedisArbiter;
@@ -268,5 +268,6 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
             write_counts_max: (config.output.batch_lines / 2).max(1),
         },
         http: config.http.listen,
+        http_connections: descriptors::left_for_http(config),
     })
 }

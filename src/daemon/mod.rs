@@ -3,6 +3,7 @@
 //! The only place where every concrete type meets.
 
 mod build;
+mod descriptors;
 mod exposure;
 mod log;
 mod operate;

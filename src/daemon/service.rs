@@ -56,6 +56,8 @@ pub struct ServiceSettings {
     pub flush: FlushSettings,
     /// Where health and metrics are told.
     pub http: Option<SocketAddr>,
+    /// The most HTTP connections at a time.
+    pub http_connections: usize,
 }
 
 /// Why a node cannot start.
@@ -155,7 +157,7 @@ impl Service {
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
-        service.start_http(settings.http, &store, queries).await?;
+        service.start_http(settings, &store, queries).await?;
         let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
@@ -179,11 +181,11 @@ impl Service {
 
     async fn start_http(
         &mut self,
-        address: Option<SocketAddr>,
+        settings: &ServiceSettings,
         store: &Arc<dyn Store>,
         queries: Queries,
     ) -> Result<(), StartError> {
-        let Some(address) = address else {
+        let Some(address) = settings.http else {
             return Ok(());
         };
         let listener = TcpListener::bind(address)
@@ -196,12 +198,9 @@ impl Service {
             progress: self.progress.clone(),
             draining: self.stop.clone(),
         };
-        let stop = self.stop_side.clone();
-        self.side.spawn(async move {
-            if let Err(error) = http::serve(listener, health, Arc::new(queries), stop).await {
-                tracing::error!(%error, "the HTTP server ended");
-            }
-        });
+        let (most, stop) = (settings.http_connections, self.stop_side.clone());
+        let serving = http::serve(listener, most, health, Arc::new(queries), stop);
+        self.side.spawn(serving);
         Ok(())
     }
 

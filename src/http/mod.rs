@@ -5,6 +5,7 @@
 //! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
 
 mod api;
+mod connections;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub use self::api::{Queries, QuerySources};
 use crate::store::Store;
 use crate::telemetry::{Metrics, Progress};
 
+/// The most connections, however many descriptors there are.
+pub const CONNECTIONS_MAX: usize = 256;
 /// How long a worker may stand still before the process is unhealthy.
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
@@ -47,22 +50,21 @@ struct Readiness {
     warnings: Vec<String>,
 }
 
-/// Serves until `stop` is cancelled.
+/// Serves so many connections at a time until `stop` is cancelled.
 pub async fn serve(
     listener: TcpListener,
+    connections: usize,
     health: Health,
     queries: Arc<Queries>,
     stop: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(health)
         .merge(api::router(queries));
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+    connections::serve(listener, router, connections, stop).await;
 }
 
 async fn healthz(State(health): State<Health>) -> Response {

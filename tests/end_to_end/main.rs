@@ -14,6 +14,7 @@ mod activation;
 mod away;
 mod caps;
 mod cluster;
+mod connections;
 mod cut_off;
 mod demo;
 mod escaping;

@@ -31,18 +31,23 @@ pub(crate) fn eds() -> Command {
     command
 }
 
-/// The same, with this socket passed to it as a service manager passes one: as descriptor 3, without `unsafe` here.
-fn eds_with(socket: &UdpSocket) -> Command {
-    const PASS: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
+/// The same, started by this script of a shell.
+fn eds_by(script: &str) -> Command {
     let eds = eds();
     let mut command = Command::new("sh");
-    command.args(["-c", PASS, "sh"]).arg(eds.get_program());
+    command.args(["-c", script, "sh"]).arg(eds.get_program());
     // What it takes out of the environment.
     for (variable, value) in eds.get_envs() {
         if value.is_none() {
             command.env_remove(variable);
         }
     }
+    command
+}
+
+/// The same, with this socket passed to it as a service manager passes one: as descriptor 3, without `unsafe` here.
+fn eds_with(socket: &UdpSocket) -> Command {
+    let mut command = eds_by("exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"");
     let socket = socket.try_clone().expect("a descriptor can be had");
     command.stdin(OwnedFd::from(socket));
     command
@@ -60,6 +65,8 @@ pub(crate) struct Node {
     child: Option<Child>,
     /// Where the node's socket is held for it.
     held: Option<UdpSocket>,
+    /// The most descriptors that it may have open, if not the usual.
+    descriptors_max: Option<u32>,
 }
 
 impl Node {
@@ -77,6 +84,7 @@ impl Node {
             directory: TempDir::new().expect("a temporary directory"),
             child: None,
             held: None,
+            descriptors_max: None,
         };
         node.set("node", name);
         node.set("input.max_age", "36500days");
@@ -162,6 +170,11 @@ impl Node {
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
     }
 
+    /// From the next launch on it may have so many descriptors open, and cannot raise that.
+    pub(crate) fn limit_descriptors(&mut self, most: u32) {
+        self.descriptors_max = Some(most);
+    }
+
     /// How much the kernel keeps in the socket that is held, as it counts it.
     pub(crate) fn held_buffer_bytes(&self) -> u64 {
         let socket = self.held.as_ref().expect("the socket is held");
@@ -181,14 +194,14 @@ impl Node {
                 .open(path)
                 .expect("a file can be opened")
         };
-        let mut command = match &self.held {
-            None => {
-                let mut command = eds();
-                command.stdin(Stdio::null());
-                command
-            }
-            Some(socket) => eds_with(socket),
+        let mut command = match (&self.held, self.descriptors_max) {
+            (Some(socket), _) => eds_with(socket),
+            (None, Some(most)) => eds_by(&format!("ulimit -n {most} && exec \"$@\"")),
+            (None, None) => eds(),
         };
+        if self.held.is_none() {
+            command.stdin(Stdio::null());
+        }
         let child = command
             .args(["run", "--config"])
             .arg(self.config_path())
@@ -213,6 +226,11 @@ impl Node {
                 not_ready => Err(format!("{not_ready:?}")),
             }
         });
+    }
+
+    /// Where it answers by HTTP.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.http
     }
 
     /// Where it takes events.

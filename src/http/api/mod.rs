@@ -36,8 +36,6 @@ const SCAN_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// The requests that look through the counts at the same time; the others wait.
 const SCANS_MAX: usize = 4;
-/// The requests that may be under way; more are turned away.
-const REQUESTS_MAX: usize = 2000;
 /// The longest window, in minutes, whatever the store remembers.
 const WINDOW_MAX: i64 = 1440;
 /// The most that a window's minutes and the partitions may come to, multiplied.
@@ -69,7 +67,6 @@ pub struct Queries {
     metrics: Arc<Metrics>,
     surroundings: Arc<Surroundings>,
     scans: Semaphore,
-    requests: Semaphore,
 }
 
 impl Queries {
@@ -90,7 +87,6 @@ impl Queries {
             metrics,
             surroundings,
             scans: Semaphore::new(SCANS_MAX),
-            requests: Semaphore::new(REQUESTS_MAX),
         })
     }
 
@@ -182,11 +178,7 @@ impl Queries {
     }
 
     /// Answers in time, or says that it did not.
-    async fn bounded(&self, answer: impl Future<Output = Result<Response, Problem>>) -> Response {
-        let Ok(_permit) = self.requests.try_acquire() else {
-            let detail = format!("{REQUESTS_MAX} requests are under way; ask again later");
-            return Problem::unavailable(detail).into_response();
-        };
+    async fn bounded(answer: impl Future<Output = Result<Response, Problem>>) -> Response {
         let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
         let answer = answer.unwrap_or_else(|_| Err(Problem::late()));
         answer.unwrap_or_else(IntoResponse::into_response)
@@ -199,19 +191,19 @@ pub(super) fn router(queries: Arc<Queries>) -> Router {
     Router::new()
         .route(
             "/api/v1/minutes",
-            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.minutes(&uri)).await }),
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.minutes(&uri)).await }),
         )
         .route(
             "/api/v1/live",
-            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.live(&uri)).await }),
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.live(&uri)).await }),
         )
         .route(
             "/api/v1/series",
-            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.series(&uri)).await }),
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.series(&uri)).await }),
         )
         .route(
             "/api/v1/top",
-            get(|State(it): Asked, uri: Uri| async move { it.bounded(it.top(&uri)).await }),
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.top(&uri)).await }),
         )
         .with_state(queries)
 }

@@ -1,0 +1,84 @@
+//! How many descriptors the process may have open, and how many of them are left for HTTP.
+//!
+//! A connection that anybody may open never takes the descriptor of a socket, of a segment on disk, of Redis or of the
+//! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
+
+use crate::config::{Config, RedisAddress, StoreUrl};
+use crate::http::CONNECTIONS_MAX;
+
+/// The standard streams, the runtime, signals, the log, the listening socket, look-ups of names, the output: 30 at most
+/// were seen in a node without Redis.
+const BASE: usize = 48;
+/// The lock, the directory, a segment that is written and those that are read.
+const SPOOL: usize = 8;
+/// To record, to drain, to read, to share lists and to hear of them; twice, since a connection that broke may linger while
+/// the next is made.
+const PER_SERVER: usize = 10;
+/// The masters that a Redis Cluster may have beside those that are named.
+const UNNAMED_MASTERS: usize = 16;
+/// However small the limit is: health must be told.
+const CONNECTIONS_MIN: usize = 4;
+
+/// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.
+pub(super) fn left_for_http(config: &Config) -> usize {
+    let needed = needed(config);
+    let Some(limit) = limit() else {
+        return CONNECTIONS_MAX;
+    };
+    let left = limit.saturating_sub(needed).min(CONNECTIONS_MAX);
+    if left < CONNECTIONS_MAX {
+        tracing::warn!(
+            limit,
+            needed,
+            connections = left.max(CONNECTIONS_MIN),
+            "the process may open few files: sockets, spool, Redis and output need some, and HTTP gets only what is left; \
+             raise LimitNOFILE= in eds.service or `ulimit -n` to {} at least",
+            needed + CONNECTIONS_MAX
+        );
+    }
+    left.max(CONNECTIONS_MIN)
+}
+
+fn needed(config: &Config) -> usize {
+    let servers = match &config.store.url {
+        StoreUrl::Memory { .. } => 0,
+        StoreUrl::Redis(redis) => match &redis.address {
+            RedisAddress::Cluster { nodes, .. } => nodes.len() + UNNAMED_MASTERS,
+            RedisAddress::Sentinel { sentinels, .. } => sentinels.len() + 1,
+            RedisAddress::Tcp { .. } | RedisAddress::Tls { .. } | RedisAddress::Unix(_) => 1,
+        },
+    };
+    let spool = config.input.spool.as_ref().map_or(0, |_| SPOOL);
+    BASE + config.input.listen.len() * config.input.threads + spool + servers * PER_SERVER
+}
+
+/// `RLIMIT_NOFILE`, as Linux tells it; `None` when there is none, or nobody tells.
+fn limit() -> Option<usize> {
+    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+fn soft_limit(limits: &str) -> Option<usize> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_read_as_linux_writes_it() {
+        let limits = |soft: &str| {
+            let head =
+                "Limit                     Soft Limit           Hard Limit           Units     \n";
+            format!(
+                "{head}Max processes 7 9 processes\nMax open files            {soft}   20000   files     \n"
+            )
+        };
+        assert_eq!(soft_limit(&limits("1024")), Some(1024));
+        assert_eq!(soft_limit(&limits("unlimited")), None);
+        assert!(limit().is_some());
+    }
+}
