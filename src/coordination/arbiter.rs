@@ -91,6 +91,9 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Ends whatever this holder began: his place in line, his lock, his right to compute.
     async fn leave(&self, name: &Name, holder: &Holder) -> Result<(), ArbiterError>;
 
+    /// Reads a value. Leaves nothing behind, also where there is none, and needs no room.
+    async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError>;
+
     /// Reads a value, or takes the right to compute it for `ttl`. A value with the token `outdated` is as none.
     async fn begin(
         &self,

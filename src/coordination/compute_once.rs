@@ -66,9 +66,15 @@ impl ComputeOnce {
         self.get_unless(key, patience, compute, |_| false).await
     }
 
-    /// The same, but one that finds a value `outdated` computes it again, unless somebody else does so already. The
+    /// The value of this key, if there is one. Computes nothing, waits for nobody and leaves nothing behind.
+    pub async fn peek(&self, key: &str) -> Result<Option<Computed>, ComputeError> {
+        let entry = self.arbiter.peek(&Name::of_value(key)?).await?;
+        Ok(entry.map(|entry| Computed::read(entry, Origin::Kept)))
+    }
+
+    /// The same as [`get`](Self::get), but one that finds a value `outdated` computes it again, unless somebody else does so already. The
     /// others take the value as it is, and so does he when his computation fails.
-    pub(super) async fn get_unless<C, F, E>(
+    pub async fn get_unless<C, F, E>(
         &self,
         key: &str,
         patience: Duration,

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
+use super::arbiter::Entry;
 use super::compute_once::ComputeOnce;
 use super::computed::{ComputeError, Computed};
 use super::name::Token;
@@ -44,11 +45,14 @@ impl EarlyRefresh {
         F: Future<Output = Result<Vec<u8>, E>>,
         E: Display,
     {
-        let outdated = |entry: &super::Entry| {
-            let chance = Chance::draw(&mut rand::rng());
-            let (now_us, expires_us) = (entry.now_us, entry.expires_us);
-            is_due(now_us, expires_us, entry.cost, self.beta, chance)
-        };
+        let outdated = |entry: &Entry| is_to_be_refreshed(entry, self.beta);
         self.once.get_unless(key, patience, compute, outdated).await
     }
+}
+
+/// Whether a read that found this value is the one that computes it again. Draws a number.
+#[must_use]
+pub fn is_to_be_refreshed(entry: &Entry, beta: f64) -> bool {
+    let chance = Chance::draw(&mut rand::rng());
+    is_due(entry.now_us, entry.expires_us, entry.cost, beta, chance)
 }

@@ -29,7 +29,7 @@ pub use self::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITIN
 pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX, ReplaceError};
 pub use self::compute_once::ComputeOnce;
 pub use self::computed::{ComputeError, Computed, NotAList, Origin, encode_list};
-pub use self::early_refresh::EarlyRefresh;
+pub use self::early_refresh::{EarlyRefresh, is_to_be_refreshed};
 pub use self::lease::LockLost;
 pub use self::mutex::{AcquireError, Guard, Mutex};
 pub use self::name::{Holder, InvalidName, NAME_BYTES_MAX, Name, Token};

@@ -60,35 +60,63 @@ async fn only_the_node_that_lacks_a_script_is_sent_it() {
     assert_eq!(sent, [1, 2, 1]);
 }
 
+fn is_full<T>(answer: &Result<T, ArbiterError>) -> bool {
+    matches!(answer, Err(ArbiterError::Full(_)))
+}
+
+/// Nothing is begun or kept for which there is no room, and what was begun can be held and ended.
 #[tokio::test]
-async fn locks_go_on_when_redis_is_full_and_values_do_not() {
+async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
     let server = RedisServer::start(&[]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
     let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
     let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
     let held = mutex.acquire(PATIENCE).await.unwrap();
-    server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
     let name = Name::of_value("a").unwrap();
-    let begun = arbiter
-        .begin(&name, &Holder::random(), LONG, None)
-        .await
-        .unwrap();
+    let holder = Holder::random();
+    let begun = arbiter.begin(&name, &holder, LONG, None).await.unwrap();
     let Beginning::Granted(token) = begun else {
         panic!("{begun:?}");
     };
+    let other = Name::of_value("b").unwrap();
+    let begun = arbiter.begin(&other, &holder, LONG, None).await.unwrap();
+    let Beginning::Granted(of_other) = begun else {
+        panic!("{begun:?}");
+    };
+    let kept = arbiter.publish(&other, of_other, b"kept", LONG, LONG).await;
+    assert!(kept.unwrap());
+    let keys = server.keys();
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+    let new = Name::of_value("c").unwrap();
     let published = arbiter.publish(&name, token, b"value", LONG, LONG).await;
-    assert!(
-        matches!(published, Err(ArbiterError::Full(_))),
-        "{published:?}"
-    );
+    let failed = arbiter.fail(&name, token, "no room", LONG).await;
+    let begun = arbiter.begin(&new, &holder, LONG, None).await;
+    let locked = arbiter.lock(&new, &holder, LONG, None).await;
+    assert!(is_full(&published) && is_full(&failed) && is_full(&begun) && is_full(&locked));
     let lists = AtomicReplace::new(Arc::clone(&arbiter), LONG).unwrap();
     let replaced = lists.replace("a", &["x"]).await;
     let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
     assert!(full, "{replaced:?}");
-    // Whoever failed for that reason can say so to those that wait, and locks go from hand to hand.
-    assert!(arbiter.fail(&name, token, "no room", LONG).await.unwrap());
+    // What is there can be read, held, and let go of.
+    let found = arbiter.peek(&other).await.unwrap();
+    assert_eq!(&*found.unwrap().value, b"kept");
+    assert!(arbiter.renew(&name, token, LONG).await.unwrap());
+    arbiter.leave(&name, &holder).await.unwrap();
     assert!(held.release().await.unwrap());
+    assert_eq!(server.keys(), keys);
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     mutex.acquire(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_peek_leaves_no_key() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    for number in 0..10 {
+        let name = Name::of_value(&number.to_string()).unwrap();
+        assert_eq!(arbiter.peek(&name).await.unwrap(), None);
+    }
+    assert_eq!(server.keys(), [""; 0]);
 }
 
 /// As after a failover that lost what was written last: all keys of the lock are gone.

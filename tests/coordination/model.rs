@@ -36,7 +36,7 @@ impl Side {
     async fn act(&mut self, random: &mut SmallRng, holders: &[Holder]) -> String {
         let name = Name::of_mutex(["a", "b"][random.random_range(0..2)]).unwrap();
         let holder = &holders[random.random_range(0..holders.len())];
-        let kind = random.random_range(0..9);
+        let kind = random.random_range(0..10);
         let pick = random.random_range(0..1000);
         let presence = random.random_bool(0.7).then_some(LONG);
         // One of the last three that were granted.
@@ -88,6 +88,13 @@ impl Side {
                 tokio::time::sleep(Duration::from_millis(3)).await;
                 format!("fail {}", done.unwrap())
             }
+            (9, _) => match arbiter.peek(&name).await.unwrap() {
+                Some(entry) => {
+                    let value = String::from_utf8_lossy(&entry.value).into_owned();
+                    format!("peeked {value} of {}", seen(entry.token))
+                }
+                None => "peeked nothing".to_owned(),
+            },
             (kind, _) => format!("nothing to do for {kind}"),
         }
     }

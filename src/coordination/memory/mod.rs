@@ -14,12 +14,12 @@ use async_trait::async_trait;
 pub(super) use self::clock::micros;
 pub use self::clock::{Clock, SetClock, SteadyClock};
 use self::thing::{Thing, Wake};
-use super::arbiter::{Arbiter, ArbiterError, Beginning, Locking};
+use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking};
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
-/// With fewer things than this, none is looked for that is over.
-const SWEPT_FROM: usize = 1000;
+/// How often what is over is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Locks, values and lists in the memory of this process.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct MemoryArbiter {
 #[derive(Debug, Default)]
 struct Things {
     by_name: HashMap<Name, Thing>,
-    /// At how many things those that are over are looked for.
-    sweep_at: usize,
+    /// When what is over was last looked for.
+    swept_us: u64,
 }
 
 impl Default for MemoryArbiter {
@@ -57,13 +57,13 @@ impl MemoryArbiter {
         // Nothing below panics half-way.
         let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now_us();
-        if things.by_name.len() >= things.sweep_at.max(SWEPT_FROM) {
+        // The clock may have been set back.
+        if now.abs_diff(things.swept_us) >= micros(SWEEP_INTERVAL) {
+            things.swept_us = now;
             things.by_name.retain(|_, thing| {
                 thing.drop_expired(now);
                 !thing.is_over(now)
             });
-            // Twice as many: so a thing is looked at about once for each that comes.
-            things.sweep_at = things.by_name.len() * 2;
         }
         if let Some(thing) = things.by_name.get_mut(name) {
             return act(thing, now);
@@ -115,6 +115,12 @@ impl Arbiter for MemoryArbiter {
         let wake = self.with(name, |thing, now| thing.leave(now, holder));
         self.wake(name, &wake);
         Ok(())
+    }
+
+    async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
+        let things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        let thing = things.by_name.get(name);
+        Ok(thing.and_then(|thing| thing.peek(self.clock.now_us())))
     }
 
     async fn begin(
@@ -174,5 +180,29 @@ impl Arbiter for MemoryArbiter {
 
     fn describe(&self) -> String {
         "memory of this process".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_over_takes_no_memory_and_a_peek_never_does() {
+        let clock = Arc::new(SetClock::at(1));
+        let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
+        let ttl = Duration::from_secs(1);
+        let known = || arbiter.things.lock().unwrap().by_name.len();
+        for number in 0..500 {
+            let name = Name::of_value(&number.to_string()).unwrap();
+            assert_eq!(arbiter.peek(&name).await.unwrap(), None);
+            assert_eq!(known(), number);
+            let holder = Holder::random();
+            arbiter.begin(&name, &holder, ttl, None).await.unwrap();
+        }
+        clock.advance(Duration::from_secs(3600));
+        let name = Name::of_value("another").unwrap();
+        arbiter.list(&name).await.unwrap();
+        assert_eq!(known(), 1);
     }
 }

@@ -158,6 +158,18 @@ impl Thing {
         }
     }
 
+    pub(super) fn peek(&self, now: u64) -> Option<Entry> {
+        let value = self.value.as_ref().filter(|it| it.expires_us > now)?;
+        Some(Entry {
+            value: Arc::clone(&value.bytes),
+            token: value.token,
+            cost: value.cost,
+            written_us: value.written_us,
+            expires_us: value.expires_us,
+            now_us: now,
+        })
+    }
+
     pub(super) fn begin(
         &mut self,
         now: u64,
@@ -165,18 +177,10 @@ impl Thing {
         ttl: Duration,
         outdated: Option<Token>,
     ) -> Beginning {
-        if let Some(value) = &self.value
-            && value.expires_us > now
-            && Some(value.token) != outdated
+        if let Some(entry) = self.peek(now)
+            && Some(entry.token) != outdated
         {
-            return Beginning::Value(Entry {
-                value: Arc::clone(&value.bytes),
-                token: value.token,
-                cost: value.cost,
-                written_us: value.written_us,
-                expires_us: value.expires_us,
-                now_us: now,
-            });
+            return Beginning::Value(entry);
         }
         if let Some(failure) = &self.failure
             && failure.expires_us > now

@@ -23,7 +23,7 @@ use self::link::{Link, Target};
 use self::reply::Answer;
 use self::scripts::{Arguments, Source};
 use self::switchboard::Switchboard;
-use super::arbiter::{Arbiter, ArbiterError, Beginning, Locking, WAITING_MAX};
+use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
 use super::memory::micros;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
@@ -194,6 +194,11 @@ impl Arbiter for RedisArbiter {
             .text(holder.as_str())
             .text(&keys.channel());
         self.link.run(&scripts::LEAVE, &arguments).await
+    }
+
+    async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
+        let arguments = Arguments::keys([self.keys(name).entry()]);
+        reply::peeked(self.link.run(&scripts::PEEK, &arguments).await?)
     }
 
     async fn begin(

@@ -49,22 +49,32 @@ pub(super) fn locking((kind, fields): &Answer) -> Result<Locking, ArbiterError> 
     }
 }
 
-pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterError> {
-    let numbers = |fields: &[Vec<u8>]| -> Result<Vec<u64>, ArbiterError> {
-        fields.iter().map(|field| number(field)).collect()
+fn entry(kind: &str, value: &[u8], rest: &[Vec<u8>]) -> Result<Entry, ArbiterError> {
+    let numbers: Result<Vec<u64>, _> = rest.iter().map(|field| number(field)).collect();
+    let &[token, cost_us, written_us, expires_us, now_us] = numbers?.as_slice() else {
+        return Err(strange(kind));
     };
+    Ok(Entry {
+        value: value.into(),
+        token: Token(token),
+        cost: Duration::from_micros(cost_us),
+        written_us,
+        expires_us,
+        now_us,
+    })
+}
+
+pub(super) fn peeked((kind, fields): Answer) -> Result<Option<Entry>, ArbiterError> {
     match (kind.as_str(), fields.as_slice()) {
-        ("value", [value, rest @ ..]) => match numbers(rest)?.as_slice() {
-            &[token, cost_us, written_us, expires_us, now_us] => Ok(Beginning::Value(Entry {
-                value: value.as_slice().into(),
-                token: Token(token),
-                cost: Duration::from_micros(cost_us),
-                written_us,
-                expires_us,
-                now_us,
-            })),
-            _ => Err(strange(&kind)),
-        },
+        ("value", [value, rest @ ..]) => Ok(Some(entry(&kind, value, rest)?)),
+        ("none", []) => Ok(None),
+        _ => Err(strange(&kind)),
+    }
+}
+
+pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterError> {
+    match (kind.as_str(), fields.as_slice()) {
+        ("value", [value, rest @ ..]) => Ok(Beginning::Value(entry(&kind, value, rest)?)),
         ("failed", [words]) => Ok(Beginning::Failed(
             String::from_utf8_lossy(words).into_owned(),
         )),

@@ -1,7 +1,8 @@
 //! The Lua scripts. Each is atomic and works on one slot.
 //!
-//! Those that only order who may do something run also when Redis is over its memory limit: they keep little, and
-//! a lock that could not be released would help nobody. Those that keep values and lists do not.
+//! Those that end something, or hold it for longer, run also when Redis is over its memory limit: they add no key, and a
+//! lock that could not be released would help nobody. Those that begin something or keep it do not: whatever is
+//! coordinated here, Redis has room for what else is kept in it.
 
 use std::sync::LazyLock;
 
@@ -78,12 +79,13 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK = " flags=allow-oom" "clock.lua" "grant.lua" "queue.lua" "lock.lua";
+    LOCK = "" "clock.lua" "grant.lua" "queue.lua" "lock.lua";
     RENEW = " flags=allow-oom" "clock.lua" "grant.lua" "renew.lua";
     UNLOCK = " flags=allow-oom" "clock.lua" "grant.lua" "queue.lua" "unlock.lua";
     LEAVE = " flags=allow-oom" "clock.lua" "grant.lua" "queue.lua" "leave.lua";
-    BEGIN = " flags=allow-oom" "clock.lua" "grant.lua" "begin.lua";
-    FAIL = " flags=allow-oom" "clock.lua" "fail.lua";
+    PEEK = " flags=no-writes" "clock.lua" "value.lua" "peek.lua";
+    BEGIN = "" "clock.lua" "grant.lua" "value.lua" "begin.lua";
+    FAIL = "" "clock.lua" "fail.lua";
     PUBLISH = "" "clock.lua" "publish.lua";
     REPLACE = "" "replace.lua";
     STAGE = "" "stage.lua";
