@@ -6,9 +6,9 @@
 use crate::config::{Config, RedisAddress, StoreUrl};
 use crate::http::CONNECTIONS_MAX;
 
-/// The standard streams, the runtime, signals, the log, the listening socket, look-ups of names, the output: 30 at most
-/// were seen in a node without Redis.
-const BASE: usize = 48;
+/// The standard streams, the runtime, signals, the log, the listening socket, the output: some 12. The rest is for the
+/// look-up of a name, the files of a reload, and whatever a library opens for a moment.
+const BASE: usize = 32;
 /// The lock, the directory, a segment that is written and those that are read.
 const SPOOL: usize = 8;
 /// To record, to drain, to read, to share lists and to hear of them; twice, since a connection that broke may linger while
