@@ -50,6 +50,12 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySou
             let store = Arc::new(redis_store(config, redis)?);
             let shared = arbiter(config, redis)?;
             let is_shared = shared.is_some();
+            if !is_shared {
+                tracing::info!(
+                    "the nodes share no lists behind sentinels or with certificates of a cluster: each computes its own, \
+                     and what queries cost Redis is bounded for each node alone"
+                );
+            }
             let arbiter = shared.unwrap_or_else(|| Arc::new(MemoryArbiter::default()));
             Ok((store.clone(), sources(config, store, arbiter, is_shared)?))
         }

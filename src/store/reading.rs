@@ -80,4 +80,10 @@ pub trait Reading: Send + Sync + std::fmt::Debug {
         minute: Minute,
         series: &[&str],
     ) -> Result<Vec<SeriesCounts>, StoreError>;
+
+    /// Why nobody should look now: the store has hardly any room left, and that is for events. `None` when it has
+    /// room. May be asked for each question; looks once a second at most.
+    async fn shortage(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
 }

@@ -30,6 +30,7 @@ mod overload;
 mod power_cut;
 mod quarantine;
 mod queries;
+mod questions;
 mod redis_faults;
 mod secrets;
 mod seed;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::parameters::{Filter, Range, matches};
 use super::problem::Problem;
+use super::turns::Pace;
 use crate::event::{Minute, Partitions};
 use crate::store::Reading;
 
@@ -27,6 +28,7 @@ pub(super) struct Source<'a> {
     pub(super) reading: &'a dyn Reading,
     pub(super) partitions: Partitions,
     pub(super) filter: &'a Filter,
+    pub(super) pace: Pace,
 }
 
 impl Source<'_> {
@@ -40,7 +42,10 @@ impl Source<'_> {
         let mut read = 0;
         for partition in self.partitions.iter() {
             for minutes in minutes.chunks(SIZES_AT_ONCE) {
-                let sizes = self.reading.sealed_sizes(partition, minutes).await?;
+                let sizes = self
+                    .pace
+                    .ask(self.reading.sealed_sizes(partition, minutes))
+                    .await?;
                 read += sizes.iter().sum::<u64>();
                 if read > READ_MAX {
                     return Err(too_much(READ_MAX, "counts to look through"));
@@ -50,7 +55,10 @@ impl Source<'_> {
                     let mut found = BTreeMap::new();
                     let mut cursor = Some(0);
                     while let Some(at) = cursor {
-                        let page = self.reading.sealed_page(partition, minute, at).await?;
+                        let page = self
+                            .pace
+                            .ask(self.reading.sealed_page(partition, minute, at))
+                            .await?;
                         let counts = page.counts.into_iter();
                         let wanted = counts.filter(|it| matches(self.filter, &it.series));
                         found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
@@ -99,7 +107,11 @@ impl Source<'_> {
         for partition in self.partitions.iter() {
             // One more than is told, to know that there are more.
             let most = OPEN_MINUTES_MAX + 1;
-            for minute in self.reading.open_minutes(partition, most).await? {
+            for minute in self
+                .pace
+                .ask(self.reading.open_minutes(partition, most))
+                .await?
+            {
                 open.entry(minute).or_default().push(partition);
             }
         }
@@ -119,7 +131,10 @@ impl Source<'_> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self.reading.open_page(partition, minute, at).await?;
+            let page = self
+                .pace
+                .ask(self.reading.open_page(partition, minute, at))
+                .await?;
             *read += page.series.len() as u64;
             if *read > READ_MAX {
                 return Err(too_much(READ_MAX, "series to look through"));
@@ -141,7 +156,8 @@ impl Source<'_> {
                 bounded(counts.len() + series.len())?;
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
                 for series in series.chunks(LOOKED_AT) {
-                    let found = self.reading.open_counts(partition, minute, series).await?;
+                    let asking = self.reading.open_counts(partition, minute, series);
+                    let found = self.pace.ask(asking).await?;
                     let found = found.into_iter();
                     counts
                         .extend(found.map(|it| ((minute, it.series), (it.unique, it.cumulative))));

@@ -1,13 +1,16 @@
 //! The queries: `/api/v1/minutes`, `/live`, `/top` and `/series`, as `docs/openapi.json` describes them.
 //!
 //! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
-//! its own, `top` has lists computed once for all nodes, `problem` says what is wrong.
+//! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps,
+//! `problem` says what is wrong.
 
 mod answer;
 mod counts;
+mod lists;
 mod parameters;
 mod problem;
 mod top;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +20,22 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::answer::{LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
 use self::counts::Source;
+use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
 use self::problem::Problem;
-use self::top::{LIST_TTL, Lists};
+use self::turns::{Pace, Turns};
+use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::{Arbiter, InvalidSetting};
 use crate::event::Partitions;
 use crate::store::Reading;
 use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;
 
-/// How long one may look through the counts.
-const SCAN_WITHIN: Duration = Duration::from_secs(10);
 /// How long a request may take in all.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// The requests that look through the counts at the same time; the others wait.
-const SCANS_MAX: usize = 4;
 /// The longest window, in minutes, whatever the store remembers.
 const WINDOW_MAX: i64 = 1440;
 /// The most that a window's minutes and the partitions may come to, multiplied.
@@ -63,10 +63,11 @@ pub struct Queries {
     partitions: Partitions,
     window_max: i64,
     lists: Lists,
-    shared: bool,
+    /// For those that have no place among the others.
+    own_lists: Lists,
+    turns: Turns,
     metrics: Arc<Metrics>,
     surroundings: Arc<Surroundings>,
-    scans: Semaphore,
 }
 
 impl Queries {
@@ -80,13 +81,13 @@ impl Queries {
         let places = PLACES_MAX / i64::from(sources.partitions.count());
         Ok(Self {
             window_max: kept.min(WINDOW_MAX).min(places).max(1),
-            lists: Lists::new(&sources.arbiter)?,
+            lists: Lists::new(&sources.arbiter, sources.shared)?,
+            own_lists: Lists::new(&(Arc::new(MemoryArbiter::default()) as _), false)?,
+            turns: Turns::new(&sources.arbiter)?,
             reading: sources.reading,
             partitions: sources.partitions,
-            shared: sources.shared,
             metrics,
             surroundings,
-            scans: Semaphore::new(SCANS_MAX),
         })
     }
 
@@ -100,13 +101,21 @@ impl Queries {
             reading: &*self.reading,
             partitions: self.partitions,
             filter,
+            pace: Pace::default(),
         }
     }
 
-    /// A turn to look through the counts.
-    async fn scan(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        let closed = |_| Problem::unavailable("the node is shutting down");
-        self.scans.acquire().await.map_err(closed)
+    /// Looks through the counts when it is this request's turn.
+    async fn look<T>(
+        &self,
+        looking: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        self.turns.look(&*self.reading, looking).await
+    }
+
+    /// The lists of all nodes, and those that only this one has.
+    fn lists(&self) -> [&Lists; 2] {
+        [&self.lists, &self.own_lists]
     }
 
     fn parameters(&self, uri: &Uri, allowed: &[&'static str]) -> Result<Parameters, Problem> {
@@ -117,8 +126,8 @@ impl Queries {
         let parameters = self.parameters(uri, &["from", "to"])?;
         let range = parameters.range(self.now())?;
         let filter = parameters.filter();
-        let _permit = self.scan().await?;
-        let counts = self.source(&filter).minutes(range).await?;
+        let source = self.source(&filter);
+        let counts = self.look(source.minutes(range)).await?;
         let answer = MinutesAnswer {
             from: answer::minute(range.from),
             to: answer::minute(range.to),
@@ -134,8 +143,8 @@ impl Queries {
 
     async fn live(&self, uri: &Uri) -> Result<Response, Problem> {
         let filter = self.parameters(uri, &[])?.filter();
-        let _permit = self.scan().await?;
-        let (counts, minutes_left_out) = self.source(&filter).live().await?;
+        let source = self.source(&filter);
+        let (counts, minutes_left_out) = self.look(source.live()).await?;
         let answer = LiveAnswer {
             provisional: true,
             minutes_left_out,
@@ -154,8 +163,8 @@ impl Queries {
         let minutes = parameters.window()?;
         let range = Range::before(self.now(), minutes);
         let filter = parameters.filter();
-        let _permit = self.scan().await?;
-        let series = self.source(&filter).series(range).await?;
+        let source = self.source(&filter);
+        let series = self.look(source.series(range)).await?;
         let answer = SeriesAnswer {
             window: format!("{minutes}m"),
             from: answer::minute(range.from),

@@ -4,6 +4,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::coordination::{ArbiterError, ComputeError};
 use crate::store::StoreError;
 
 /// A request that gets no answer.
@@ -31,8 +32,19 @@ impl Problem {
         }
     }
 
-    pub(super) fn status(&self) -> u16 {
-        self.status
+    /// In words that [`unpacked`](Self::unpacked) understands.
+    pub(super) fn packed(&self) -> String {
+        format!("{}|{}", self.status, self.detail)
+    }
+
+    /// The problem that these words tell of.
+    pub(super) fn unpacked(words: &str) -> Self {
+        match words.split_once('|') {
+            Some(("422", detail)) => Self::too_much(detail),
+            Some(("504", _)) => Self::late(),
+            Some((_, detail)) => Self::unavailable(detail),
+            None => Self::unavailable(words),
+        }
     }
 
     /// A parameter that cannot be meant so.
@@ -66,6 +78,13 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "Not now", detail)
     }
 
+    /// Others look, and it is not this request's turn in time.
+    pub(super) fn busy() -> Self {
+        let detail =
+            "others look through the counts, one at a time over all nodes; ask again later";
+        Self::unavailable(detail)
+    }
+
     /// The time is over.
     pub(super) fn late() -> Self {
         let detail = "there was no answer in time; ask for a shorter window, or again later";
@@ -76,6 +95,27 @@ impl Problem {
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.detail)
+    }
+}
+
+impl From<ArbiterError> for Problem {
+    fn from(error: ArbiterError) -> Self {
+        Self::unavailable(match error {
+            ArbiterError::Full(words) => format!(
+                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {words}"
+            ),
+            error => error.to_string(),
+        })
+    }
+}
+
+impl From<ComputeError> for Problem {
+    fn from(error: ComputeError) -> Self {
+        match error {
+            ComputeError::TimedOut => Self::late(),
+            ComputeError::Arbiter(error) => error.into(),
+            ComputeError::Failed(_) | ComputeError::Key(_) => Self::unavailable(error.to_string()),
+        }
     }
 }
 

@@ -1,59 +1,19 @@
 //! Lists of the series with the greatest numbers, each computed once for all nodes.
 //!
 //! A list is known by its id. Whoever asks for one position after the other gets them from one list as long as that
-//! is the present one, [`LIST_TTL`], and by its id for [`KEPT_TTL`]. A whole list is refreshed before it goes; one
-//! that is asked for by positions is not, so that nobody gets the halves of two.
+//! is the present one, [`LIST_TTL`](super::lists::LIST_TTL), and by its id for [`KEPT_TTL`] at most. A whole list is
+//! refreshed before it goes; one that is asked for by positions is not, so that nobody gets the halves of two.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Queries;
 use super::answer::{self, Tagged};
+use super::lists::{Found, KEPT_TTL};
 use super::parameters::{By, Filter, Range, Top};
 use super::problem::Problem;
-use super::{Queries, SCAN_WITHIN};
-use crate::coordination::{
-    ComputeError, ComputeOnce, ComputeSettings, Computed, EarlyRefresh, InvalidSetting, Token,
-};
-
-/// How long a list is the present one.
-pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
-/// How long a list can be had by its id.
-const KEPT_TTL: Duration = Duration::from_secs(600);
-/// After how long another node computes when the one that did is gone.
-const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for somebody else's computation.
-const PATIENCE: Duration = Duration::from_secs(12);
-const GONE: &str = "410|";
-
-/// The lists of all nodes.
-#[derive(Debug)]
-pub(super) struct Lists {
-    present: ComputeOnce,
-    refreshed: EarlyRefresh,
-    kept: ComputeOnce,
-}
-
-impl Lists {
-    pub(super) fn new(
-        arbiter: &Arc<dyn crate::coordination::Arbiter>,
-    ) -> Result<Self, InvalidSetting> {
-        let once = |value_ttl| {
-            let settings = ComputeSettings {
-                lock_ttl: LOCK_TTL,
-                value_ttl,
-                ..ComputeSettings::default()
-            };
-            ComputeOnce::new(Arc::clone(arbiter), settings)
-        };
-        Ok(Self {
-            present: once(LIST_TTL)?,
-            refreshed: EarlyRefresh::new(once(LIST_TTL)?, 1.0)?,
-            kept: once(KEPT_TTL)?,
-        })
-    }
-}
+use super::turns::has_room;
 
 /// A list as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,15 +69,20 @@ pub(super) struct TopAnswer {
 
 /// The list that is asked for, or the one item of it, and its age.
 pub(super) async fn answer(queries: &Queries, top: Top) -> Result<(TopAnswer, Duration), Problem> {
-    let computed = computed(queries, &top).await.map_err(problem)?;
-    let ranked: Ranked = serde_json::from_slice(computed.bytes())
+    let Found {
+        id,
+        list,
+        age,
+        remaining,
+        shared,
+    } = match &top.list {
+        Some(id) => by_id(queries, id, &top.key()).await?,
+        None => present(queries, &top).await?,
+    };
+    let ranked: Ranked = serde_json::from_slice(&list)
         .map_err(|error| Problem::unavailable(format!("the list is unreadable: {error}")))?;
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let length = ranked.items.len();
-    let id = match &top.list {
-        Some(id) => id.clone(),
-        None => computed.token().to_string(),
-    };
     let mut items = ranked.items.into_iter().enumerate().map(item);
     let (items, item) = match top.position {
         None => (Some(items.collect()), None),
@@ -129,7 +94,6 @@ pub(super) async fn answer(queries: &Queries, top: Top) -> Result<(TopAnswer, Du
             (None, Some(item))
         }
     };
-    let age = computed.age();
     let answer = TopAnswer {
         by: top.by.word(),
         window: format!("{}m", top.window),
@@ -140,8 +104,8 @@ pub(super) async fn answer(queries: &Queries, top: Top) -> Result<(TopAnswer, Du
             id,
             length,
             age_ms: millis(age),
-            expires_in_ms: millis(computed.remaining()),
-            shared: queries.shared,
+            expires_in_ms: millis(remaining),
+            shared,
         },
         items,
         item,
@@ -159,30 +123,57 @@ fn item((position, ranking): (usize, Ranking)) -> Item {
     }
 }
 
-async fn computed(queries: &Queries, top: &Top) -> Result<Computed, ComputeError> {
-    let lists = &queries.lists;
-    let key = top.key();
-    let compute = |token| compute(queries, top, token);
-    match (&top.list, top.position) {
-        (Some(id), _) => {
-            let gone = |_| async { Err::<Vec<u8>, _>(GONE) };
-            lists.kept.get(&kept(id, &key), PATIENCE, gone).await
+async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem> {
+    for lists in queries.lists() {
+        if let Some(found) = lists.by_id(id, key).await? {
+            return Ok(found);
         }
-        (None, Some(_)) => {
-            let key = format!("each:{key}");
-            lists.present.get(&key, PATIENCE, compute).await
-        }
-        (None, None) => lists.refreshed.get(&key, PATIENCE, compute).await,
     }
+    let minutes = KEPT_TTL.as_secs() / 60;
+    Err(Problem::gone(format!(
+        "there is no such list of these parameters; lists are kept for {minutes} minutes at most, and less when many \
+         others are computed; leave `list` out for the present one"
+    )))
 }
 
-fn kept(id: &str, key: &str) -> String {
-    format!("list:{id}:{key}")
+/// The present list, as all nodes have it, or else as this node has it; if both have no place for it, it is computed for
+/// this request.
+async fn present(queries: &Queries, top: &Top) -> Result<Found, Problem> {
+    let key = top.key();
+    // Who asks by positions has a list of his own kind: one that is not refreshed.
+    let (kind, refresh) = match top.position {
+        Some(_) => (format!("each:{key}"), false),
+        None => (key.clone(), true),
+    };
+    let room = has_room(&*queries.reading).await;
+    for lists in queries.lists() {
+        let compute = async |token: crate::coordination::Token| {
+            let list = Box::pin(compute(queries, top)).await?;
+            lists.keep(&token.to_string(), &key, &list).await;
+            Ok(list)
+        };
+        let found = match room {
+            Ok(()) => Box::pin(lists.get(&kind, refresh, compute)).await?,
+            // What is there costs nothing.
+            Err(_) => lists.peek(&kind).await?,
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+    }
+    room?;
+    let list = Box::pin(compute(queries, top)).await?;
+    let id = (queries.surroundings.now_nanos() / 1000).to_string();
+    queries.own_lists.keep(&id, &key, &list).await;
+    Ok(Found {
+        id,
+        list,
+        ..Found::default()
+    })
 }
 
-async fn compute(queries: &Queries, top: &Top, token: Token) -> Result<Vec<u8>, String> {
-    let ranked = async {
-        let _permit = queries.scan().await?;
+async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
+    let ranked = queries.look(async {
         queries.metrics.query_computations.inc();
         let range = Range::before(queries.now(), top.window);
         let mut all = queries.source(&top.filter).by_series(range).await?;
@@ -192,21 +183,8 @@ async fn compute(queries: &Queries, top: &Top, token: Token) -> Result<Vec<u8>, 
             to: range.to,
             items: all.into_iter().map(ranking).collect(),
         })
-    };
-    let ranked = tokio::time::timeout(SCAN_WITHIN, ranked).await;
-    let ranked: Ranked = ranked
-        .unwrap_or_else(|_| Err(Problem::late()))
-        .map_err(|problem| format!("{}|{problem}", problem.status()))?;
-    let bytes = serde_json::to_vec(&ranked).map_err(|error| error.to_string())?;
-    let key = kept(&token.to_string(), &top.key());
-    let keep = |_| {
-        let bytes = bytes.clone();
-        async move { Ok::<_, String>(bytes) }
-    };
-    if let Err(error) = queries.lists.kept.get(&key, PATIENCE, keep).await {
-        tracing::warn!(%error, "a list cannot be had by its id");
-    }
-    Ok(bytes)
+    });
+    serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
 /// The greatest first; of equals the one that is greater by the other number, then the lower name.
@@ -229,27 +207,6 @@ fn ranking(
         unique_minute_sum,
         unique_minute_max,
         cumulative,
-    }
-}
-
-/// Those who waited for a computation get its problem in words.
-fn problem(error: ComputeError) -> Problem {
-    match error {
-        ComputeError::Failed(words) => match words.split_once('|') {
-            Some(("410", _)) => {
-                let minutes = KEPT_TTL.as_secs() / 60;
-                Problem::gone(format!(
-                    "there is no such list of these parameters; lists are kept for {minutes} minutes; leave `list` out for the present one"
-                ))
-            }
-            Some(("422", detail)) => Problem::too_much(detail),
-            Some(("504", _)) => Problem::late(),
-            Some((_, detail)) => Problem::unavailable(detail),
-            None => Problem::unavailable(words),
-        },
-        ComputeError::TimedOut => Problem::late(),
-        ComputeError::Key(_) => Problem::too_much("the tags are too long together; ask by fewer"),
-        ComputeError::Arbiter(error) => Problem::unavailable(error.to_string()),
     }
 }
 

@@ -12,6 +12,9 @@ use crate::store::StoreError;
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
+/// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
+const QUESTIONS_PERCENT_MAX: u64 = 90;
+
 /// Looks whether a server can keep the sets.
 pub(super) async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
     let info: String = redis::cmd("INFO")
@@ -112,6 +115,23 @@ pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .map(str::trim)
+}
+
+/// Whether more of a server's memory is used than questions may find, from the answer to INFO.
+pub(super) fn shortage(info: &str) -> Option<String> {
+    let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
+    let most = number("maxmemory").filter(|most| *most > 0)?;
+    let beside = number("mem_not_counted_for_evict").unwrap_or(0);
+    let percent = number("used_memory")?
+        .saturating_sub(beside)
+        .saturating_mul(100)
+        / most;
+    (percent >= QUESTIONS_PERCENT_MAX).then(|| {
+        format!(
+            "a Redis server uses {percent} % of its maxmemory, and from {QUESTIONS_PERCENT_MAX} % on there are no \
+             answers but those that it has, so that recording goes on; raise maxmemory, or ask later"
+        )
+    })
 }
 
 /// Looks at the answer to INFO.

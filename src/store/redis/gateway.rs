@@ -2,17 +2,22 @@
 //! are known to agree on how the sets are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use super::fitness::Agreement;
+use super::fitness::{self, Agreement};
 use super::server::Server;
 use super::settings::{Settings, SettingsError};
 use super::topology::Topology;
 use super::{keys, reply};
 use crate::store::StoreError;
+
+/// How often the servers' memory is looked at, at most.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which connection a command goes over.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +30,9 @@ pub(super) enum Lane {
     Reading,
 }
 
+/// When it was looked whether memory is short, and what was seen.
+type Looked = (Instant, Result<Option<String>, StoreError>);
+
 /// The way to the servers.
 #[derive(Debug)]
 pub(super) struct Gateway {
@@ -34,6 +42,8 @@ pub(super) struct Gateway {
     agreed: AtomicU64,
     /// Held by the one who looks whether they do.
     agreeing: Mutex<()>,
+    /// What [`shortage`](Self::shortage) last saw, and when.
+    looked: Mutex<Option<Looked>>,
 }
 
 impl Gateway {
@@ -43,6 +53,7 @@ impl Gateway {
             agreement,
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
+            looked: Mutex::new(None),
         })
     }
 
@@ -74,6 +85,34 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// Which server has hardly any memory left, in words.
+    pub(super) async fn shortage(&self) -> Result<Option<String>, StoreError> {
+        let mut looked = self.looked.lock().await;
+        match &*looked {
+            Some((at, shortage)) if at.elapsed() < LOOK_INTERVAL => shortage.clone(),
+            _ => {
+                let shortage = self.look_for_shortage().await;
+                *looked = Some((Instant::now(), shortage.clone()));
+                shortage
+            }
+        }
+    }
+
+    async fn look_for_shortage(&self) -> Result<Option<String>, StoreError> {
+        self.agree().await?;
+        for server in self.topology.servers() {
+            let info = async |connection: &mut MultiplexedConnection| {
+                let info = redis::cmd("INFO").arg("memory").take();
+                info.query_async::<String>(connection).await
+            };
+            let info = self.run_on(&server, Lane::Reading, 0, info).await?;
+            if let Some(shortage) = fitness::shortage(&info) {
+                return Ok(Some(shortage));
+            }
+        }
+        Ok(None)
     }
 
     /// Runs a command whose keys are in this slot.

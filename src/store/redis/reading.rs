@@ -176,4 +176,8 @@ impl Reading for RedisStore {
         }
         Ok(open)
     }
+
+    async fn shortage(&self) -> Result<Option<String>, StoreError> {
+        self.gateway.shortage().await
+    }
 }

@@ -1,0 +1,65 @@
+//! Lists that meet in a slot.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::coordination::memory::MemoryArbiter;
+
+fn lists() -> Lists {
+    Lists::new(&(Arc::new(MemoryArbiter::default()) as _), true).unwrap()
+}
+
+/// Two keys of one slot.
+fn neighbours() -> (String, String) {
+    let key = |number: u64| format!("top:unique:{number}:5:{{}}");
+    let other = (1..100_000).find(|number| present_slot(&key(*number)) == present_slot(&key(0)));
+    (key(0), key(other.unwrap()))
+}
+
+async fn get(lists: &Lists, key: &str, list: &str) -> Result<Option<String>, Problem> {
+    let compute = async |_| Ok(list.as_bytes().to_vec());
+    let found = lists.get(key, true, compute).await?;
+    Ok(found.map(|found| String::from_utf8(found.list).unwrap()))
+}
+
+#[tokio::test]
+async fn a_list_never_takes_the_place_of_another_and_is_never_taken_for_it() {
+    let lists = lists();
+    let (first, second) = neighbours();
+    assert_eq!(get(&lists, &first, "1").await.unwrap().unwrap(), "1");
+    for _ in 0..100 {
+        assert_eq!(get(&lists, &second, "2").await.unwrap(), None);
+    }
+    assert!(lists.peek(&second).await.unwrap().is_none());
+    assert_eq!(get(&lists, &first, "3").await.unwrap().unwrap(), "1");
+}
+
+#[tokio::test]
+async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
+    let lists = lists();
+    let (first, second) = neighbours();
+    let asked = AtomicU32::new(0);
+    for _ in 0..2 {
+        let failing = async |_| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            Err(Problem::too_much("more than there may be"))
+        };
+        let problem = lists.get(&first, true, failing).await.unwrap_err();
+        assert_eq!(problem, Problem::too_much("more than there may be"));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(get(&lists, &second, "2").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn of_lists_with_one_slot_for_their_ids_the_newest_stays() {
+    let lists = lists();
+    let mut others = (2..100_000).map(|id: u64| id.to_string());
+    let other = others.find(|id| kept_slot(id) == kept_slot("1")).unwrap();
+    lists.keep("1", "key", b"first").await;
+    assert!(lists.by_id("1", "key").await.unwrap().is_some());
+    assert!(lists.by_id("1", "another key").await.unwrap().is_none());
+    lists.keep(&other, "key", b"second").await;
+    assert!(lists.by_id("1", "key").await.unwrap().is_none());
+    assert!(lists.by_id(&other, "key").await.unwrap().is_some());
+}

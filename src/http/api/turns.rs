@@ -1,0 +1,105 @@
+//! [`Turns`]: who may look through the counts. One at a time over all nodes, so that what is asked takes a bounded share
+//! of Redis however many ask, and nobody while Redis is short of memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::problem::Problem;
+use crate::coordination::{AcquireError, Arbiter, InvalidSetting, Mutex};
+use crate::store::{Reading, StoreError};
+
+/// After how long another node has its turn when the one that had it is gone.
+const LOCK_TTL: Duration = Duration::from_secs(3);
+/// How long a request waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(4);
+/// How long one may look through the counts.
+const SCAN_WITHIN: Duration = Duration::from_secs(10);
+/// Who looks rests so many times as long as the store took to answer: a quarter of a core of Redis at most, and less by what
+/// the way there takes.
+const RESTS: u64 = 3;
+/// The longest rest for one answer, in microseconds: more than three times what any takes Redis (a page of 500 counts takes
+/// some 0.3 ms). What takes longer waited on the way, and a million counts must be looked through in time all the same.
+const REST_MAX_US: u64 = 2000;
+/// Rests are saved up to this many microseconds: a shorter sleep would take longer than it should.
+const SLEEP_MIN_US: u64 = 20_000;
+
+/// Who may look through the counts.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// Of this node, so that one request of each node stands in line before Redis.
+    own: Semaphore,
+    /// Of all nodes that share the arbiter.
+    all: Mutex,
+}
+
+impl Turns {
+    pub(super) fn new(arbiter: &Arc<dyn Arbiter>) -> Result<Self, InvalidSetting> {
+        Ok(Self {
+            own: Semaphore::new(1),
+            all: Mutex::new(Arc::clone(arbiter), "look", LOCK_TTL)?,
+        })
+    }
+
+    /// Looks, when it is time to.
+    pub(super) async fn look<T>(
+        &self,
+        reading: &dyn Reading,
+        looking: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        has_room(reading).await?;
+        let turn = async {
+            let own = self.own.acquire().await;
+            let own = own.map_err(|_| Problem::unavailable("the node is shutting down"))?;
+            let all = self.all.acquire(TURN_WITHIN).await;
+            all.map(|all| (own, all)).map_err(|error| match error {
+                AcquireError::Arbiter(error) => error.into(),
+                AcquireError::TimedOut | AcquireError::Crowded => Problem::busy(),
+            })
+        };
+        let turn = timeout(TURN_WITHIN, turn).await;
+        let (_own, all) = turn.unwrap_or_else(|_| Err(Problem::busy()))?;
+        let looked = timeout(SCAN_WITHIN, all.protect(looking)).await;
+        match looked {
+            Ok(Ok(looked)) => looked,
+            Ok(Err(_lost)) => Err(Problem::busy()),
+            Err(_late) => Err(Problem::late()),
+        }
+    }
+}
+
+/// Whether the store has room for more than events.
+pub(super) async fn has_room(reading: &dyn Reading) -> Result<(), Problem> {
+    match reading.shortage().await? {
+        None => Ok(()),
+        Some(shortage) => Err(Problem::unavailable(shortage)),
+    }
+}
+
+/// How long somebody who looks has to rest.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    owed_us: AtomicU64,
+}
+
+impl Pace {
+    /// Asks the store for a little, and rests for as long as that is worth.
+    pub(super) async fn ask<T>(
+        &self,
+        asking: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let asked = Instant::now();
+        let answer = asking.await;
+        let took_us = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let rest_us = took_us.saturating_mul(RESTS).min(REST_MAX_US);
+        let owed_us = self.owed_us.fetch_add(rest_us, Ordering::Relaxed) + rest_us;
+        if owed_us >= SLEEP_MIN_US {
+            self.owed_us.store(0, Ordering::Relaxed);
+            sleep(Duration::from_micros(owed_us)).await;
+        }
+        answer
+    }
+}

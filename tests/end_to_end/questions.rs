@@ -1,0 +1,292 @@
+//! Questions without end: whatever is asked, however it is varied, Redis keeps its memory and its time for the events.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+
+/// The lists that `top.rs` keeps, each with a lock; the turns to look, with those who wait; the nodes' settings.
+const KEYS_MAX: usize = 2 * (512 + 256) + 6;
+
+/// A client that keeps its connection, and makes another when it is closed.
+struct Client {
+    server: SocketAddr,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Client {
+    fn new(node: &Node) -> Self {
+        Self {
+            server: node.http(),
+            stream: None,
+        }
+    }
+
+    /// The status, and the body.
+    fn get(&mut self, path: &str) -> (u16, String) {
+        loop {
+            let stream = self.stream.take().unwrap_or_else(|| {
+                let stream = TcpStream::connect(self.server).unwrap();
+                stream.set_read_timeout(Some(SOON)).unwrap();
+                BufReader::new(stream)
+            });
+            if let Some(answer) = self.ask(stream, path) {
+                return answer;
+            }
+        }
+    }
+
+    fn ask(&mut self, mut stream: BufReader<TcpStream>, path: &str) -> Option<(u16, String)> {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: eds\r\n\r\n");
+        stream.get_mut().write_all(head.as_bytes()).ok()?;
+        let (mut status, mut length, mut closes) = (0, 0, false);
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let line = line.trim_end().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            } else if let Some(rest) = line.strip_prefix("http/1.1 ") {
+                status = rest[..3].parse().unwrap();
+            } else if let Some(rest) = line.strip_prefix("content-length: ") {
+                length = rest.parse().unwrap();
+            }
+            closes |= line == "connection: close";
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).ok()?;
+        self.stream = (!closes).then_some(stream);
+        Some((status, String::from_utf8(body).unwrap()))
+    }
+}
+
+/// The keys of Redis that questions leave.
+fn keys_of_questions(redis: &RedisServer) -> usize {
+    let of_questions = |key: &&String| key.contains(":once:") || key.contains(":mutex:");
+    redis.keys().iter().filter(of_questions).count()
+}
+
+fn info(redis: &RedisServer, section: &str, field: &str) -> f64 {
+    let info: String = redis.query(&["INFO", section]);
+    let mut lines = info.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap().trim().parse().unwrap()
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).map_or(otherwise, |it| it.parse().expect("a whole number"))
+}
+
+/// One of many questions that are all different; now and then it is one that has to be computed.
+fn varied(number: u64) -> String {
+    let random = rand::random::<u64>();
+    match number % 100 {
+        0 => format!("/api/v1/top?by=unique&n={}&t{random}=1", 1 + number % 100),
+        1 => format!("/api/v1/top?window=5m&position=0&t{random}=1"),
+        2 => format!("/api/v1/minutes?t{random}=1"),
+        3 => format!("/api/v1/live?t{random}=1"),
+        4 => format!("/api/v1/series?t{random}=1"),
+        5 => format!("/api/v1/top?list={random}&t{random}=1"),
+        6 => format!("/api/v1/top?list={random}&position=3&n=7"),
+        _ => format!("/api/v1/top?list={random}"),
+    }
+}
+
+/// Issue: 24 000 questions for lists that nobody has put Redis over its memory, and recording stopped.
+#[test]
+fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
+    const CLIENTS: u64 = 8;
+    let questions = number("EDS_TEST_QUESTIONS", 24_000);
+    let site = Site::with_redis(RedisServer::start(&["--maxmemory", "10mb"]));
+    let keys = [("store.partitions", "4"), ("flush.grace", "1s")];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let used = || info(&site.redis, "memory", "used_memory");
+    let all_keys = || site.redis.query::<u64>(&["DBSIZE"]);
+    let (keys_before, bytes_before) = (all_keys(), used());
+    let (asked, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let mut bytes_max = 0.0_f64;
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let node = &nodes[usize::try_from(client).unwrap() % nodes.len()];
+                let (asked, answered) = (&asked, &answered);
+                scope.spawn(move || {
+                    let mut client = Client::new(node);
+                    loop {
+                        let number = asked.fetch_add(1, Ordering::Relaxed);
+                        if number >= questions {
+                            return;
+                        }
+                        let (status, body) = client.get(&varied(number));
+                        let known = [200, 404, 410, 422, 503, 504].contains(&status);
+                        assert!(known, "{status}: {body}");
+                        answered.fetch_add(u64::from(status != 503), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let over = &over;
+        scope.spawn(move || {
+            for client in clients {
+                client.join().unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        // Events come in all the while, a few minutes after each other, and are counted and published.
+        let mut minute = 0;
+        while !over.load(Ordering::Relaxed) {
+            let load = Load {
+                seed: seed(),
+                minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
+                events: 1500,
+                series: 20,
+                users: 300,
+            };
+            for datagram in load.datagrams() {
+                sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
+            }
+            sender.wait_received(&nodes[0]);
+            bytes_max = bytes_max.max(used());
+            minute += 1;
+            eventually("the minute is recorded", SOON, || {
+                let queued = nodes[0].metrics().count("eds_events_queued");
+                when(queued == 0, queued)
+            });
+        }
+    });
+    let left = keys_of_questions(&site.redis);
+    eprintln!(
+        "{questions} questions, {} answered, {} events; before: {keys_before} keys, {bytes_before} bytes; after: {} keys, {left} of \
+         questions, {} bytes, {bytes_max} at most",
+        answered.load(Ordering::Relaxed),
+        sender.sent() * 15,
+        all_keys(),
+        used(),
+    );
+    assert!(left <= KEYS_MAX, "{left} keys");
+    for node in &nodes {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        assert_eq!(metrics.count("eds_record_failures_total"), 0);
+    }
+    assert!(bytes_max < 10.0 * 1024.0 * 1024.0, "{bytes_max} bytes");
+    site.wait_exact(&sender.truth.points(), SOON);
+}
+
+#[test]
+fn asking_for_a_list_that_is_not_there_leaves_no_key() {
+    let site = Site::start();
+    let node = site.start_node("one", &[]);
+    for list in 0..100 {
+        let (status, body) = Client::new(&node).get(&format!("/api/v1/top?list={list}"));
+        assert_eq!(status, 410, "{body}");
+    }
+    assert_eq!(keys_of_questions(&site.redis), 0, "{:?}", site.redis.keys());
+}
+
+#[test]
+fn questions_stop_before_redis_is_full_and_say_why() {
+    let site = Site::start();
+    let node = site.start_node("one", &[("store.partitions", "4")]);
+    let path = "/api/v1/top?by=unique";
+    let mut client = Client::new(&node);
+    assert_eq!(client.get(path).0, 200);
+    let used = info(&site.redis, "memory", "used_memory");
+    let limit = format!("{:.0}", used * 1.05);
+    site.redis
+        .query::<()>(&["CONFIG", "SET", "maxmemory", &limit]);
+    for path in [
+        "/api/v1/minutes",
+        "/api/v1/live",
+        "/api/v1/series",
+        "/api/v1/top?n=7",
+    ] {
+        eventually("it is refused", SOON, || {
+            let (status, body) = client.get(path);
+            when(
+                status == 503 && body.contains("maxmemory"),
+                format!("{path}: {status} {body}"),
+            )
+        });
+    }
+    // What is there can be had all the same, and what is not is not there.
+    assert_eq!(client.get(path).0, 200);
+    assert_eq!(client.get("/api/v1/top?list=7").0, 410);
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let (status, body) = client.get("/api/v1/top?n=8");
+    assert!(status == 503 && body.contains("maxmemory"), "{body}");
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    eventually("there is room", SOON, || {
+        let (status, body) = client.get("/api/v1/top?n=7");
+        when(status == 200, body)
+    });
+}
+
+/// Issue: four clients held 37 % of a Redis core for each node that they asked.
+#[test]
+fn lists_that_nobody_has_yet_take_a_bounded_share_of_redis() {
+    let counts = number("EDS_TEST_COUNTS", 200_000);
+    let lasts = Duration::from_secs(number("EDS_TEST_COUNTS_SECONDS", 8));
+    let site = Site::start();
+    let keys = [("store.partitions", "1")];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let mut connection = site.redis.connection();
+    let minute = chrono::DateTime::from_timestamp(i64::try_from(now - 300).unwrap(), 0).unwrap();
+    let of_day = (now - 300) / 60 % 1440;
+    let key = format!("{{eds:0}}:{}:{of_day}:counts", minute.format("%Y%m%d"));
+    for first in (0..counts).step_by(10_000) {
+        let mut pipeline = redis::pipe();
+        for number in first..(first + 10_000).min(counts) {
+            let series = format!("event_type=http-{number:07},product=product{}", number % 7);
+            pipeline.hset(&key, series, "10:20").ignore();
+        }
+        pipeline.query::<()>(&mut connection).unwrap();
+    }
+    let cpu = || {
+        let used = |field| info(&site.redis, "cpu", field);
+        used("used_cpu_user") + used("used_cpu_sys")
+    };
+    let (began, before) = (Instant::now(), cpu());
+    let statuses: Vec<u16> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|client| {
+                let node = &nodes[client % 2];
+                scope.spawn(move || {
+                    let (mut client, mut statuses) = (Client::new(node), Vec::new());
+                    while began.elapsed() < lasts {
+                        let random = rand::random::<u64>();
+                        let path = format!("/api/v1/top?n=5&t{random}=1");
+                        statuses.push(client.get(&path).0);
+                    }
+                    statuses
+                })
+            })
+            .collect();
+        let each = clients.into_iter().map(|it| it.join().unwrap());
+        each.flatten().collect()
+    });
+    let (took, used) = (began.elapsed(), cpu() - before);
+    let share = used / took.as_secs_f64();
+    let answered = statuses.iter().filter(|status| **status == 200).count();
+    eprintln!(
+        "{counts} counts, 8 clients, 2 nodes: {answered} of {} answered in {took:?}; Redis {:.0} % of a core",
+        statuses.len(),
+        share * 100.0
+    );
+    assert!(answered > 0, "{statuses:?}");
+    assert!(share < 0.25, "{share}");
+    let known = |status: &u16| [200, 503, 504].contains(status);
+    assert!(statuses.iter().all(known), "{statuses:?}");
+}
