@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Flags};
+use crate::daemon::SettingsAction;
 use crate::{daemon, demo, quarantine, send};
 
 const FAILED: u8 = 1;
@@ -35,6 +36,19 @@ enum Command {
     /// Look at counts that the output refused; have them sent again, or drop them
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// Look at what must be alike on all nodes, or change it for all of them
+    #[command(subcommand)]
+    Settings(SettingsCommand),
+}
+
+/// With the configuration of the nodes; without their secrets of the output.
+#[derive(Debug, Subcommand)]
+enum SettingsCommand {
+    /// What all nodes must have alike, as it stands in Redis, and where this configuration differs
+    Show(Flags),
+    /// Write what this configuration has, and print each change. Then restart every node with it: until then a node
+    /// goes on recording, and neither closes minutes nor sends
+    Apply(Flags),
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,8 +64,7 @@ enum QuarantineCommand {
     Drop(WithFlags<quarantine::Change>),
 }
 
-/// What a command does, with the configuration of the nodes. `--output stdout:` does without their secrets of
-/// the output.
+/// What a command does, with the configuration of the nodes; without their secrets of the output.
 #[derive(Debug, Args)]
 struct WithFlags<A: Args> {
     #[command(flatten)]
@@ -78,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
         Command::Quarantine(command) => set_aside(command),
+        Command::Settings(command) => settings(&command),
         Command::Send(options) => send::run(&options).map(drop).map_err(Into::into),
     };
     match result {
@@ -111,8 +125,23 @@ fn set_aside(command: QuarantineCommand) -> anyhow::Result<()> {
         Retry(WithFlags { arguments, flags }) => (flags, Action::Retry(arguments)),
         Drop(WithFlags { arguments, flags }) => (flags, Action::Drop(arguments)),
     };
-    let config = Config::load(&flags, std::env::vars_os())?;
+    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
     daemon::quarantine(&config, &action)
+}
+
+fn settings(command: &SettingsCommand) -> anyhow::Result<()> {
+    let (flags, action) = match command {
+        SettingsCommand::Show(flags) => (flags, SettingsAction::Show),
+        SettingsCommand::Apply(flags) => (flags, SettingsAction::Apply),
+    };
+    // Other commands take it to do without a full configuration; here it would be the output of all nodes.
+    anyhow::ensure!(
+        action == SettingsAction::Show || flags.output.as_deref() != Some("stdout:"),
+        "--output stdout: would make standard output the output of every node; leave it out (no secret of the output \
+         is needed here), or write output.url = \"stdout:\" into the configuration"
+    );
+    let config = Config::load_without_secrets_of_output(flags, std::env::vars_os())?;
+    daemon::settings(&config, action)
 }
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {

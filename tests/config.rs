@@ -3,11 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use event_data_service::config::{KEYS, Kind};
+use event_data_service::config::{Config, Flags, KEYS, Kind};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const SECRET: &str = "open-sesame";
@@ -158,6 +158,39 @@ fn every_key_of_the_explained_file_has_a_comment() {
             assert!(commented, "no comment above {line}");
         }
     }
+}
+
+/// Of the keys under one comment it means all.
+#[test]
+fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
+    let text = read("config/eds.toml");
+    let (mut section, mut is_marked) = ("", false);
+    let mut marked = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        } else if line.is_empty() {
+            is_marked = false;
+        } else if line.starts_with('#') {
+            is_marked |= line.contains("Same on every node") && !section.is_empty();
+        } else if is_marked {
+            let (key, _) = line.split_once(" = ").unwrap();
+            marked.insert(format!("{section}.{key}"));
+        }
+    }
+    let flags = Flags {
+        config: Some("/dev/null".into()),
+        ..Flags::default()
+    };
+    let config = Config::load(&flags, []).unwrap();
+    let alike = config.alike().into_iter().map(|(key, _)| key.to_owned());
+    // These say which Redis it is, so nodes that differ in them do not meet.
+    let names = ["store.url", "store.prefix"].map(str::to_owned);
+    let compared: BTreeSet<_> = alike.chain(names).collect();
+    assert_eq!(
+        marked, compared,
+        "left: config/eds.toml; right: Config::alike"
+    );
 }
 
 #[test]

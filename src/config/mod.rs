@@ -6,6 +6,7 @@
 //!
 //! No module of the service is given the whole [`Config`]; the daemon takes it apart.
 
+mod alike;
 mod check;
 mod effective;
 mod endpoints;
@@ -67,10 +68,32 @@ impl Config {
     {
         load(flags, environment).map(|(config, _)| config)
     }
+
+    /// The same for an operator's command, which sends nothing: the secrets of the output are neither needed nor read.
+    pub fn load_without_secrets_of_output<E>(
+        flags: &Flags,
+        environment: E,
+    ) -> Result<Self, ConfigErrors>
+    where
+        E: IntoIterator<Item = (OsString, OsString)>,
+    {
+        load_as(flags, environment, false).map(|(config, _)| config)
+    }
 }
 
 /// As [`Config::load`], and the values in force with their origins besides.
 pub fn load<E>(flags: &Flags, environment: E) -> Result<(Config, Effective), ConfigErrors>
+where
+    E: IntoIterator<Item = (OsString, OsString)>,
+{
+    load_as(flags, environment, true)
+}
+
+fn load_as<E>(
+    flags: &Flags,
+    environment: E,
+    sends: bool,
+) -> Result<(Config, Effective), ConfigErrors>
 where
     E: IntoIterator<Item = (OsString, OsString)>,
 {
@@ -79,7 +102,7 @@ where
     let Some(settings) = settings else {
         return Err(ConfigErrors::new(problems));
     };
-    let mut reader = Reader::new(&settings, problems);
+    let mut reader = Reader::new(&settings, problems, sends);
     let config = build(&mut reader);
     match reader.finish() {
         (problems, _) if problems.is_empty() => Ok((config, Effective(settings))),

@@ -21,10 +21,12 @@ pub(super) struct Reader<'a> {
     problems: Vec<Problem>,
     wrong: BTreeSet<String>,
     asked: BTreeSet<String>,
+    /// Whether the secrets of the output are needed.
+    pub(super) sends: bool,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(settings: &'a Settings, problems: Vec<Problem>) -> Self {
+    pub(super) fn new(settings: &'a Settings, problems: Vec<Problem>, sends: bool) -> Self {
         let unsound = settings.iter().filter(|setting| setting.unsound);
         let wrong = unsound.map(|setting| setting.key.path()).collect();
         Self {
@@ -32,6 +34,7 @@ impl<'a> Reader<'a> {
             problems,
             wrong,
             asked: BTreeSet::new(),
+            sends,
         }
     }
 

@@ -145,6 +145,10 @@ fn api_v2(reader: &mut Reader<'_>, user: &User, token_optional: bool) -> Api {
     let reason = "output.api = \"v2\" needs it";
     let org = reader.required("output.org", reason);
     let bucket = reader.required("output.bucket", reason);
+    if !reader.sends {
+        let token = None;
+        return Api::V2 { org, bucket, token };
+    }
     let token = reader.secret("output.token", "output.token_file");
     if token.is_none()
         && !token_optional
@@ -164,6 +168,14 @@ fn api_v1(reader: &mut Reader<'_>, in_url: User) -> Api {
         password_file: "output.password_file",
     };
     let database = reader.required("output.database", "output.api = \"v1\" needs it");
+    if !reader.sends {
+        let (username, password) = (None, None);
+        return Api::V1 {
+            database,
+            username,
+            password,
+        };
+    }
     let (username, password) = user(reader, &keys, in_url);
     if username.is_some() != password.is_some()
         && reader.sound(&[

@@ -396,7 +396,7 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         ] {
             settings.set(path, Raw::One(value.to_owned()), Origin::Default);
         }
-        let mut reader = Reader::new(&settings, Vec::new());
+        let mut reader = Reader::new(&settings, Vec::new(), true);
         build(&mut reader);
         asked.extend(reader.finish().1);
     }

@@ -47,7 +47,7 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySou
             Ok((store.clone(), sources(config, store, arbiter, true)?))
         }
         StoreUrl::Redis(redis) => {
-            let store = Arc::new(redis_store(config, redis)?);
+            let store = Arc::new(redis_store(config, redis)?.alike_in(&config.alike()));
             let shared = arbiter(config, redis)?;
             let is_shared = shared.is_some();
             if !is_shared {
@@ -134,9 +134,9 @@ fn retention(config: &Config) -> Duration {
     config.input.max_age.saturating_mul(RETENTION_AGES)
 }
 
-/// What is set aside in the store that the configuration names, and its partitions; `None` where that is this
-/// process' memory. Does not connect.
-pub(super) fn quarantine(config: &Config) -> anyhow::Result<Option<(RedisStore, Partitions)>> {
+/// The store that the configuration names, for operators, and its partitions; `None` where that is this process'
+/// memory. Agrees with the nodes in how the sets are kept, and in no more. Does not connect.
+pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Partitions)>> {
     match &config.store.url {
         StoreUrl::Memory { .. } => Ok(None),
         StoreUrl::Redis(redis) => Ok(Some((redis_store(config, redis)?, partitions(config)?))),

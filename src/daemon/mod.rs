@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sd_notify::NotifyState;
 
-pub use self::operate::{NothingShared, quarantine};
+pub use self::operate::{NothingShared, SettingsAction, quarantine, settings};
 pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
 use self::signals::Request;
 use crate::config::{self, Config, Flags};

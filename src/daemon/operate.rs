@@ -1,24 +1,102 @@
 //! What operators do to the store beside the nodes, with the configuration of a node.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use anyhow::Context;
 
 use super::{build, log};
 use crate::config::{Config, Log, LogFormat, LogLevel};
+use crate::event::Partitions;
 use crate::quarantine::{self, Action};
+use crate::store::redis::{RedisStore, is_kept};
 
 /// The store of this configuration keeps nothing that another process could see.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "store.url is memory:, which is within the node's own process; what is set aside there stands in its log only. \
-     Name the Redis of the nodes by --store or --config"
+    "store.url is memory:, which is within the node's own process; what is set aside there stands in its log only, and \
+     there are no settings to share. Name the Redis of the nodes by --store or --config"
 )]
 pub struct NothingShared;
 
+/// What `eds settings` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingsAction {
+    /// Print what stands in Redis.
+    Show,
+    /// Write what stands in the configuration.
+    Apply,
+}
+
 /// Carries out `eds quarantine`: the answer on standard output, notes on standard error.
 pub fn quarantine(config: &Config, action: &Action) -> anyhow::Result<()> {
-    let (store, partitions) = build::quarantine(config)?.ok_or(NothingShared)?;
+    operate(config, async |store, partitions| {
+        let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
+        quarantine::run(&store, partitions, action, &mut out, &mut notes).await?;
+        Ok(())
+    })
+}
+
+/// Carries out `eds settings`. Writes all that changes at once, or nothing.
+pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
+    operate(config, async |store, _| {
+        let ours = config.alike();
+        let keys = ours.iter().map(|(key, _)| *key);
+        let theirs = store.shared(keys).await?;
+        let mut out = io::stdout();
+        let mut changes = Vec::new();
+        for ((key, ours), theirs) in ours.iter().zip(&theirs) {
+            let differs = theirs.as_ref() != Some(ours);
+            let shown = theirs
+                .as_ref()
+                .map_or("not set".to_owned(), |it| quoted(it));
+            match action {
+                SettingsAction::Show if differs => {
+                    writeln!(out, "{key} = {shown} # here: {}", quoted(ours))?;
+                }
+                SettingsAction::Show => writeln!(out, "{key} = {shown}")?,
+                SettingsAction::Apply if !differs => {}
+                SettingsAction::Apply => {
+                    anyhow::ensure!(
+                        theirs.is_none() || !is_kept(key),
+                        "{key} cannot be changed while the nodes of this Redis use {shown}, and this configuration \
+                         {}: the sets of open minutes would be lost. Nothing was changed. To change it, stop all nodes, \
+                         let every minute be sent, and delete the settings' key in Redis",
+                        quoted(ours)
+                    );
+                    changes.push((*key, ours.as_str()));
+                    writeln!(out, "{key}: {shown} → {}", quoted(ours))?;
+                }
+            }
+        }
+        if action == SettingsAction::Apply {
+            if changes.is_empty() {
+                writeln!(io::stderr(), "nothing differs")?;
+            } else {
+                store.share(&changes).await?;
+                writeln!(
+                    io::stderr(),
+                    "written; a node with another configuration goes on recording, and neither closes minutes nor \
+                     sends, until it is restarted with this one"
+                )?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A value as a configuration file has it.
+fn quoted(value: &str) -> String {
+    match value.parse::<u64>() {
+        Ok(_) => value.to_owned(),
+        Err(_) => format!("{value:?}"),
+    }
+}
+
+fn operate(
+    config: &Config,
+    run: impl AsyncFnOnce(RedisStore, Partitions) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (store, partitions) = build::operated(config)?.ok_or(NothingShared)?;
     log::start(&Log {
         level: LogLevel::Warn,
         format: LogFormat::Text,
@@ -27,7 +105,5 @@ pub fn quarantine(config: &Config, action: &Action) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
-    let done = quarantine::run(&store, partitions, action, &mut out, &mut notes);
-    Ok(runtime.block_on(done)?)
+    runtime.block_on(run(store, partitions))
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordination::InvalidSetting;
-use crate::flush::{FlushSettings, Worker};
+use crate::flush::{Agreed, FlushSettings, Worker};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
     BindError, InheritError, Inherited, Listener, ListenerSettings, RecorderSettings, SieveSettings,
@@ -162,8 +162,11 @@ impl Service {
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
         let worker = Worker {
+            output: Arc::new(Agreed {
+                store: Arc::clone(&store),
+                output,
+            }),
             store,
-            output,
             partitions: settings.sieve.partitions,
             settings: settings.flush,
             witness_file: settings

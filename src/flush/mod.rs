@@ -3,18 +3,21 @@
 //! A [`Worker`] on every node goes round once an interval: it claims the minutes that are finished, whichever
 //! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
 //! `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed after the
-//! store was away, `witness` what is handed back to a store that forgot it. A worker remembers nothing of a failed send: the claim lapses, and any node tries again.
+//! store was away, `witness` what is handed back to a store that forgot it, `standing` whether this node agrees with
+//! the others. A worker remembers nothing of a failed send: the claim lapses, and any node tries again.
 
 mod breaker;
 mod held;
 mod sender;
 mod settling;
+mod standing;
 mod watch;
 mod witness;
 mod worker;
 
 use std::time::Duration;
 
+pub use standing::Agreed;
 pub use worker::Worker;
 
 /// How a worker behaves.

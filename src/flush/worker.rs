@@ -18,6 +18,7 @@ use super::FlushSettings;
 use super::breaker::Breaker;
 use super::held::Held;
 use super::sender::{Sender, log_claim_error};
+use super::standing::Standing;
 use super::watch::Watches;
 use crate::event::{Partition, Partitions};
 use crate::output::Output;
@@ -73,13 +74,17 @@ impl Worker {
         let held = Held::default();
         let mut breaker = Breaker::default();
         let watches = Watches::open(self.partitions, self.witness_file.clone());
+        let mut standing = Standing::default();
         let mut backlog_seen: Option<Instant> = None;
         let mut away_told: Option<Instant> = None;
         let mut offset_told: Option<Instant> = None;
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            match self.round(&held, &mut breaker, &watches).await {
+            let look = standing.look(&*self.store, &self.metrics);
+            self.heartbeat.during(look).await;
+            let round = self.round(&held, &mut breaker, &watches, standing.agrees());
+            match round.await {
                 Ok(()) => {
                     self.metrics.store_up.set(1);
                     away_told = None;
@@ -131,8 +136,11 @@ impl Worker {
         held: &Held,
         breaker: &mut Breaker,
         watches: &Watches,
+        agrees: bool,
     ) -> Result<(), StoreError> {
-        let (mut claims, error) = self.heartbeat.during(self.claim_all(watches)).await;
+        let claims_max = if agrees { CLAIMS_MAX } else { 0 };
+        let claiming = self.claim_all(watches, claims_max);
+        let (mut claims, error) = self.heartbeat.during(claiming).await;
         for claim in &claims {
             held.take(claim);
         }
@@ -164,12 +172,17 @@ impl Worker {
         error.map_or(Ok(()), Err)
     }
 
-    /// Claims what is finished or lapsed. One partition's failure does not keep the others from it.
-    async fn claim_all(&self, watches: &Watches) -> (Vec<Claim>, Option<StoreError>) {
+    /// Claims what is finished or lapsed; nothing if this node does not agree with the others, which it only tells then
+    /// that it is behind. One partition's failure does not keep the others from it.
+    async fn claim_all(
+        &self,
+        watches: &Watches,
+        claims_max: usize,
+    ) -> (Vec<Claim>, Option<StoreError>) {
         let calls: Vec<_> = self
             .partitions
             .iter()
-            .map(|partition| self.claim(partition, watches, CLAIMS_MAX))
+            .map(|partition| self.claim(partition, watches, claims_max))
             .collect();
         let answers: Vec<_> = stream::iter(calls)
             .buffer_unordered(CONCURRENT)

@@ -160,6 +160,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// has to; this is for start-up and readiness.
     async fn check(&self) -> Result<(), StoreError>;
 
+    /// How this node's settings differ from those that all nodes must have alike, as the error of [`Store::check`]. A node
+    /// that differs may record what it receives, but neither close minutes nor send.
+    async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+        Ok(None)
+    }
+
+    /// Says that this node lives, for some seconds. Answers whether another process does so under its name.
+    async fn register(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
     /// long as there was none, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;

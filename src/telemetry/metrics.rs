@@ -104,6 +104,10 @@ metrics! {
     minutes_claimed: Gauge = Gauge::default();
     /// Counts that are set aside in the store.
     counts_set_aside: Gauge = Gauge::default();
+    /// 1 while this node's settings differ from those that all nodes must have alike, so that it sends nothing.
+    settings_differ: Gauge = Gauge::default();
+    /// 1 while another process uses this node's name.
+    name_taken: Gauge = Gauge::default();
     /// Lists that this node computed for all that ask.
     query_computations: Counter = Counter::default();
     /// How often the store had gone back to what it was before, or was another one.

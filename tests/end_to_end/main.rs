@@ -35,6 +35,7 @@ mod redis_faults;
 mod secrets;
 mod seed;
 mod sentinel;
+mod settings;
 mod signals;
 mod site;
 mod skew;

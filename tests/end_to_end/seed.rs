@@ -121,6 +121,7 @@ fn through_redis(redis: &RedisServer, node: &mut Node) {
 
     assert!(node.terminate().success());
     node.set("flush.grace", "200ms");
+    node.apply_settings();
     node.launch();
 }
 

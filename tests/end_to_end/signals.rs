@@ -70,6 +70,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
     (0..recorded).for_each(|number| truth.receive(numbered_datagram(number).as_bytes()));
 
     node.set("flush.grace", "200ms");
+    node.apply_settings();
     node.launch();
     site.wait_exact(&truth.points(), SOON);
     site.wait_redis_clean();

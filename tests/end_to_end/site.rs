@@ -20,7 +20,7 @@ pub(crate) const DATABASE: &str = "eds";
 /// See the module.
 pub(crate) struct Site {
     pub(crate) redis: RedisServer,
-    influxdb: SocketAddr,
+    pub(crate) influxdb: SocketAddr,
     _influxdb: InfluxServer,
     pub(crate) writes: HttpProxy,
 }

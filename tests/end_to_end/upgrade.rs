@@ -171,6 +171,7 @@ fn without_a_socket_that_is_held_a_restart_loses_what_arrives_meanwhile() {
         when(unread == 0, unread)
     });
     node.set("flush.grace", "200ms");
+    node.apply_settings();
     assert_eq!(node.terminate().code(), Some(0));
     node.launch();
     site.wait_redis_clean();
@@ -228,6 +229,7 @@ fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
     assert_eq!(ledger["recorded"], received, "{ledger:?}");
 
     node.set("flush.grace", "200ms");
+    node.apply_settings();
     node.launch();
     eventually(
         "every event that was received is published",

@@ -182,6 +182,19 @@ impl Node {
         bytes.expect("Linux tells") as u64
     }
 
+    /// Makes its settings those of all nodes, by the command for it. Answers what it says.
+    #[track_caller]
+    pub(crate) fn apply_settings(&self) -> String {
+        self.write_config();
+        let mut command = eds();
+        command
+            .args(["settings", "apply", "--config"])
+            .arg(self.config_path());
+        let output = command.output().expect("the binary starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Starts the process, and does not wait for anything.
     pub(crate) fn launch(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);

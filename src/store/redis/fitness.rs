@@ -1,9 +1,6 @@
 //! Whether a Redis is fit to keep the sets: looked at on every new connection, since it may lead to another server
 //! than the last.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use redis::aio::MultiplexedConnection;
 
 use super::reply;
@@ -22,92 +19,6 @@ pub(super) async fn check_server(connection: &mut MultiplexedConnection) -> Resu
         .await
         .map_err(|error| reply::store_error(&error))?;
     check_info(&info)
-}
-
-/// What all nodes must agree on.
-#[derive(Debug)]
-pub(super) struct Agreement {
-    /// Where it is written.
-    pub(super) key: String,
-    pub(super) partitions: u16,
-    pub(super) layout: &'static str,
-    pub(super) retention: Duration,
-}
-
-impl Agreement {
-    pub(super) async fn check(
-        &self,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<(), StoreError> {
-        let mut settings = self.settings(connection).await?;
-        // Written only where there are none: a Redis over its memory limit refuses writes, and a node that
-        // connects to it then must be able to drain it.
-        if settings.is_empty() {
-            self.propose(connection).await?;
-            settings = self.settings(connection).await?;
-        }
-        self.check_settings(&settings)
-    }
-
-    async fn settings(
-        &self,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<HashMap<String, String>, StoreError> {
-        let command = redis::Cmd::hgetall(&self.key);
-        command
-            .query_async(connection)
-            .await
-            .map_err(|error| reply::store_error(&error))
-    }
-
-    /// Writes this node's settings, unless another node was faster.
-    async fn propose(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-        let key = &self.key;
-        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
-        let mut pipeline = redis::pipe();
-        pipeline.atomic();
-        pipeline
-            .hset_nx(key, "partitions", self.partitions)
-            .ignore();
-        pipeline.hset_nx(key, "layout", self.layout).ignore();
-        pipeline.hset_nx(key, "retention_ms", retention_ms).ignore();
-        pipeline
-            .exec_async(connection)
-            .await
-            .map_err(|error| reply::store_error(&error))
-    }
-
-    fn check_settings(&self, settings: &HashMap<String, String>) -> Result<(), StoreError> {
-        let key = &self.key;
-        let ours = [
-            ("partitions", self.partitions.to_string()),
-            ("layout", self.layout.to_owned()),
-        ];
-        for (name, ours) in ours {
-            let theirs = settings.get(name).map_or("", String::as_str);
-            if theirs != ours {
-                return Err(StoreError::Refused {
-                    reason: format!(
-                        "the nodes of this Redis use store.{name} = {theirs}, and this one {ours}"
-                    ),
-                    mend: format!(
-                        "use the same on every node; to change it, stop all nodes, let every minute be sent, \
-                         and delete the key {key}"
-                    ),
-                });
-            }
-        }
-        let theirs = settings.get("retention_ms").and_then(|ms| ms.parse().ok());
-        if theirs.is_some_and(|ms| self.retention != Duration::from_millis(ms)) {
-            tracing::warn!(
-                first_node_ms = theirs,
-                this_node_ms = self.retention.as_millis(),
-                "input.max_age differs between nodes: counts are kept for twice the max_age of the node that \
-                 sends them; use the same on every node"
-            );
-        }
-        Ok(())
-    }
 }
 
 /// A field of the answer to INFO.

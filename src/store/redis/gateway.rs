@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, RedisError};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::fitness::{self, Agreement};
+use super::agreement::{Agreement, Shared, is_kept};
+use super::fitness;
 use super::server::Server;
 use super::settings::{Settings, SettingsError};
 use super::topology::Topology;
@@ -37,7 +38,7 @@ type Looked = (Instant, Result<Option<String>, StoreError>);
 #[derive(Debug)]
 pub(super) struct Gateway {
     topology: Topology,
-    agreement: Agreement,
+    pub(super) agreement: Agreement,
     /// The generation of the server with the settings when these were last found to agree; 0 before that.
     agreed: AtomicU64,
     /// Held by the one who looks whether they do.
@@ -73,9 +74,11 @@ impl Gateway {
         self.topology.describe()
     }
 
-    /// Looks whether all servers that are known answer on the connections that events need.
+    /// Looks whether this node agrees with all others, and all servers that are known answer on the connections that
+    /// events need.
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         self.agree().await?;
+        self.difference().await?.map_or(Ok(()), Err)?;
         for server in self.topology.servers() {
             for lane in [Lane::Recording, Lane::Draining] {
                 let ping = async |connection: &mut MultiplexedConnection| {
@@ -113,6 +116,39 @@ impl Gateway {
             }
         }
         Ok(None)
+    }
+
+    /// How this node's settings differ now from those of all nodes, with both values and what to do.
+    pub(super) async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+        let shared = self.shared().await?;
+        if self.agreement.difference(&shared, is_kept).is_some() {
+            // From now on everything is refused, until they agree again.
+            self.agreed.store(0, Ordering::Release);
+        }
+        Ok(self.agreement.difference(&shared, |_| true))
+    }
+
+    /// The settings that stand in Redis, whether or not this node agrees with them.
+    pub(super) async fn shared(&self) -> Result<Shared, StoreError> {
+        let read = redis::Cmd::hgetall(&self.agreement.key);
+        self.run_on_settings(read).await
+    }
+
+    /// Changes settings that stand in Redis, all at once.
+    pub(super) async fn share(&self, settings: &[(&str, &str)]) -> Result<(), StoreError> {
+        let write = redis::Cmd::hset_multiple(&self.agreement.key, settings);
+        self.run_on_settings(write).await
+    }
+
+    async fn run_on_settings<T: FromRedisValue>(
+        &self,
+        command: redis::Cmd,
+    ) -> Result<T, StoreError> {
+        let slot = keys::slot(self.agreement.key.as_bytes());
+        let server = self.topology.server(slot).await?;
+        let run =
+            async |connection: &mut MultiplexedConnection| command.query_async(connection).await;
+        self.run_on(&server, Lane::Draining, 0, run).await
     }
 
     /// Runs a command whose keys are in this slot.
@@ -183,7 +219,8 @@ impl Gateway {
     }
 
     /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
-    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away.
+    /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away. Nor does
+    /// it have to agree in more than how the sets are kept: it goes on recording while the settings are changed.
     async fn agree(&self) -> Result<(), StoreError> {
         let slot = keys::slot(self.agreement.key.as_bytes());
         let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
@@ -195,7 +232,10 @@ impl Gateway {
         }
         match self.agree_again(slot, has_agreed()).await {
             Ok(()) => Ok(()),
-            Err(error @ StoreError::Refused { .. }) => Err(error),
+            Err(error @ StoreError::Refused { .. }) => {
+                self.agreed.store(0, Ordering::Release);
+                Err(error)
+            }
             Err(error) => {
                 self.topology.suspect();
                 if has_agreed() { Ok(()) } else { Err(error) }
@@ -214,7 +254,10 @@ impl Gateway {
         };
         let generation = self.topology.generation(slot);
         if self.agreed.load(Ordering::Acquire) != generation {
-            self.agreement.check(&mut connected.connection).await?;
+            let is_new = !has_agreed;
+            self.agreement
+                .check(&mut connected.connection, is_new)
+                .await?;
             self.agreed.store(generation, Ordering::Release);
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! `link` keeps a connection to it, and `fitness` looks whether it can be trusted with them.
 
 mod admission;
+mod agreement;
 mod fitness;
 mod gateway;
 mod keys;
@@ -27,7 +28,8 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
 
-use self::fitness::Agreement;
+use self::agreement::Agreement;
+pub use self::agreement::is_kept;
 use self::gateway::{Gateway, Lane};
 use self::keys::{Keys, PartitionKeys};
 pub use self::link::Timeouts;
@@ -57,11 +59,13 @@ impl RedisStore {
     /// A store by these settings. Connects with the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let keys = Keys::new(&settings.prefix, settings.partitions);
+        let ours = [
+            ("store.partitions", settings.partitions.count().to_string()),
+            ("store.layout", "sets".to_owned()),
+        ];
         let agreement = Agreement {
             key: keys.settings(),
-            partitions: settings.partitions.count(),
-            layout: "sets",
-            retention: settings.retention,
+            ours: ours.map(|(key, value)| (key.to_owned(), value)).to_vec(),
         };
         Ok(Self {
             node: settings.node.clone(),
@@ -102,6 +106,10 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn check(&self) -> Result<(), StoreError> {
         self.gateway.check().await
+    }
+
+    async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+        self.gateway.difference().await
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -1,0 +1,100 @@
+//! [`Standing`]: how this node stands to the others, and [`Agreed`]: an output for as long as it agrees with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, timeout};
+
+use crate::output::{Output, SealedCounts, WriteError, Written};
+use crate::store::{Store, StoreError};
+use crate::telemetry::Metrics;
+
+/// How long a round waits for the settings of the others; then it goes on as before.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
+/// How often this node says that it lives.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
+/// How often what is wrong is said again.
+const TELL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How this node stands to the others, as far as it knows.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    differs: bool,
+    differs_told: Option<Instant>,
+    registered: Option<Instant>,
+    taken_told: Option<Instant>,
+}
+
+impl Standing {
+    /// Compares the settings, and registers this node when it is time.
+    pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
+        if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
+            self.compared(difference, metrics);
+        }
+        if is_time(self.registered, REGISTER_INTERVAL) {
+            self.registered = Some(Instant::now());
+            if let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await {
+                metrics.name_taken.set(i64::from(taken));
+                if taken && is_time(self.taken_told, TELL_INTERVAL) {
+                    self.taken_told = Some(Instant::now());
+                    tracing::warn!(
+                        "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
+                         two apart: give each node a name of its own (node, EDS_NODE or --node)"
+                    );
+                }
+            }
+        }
+    }
+
+    fn compared(&mut self, difference: Option<StoreError>, metrics: &Metrics) {
+        if difference.is_none() && self.differs {
+            self.differs_told = None;
+            tracing::info!("the settings are those of the other nodes again; going on");
+        }
+        self.differs = difference.is_some();
+        metrics.settings_differ.set(i64::from(self.differs));
+        if let Some(error) = difference
+            && is_time(self.differs_told, TELL_INTERVAL)
+        {
+            self.differs_told = Some(Instant::now());
+            tracing::error!(%error, "this node closes no minute and sends nothing");
+        }
+    }
+
+    /// Whether minutes may be closed and counts sent with this node's settings.
+    pub(super) const fn agrees(&self) -> bool {
+        !self.differs
+    }
+}
+
+fn is_time(last: Option<Instant>, interval: Duration) -> bool {
+    last.is_none_or(|at| at.elapsed() >= interval)
+}
+
+/// An output that takes nothing while this node's settings differ from those of all nodes. Looked at before each write:
+/// once an output was changed for all nodes, no write to the old one begins.
+#[derive(Debug)]
+pub struct Agreed {
+    /// Knows the settings.
+    pub store: Arc<dyn Store>,
+    /// Where the counts go.
+    pub output: Arc<dyn Output>,
+}
+
+#[async_trait]
+impl Output for Agreed {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
+        if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
+            return Err(WriteError::Unavailable {
+                reason: format!("this node may not send: {difference}"),
+                retry_after: None,
+            });
+        }
+        self.output.write(counts).await
+    }
+
+    fn describe(&self) -> String {
+        self.output.describe()
+    }
+}

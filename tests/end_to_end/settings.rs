@@ -1,0 +1,258 @@
+//! What must be alike on all nodes: a node that differs is refused, and one command changes it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::HttpProxy;
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::node::{Node, eds};
+use crate::support::read_back;
+use crate::support::truth::{Truth, compare};
+
+/// Key by key: the nodes' value, and another one. Both as a configuration has them.
+const ALIKE: &[(&str, &str, &str)] = &[
+    ("store.partitions", "32", "16"),
+    ("input.max_age", "1h", "2h"),
+    ("input.timestamp_precision", "ns", "ms"),
+    ("input.measurement_tag", "", "from"),
+    ("input.user_field", "value", "user"),
+    ("flush.grace", "2s", "3s"),
+    ("flush.max_hold", "1m", "2m"),
+    ("input.max_series_per_minute", "100000", "99999"),
+    ("input.max_users_per_series", "10000000", "0"),
+    ("output.url", "", "http://127.0.0.1:9/other"),
+    ("output.database", "eds", "other"),
+];
+
+#[test]
+fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
+    let site = Site::start();
+    let url = site.writes.url();
+    let node = site.start_node("one", &[("input.max_age", "1h")]);
+    for &(key, theirs, ours) in ALIKE {
+        let theirs = if key == "output.url" { &url } else { theirs };
+        let mut other = site.node("two", &[("input.max_age", "1h"), (key, ours)]);
+        other.launch();
+        let status = other.wait_for_exit(SOON);
+        let log = other.log();
+        assert_eq!(status.code(), Some(1), "{key}: {log}");
+        let shown = |value: &str| match value.parse::<u64>() {
+            Ok(_) => value.to_owned(),
+            Err(_) => format!("{value:?}"),
+        };
+        for words in [key, &shown(theirs), &shown(ours), "same on every node"] {
+            assert!(log.contains(words), "{words} is not in {log}");
+        }
+    }
+    // What may differ does.
+    let keys = [
+        ("input.max_age", "60m"),
+        ("flush.lease", "7s"),
+        ("flush.interval", "300ms"),
+        ("input.queue_events", "1000"),
+        ("output.batch_lines", "100"),
+    ];
+    let _other = site.start_node("two", &keys);
+    assert_eq!(node.get("/readyz").unwrap().status, 200);
+}
+
+/// What `eds settings apply` or `show` says for this node's configuration, with its exit code.
+fn settings(command: &str, node: &Node, more: &[&str]) -> (Option<i32>, String) {
+    node.write_config();
+    let mut eds = eds();
+    eds.args(["settings", command, "--config"])
+        .arg(node.config_path())
+        .args(more);
+    let output = eds.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// Sends the events of some minutes, minute after minute, to the node that is waited for and to another one.
+fn send(
+    minutes: Range<i64>,
+    truth: &mut Truth,
+    sender: &mut Sender,
+    to: &Node,
+    copies: &[SocketAddr],
+) {
+    for minute in minutes {
+        for number in 0..60 {
+            let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
+            let (series, user) = (number % 7, number % 50);
+            let line = format!("event_type=t{series},product=p value=u{user} {at}");
+            truth.receive(line.as_bytes());
+            sender.send_unrecorded(line.as_bytes(), to, copies);
+        }
+    }
+    sender.wait_received(to);
+}
+
+#[test]
+fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
+    let site = Site::start();
+    site.command("CREATE DATABASE other");
+    let writes_to_other = HttpProxy::start(Some(site.influxdb));
+    let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m")];
+    let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &keys));
+    let (mut truth, mut sender) = (Truth::default(), Sender::paced_by(&one));
+    send(0..10, &mut truth, &mut sender, &one, &[two.udp()]);
+    site.wait_exact(&truth.points(), SOON);
+    let before = truth.points();
+
+    send(10..15, &mut truth, &mut sender, &one, &[two.udp()]);
+    for node in [&mut one, &mut two] {
+        node.set("flush.grace", "1s");
+        node.set("output.url", &writes_to_other.url());
+        node.set("output.database", "other");
+    }
+    let (code, said) = settings("apply", &one, &["--output", "stdout:"]);
+    let refused = code == Some(1) && said.contains("output of every node");
+    assert!(refused, "{said}");
+    let (code, said) = settings("show", &one, &[]);
+    let shown = said.contains("flush.grace = \"2s\" # here: \"1s\"\n");
+    assert!(code == Some(0) && shown, "{said}");
+    let (code, said) = settings("apply", &one, &[]);
+    let applied = Instant::now();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("flush.grace: \"2s\" → \"1s\"\n"), "{said}");
+    assert!(
+        said.contains("output.database: \"eds\" → \"other\"\n"),
+        "{said}"
+    );
+    assert_eq!(said.matches('→').count(), 3, "{said}");
+
+    // Both go on recording, and say why nothing more comes of it.
+    send(15..20, &mut truth, &mut sender, &one, &[two.udp()]);
+    for node in [&one, &two] {
+        eventually("it is not ready, with both values", SOON, || {
+            let answer = node.get("/readyz").unwrap();
+            let words = [
+                "flush.grace = \\\"1s\\\", and this one \\\"2s\\\"",
+                "eds settings apply",
+            ];
+            let all = words.iter().all(|words| answer.body.contains(words));
+            when(answer.status == 503 && all, answer.body)
+        });
+        eventually("its metrics and its log say so", SOON, || {
+            let told = node
+                .log()
+                .contains("ERROR this node closes no minute and sends nothing");
+            when(
+                node.metrics().count("eds_settings_differ") == 1 && told,
+                told,
+            )
+        });
+    }
+    eventually("minutes are quiet for longer than any grace", SOON, || {
+        let since = applied.elapsed();
+        when(since > Duration::from_secs(6), format!("{since:?}"))
+    });
+    assert_eq!(two.terminate().code(), Some(0));
+    send(20..25, &mut truth, &mut sender, &one, &[two.udp()]);
+    two.launch();
+    two.wait_ready();
+    let mut sender = Sender::paced_by(&two);
+    send(25..30, &mut truth, &mut sender, &two, &[one.udp()]);
+    assert_eq!(one.terminate().code(), Some(0));
+    send(30..35, &mut truth, &mut sender, &two, &[one.udp()]);
+    one.launch();
+    one.wait_ready();
+    send(35..40, &mut truth, &mut sender, &two, &[one.udp()]);
+
+    let expected = truth.points();
+    eventually("every count is in one of the outputs", SOON, || {
+        let [mut all, other] =
+            ["eds", "other"].map(|name| read_back::influxdb(site.influxdb, name));
+        for (point, value) in other {
+            let twice = all.insert(point.clone(), value);
+            assert_eq!(twice, None, "{point:?} is in both");
+        }
+        compare(&expected, &all)
+    });
+    let wrong = site
+        .writes
+        .writes()
+        .into_iter()
+        .filter(|write| write.at > applied);
+    assert_eq!(
+        wrong.count(),
+        0,
+        "writes to the old output after the change"
+    );
+    for point in before.keys() {
+        assert!(site.points().contains_key(point));
+    }
+    for node in [&one, &two] {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
+    site.wait_redis_clean();
+}
+
+#[test]
+fn the_command_changes_nothing_in_how_sets_are_kept_and_needs_a_redis() {
+    let site = Site::start();
+    let mut node = site.start_node("one", &[]);
+    node.set("store.partitions", "16");
+    node.set("flush.grace", "1s");
+    let (code, said) = settings("apply", &node, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("store.partitions cannot be changed"),
+        "{said}"
+    );
+    let grace = || {
+        site.redis
+            .query::<String>(&["HGET", "eds:settings", "flush.grace"])
+    };
+    assert_eq!(grace(), "2s");
+    assert_eq!(node.get("/readyz").unwrap().status, 200);
+
+    let (code, said) = settings("apply", &node, &["--store", "memory:"]);
+    assert_eq!(code, Some(2), "{said}");
+}
+
+#[test]
+fn a_node_whose_settings_become_those_of_all_again_goes_on() {
+    let site = Site::start();
+    let mut node = site.start_node("one", &[]);
+    node.set("output.database", "other");
+    node.apply_settings();
+    let mut sender = Sender::paced_by(&node);
+    let mut truth = Truth::default();
+    send(0..2, &mut truth, &mut sender, &node, &[]);
+    eventually("it stops", SOON, || {
+        let differs = node.metrics().count("eds_settings_differ");
+        when(differs == 1, differs)
+    });
+    node.set("output.database", "eds");
+    node.apply_settings();
+    site.wait_exact(&truth.points(), SOON);
+    node.wait_ready();
+}
+
+/// A cluster of an earlier version left these fields.
+#[test]
+fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
+    let site = Site::start();
+    let old = [
+        "HSET",
+        "eds:settings",
+        "partitions",
+        "32",
+        "layout",
+        "sets",
+        "retention_ms",
+        "60000",
+    ];
+    site.redis.query::<()>(&old);
+    let _node = site.start_node("one", &[("input.max_age", "1h")]);
+    let fields: HashMap<String, String> = site.redis.query(&["HGETALL", "eds:settings"]);
+    assert_eq!(fields["input.max_age"], "1h");
+    assert_eq!(fields["partitions"], "32");
+    assert!(!fields.contains_key("retention_ms"), "{fields:?}");
+}
