@@ -23,6 +23,7 @@ mod store_redis {
     mod admission;
     mod line;
     mod load;
+    mod names;
     mod outage;
     mod refusals;
     mod role;

@@ -94,6 +94,10 @@ async fn readyz(State(health): State<Health>) -> Response {
     if health.metrics.output_up.get() == 0 {
         warnings.push("the output takes no points; counts wait in the store".to_owned());
     }
+    if health.metrics.name_taken.get() == 1 {
+        let words = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
+        warnings.push(words.to_owned());
+    }
     let readiness = Readiness {
         ready: reasons.is_empty(),
         reasons,

@@ -140,6 +140,7 @@ impl Site {
                     || key.ends_with(":witness")
                     || key.ends_with(":closed")
                     || key.ends_with(":stamps")
+                    || key.starts_with("{eds:nodes}:")
                     || key.ends_with(":counts") && self.redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = self

@@ -4,10 +4,12 @@
 //! for a node; any other keeps a node from closing minutes and sending, but what it receives is good.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{RedisStore, reply};
+use super::gateway::Lane;
+use super::{RedisStore, keys, reply};
 use crate::store::StoreError;
 
 /// The settings in Redis, by field.
@@ -15,6 +17,8 @@ pub(super) type Shared = BTreeMap<String, String>;
 
 /// Those that say how the sets are kept. Their fields are older than the others, and named without a section.
 const KEPT: [&str; 2] = ["store.partitions", "store.layout"];
+/// For how long a node counts as alive: longer than the longest `flush.interval`.
+const REGISTERED_FOR_MS: u64 = 150_000;
 /// What earlier versions wrote instead of `input.max_age`.
 const RETENTION: &str = "retention_ms";
 
@@ -136,6 +140,21 @@ impl RedisStore {
     ) -> Result<Vec<Option<String>>, StoreError> {
         let mut shared = self.gateway.shared().await?;
         Ok(keys.map(|key| shared.remove(field(key))).collect())
+    }
+
+    /// Writes that this process is the node of its name. Each of two that live overwrites what the other wrote, again
+    /// and again; one that was started in the place of another finds it there once, before it has written itself.
+    pub(super) async fn register_name(&self) -> Result<bool, StoreError> {
+        let key = self.keys.node(&self.name);
+        let mut register = redis::cmd("SET");
+        register.arg(&key).arg(&self.node).arg("GET");
+        register.arg("PX").arg(REGISTERED_FOR_MS);
+        let register =
+            async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
+        let slot = keys::slot(key.as_bytes());
+        let found: Option<String> = self.gateway.run(slot, Lane::Draining, register).await?;
+        let was_registered = self.registered.swap(true, Ordering::AcqRel);
+        Ok(was_registered && found.is_some_and(|found| found != self.node))
     }
 
     /// Changes the values that stand in Redis for these keys of the configuration, all at once.

@@ -60,6 +60,11 @@ impl Keys {
         format!("{}:settings", self.prefix)
     }
 
+    /// Which process is the node of this name. All such keys lie in one slot.
+    pub(super) fn node(&self, name: &str) -> String {
+        format!("{{{}:nodes}}:{name}", self.prefix)
+    }
+
     /// Which node probes an output that is down.
     pub(super) fn probe(&self) -> String {
         format!("{}:probe", self.prefix)

@@ -22,6 +22,7 @@ mod topology;
 mod unsent;
 mod witness;
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -47,7 +48,11 @@ const QUARANTINE_MAX: usize = 10_000;
 /// Sets in Redis, shared by all nodes.
 #[derive(Debug)]
 pub struct RedisStore {
+    name: String,
+    /// The name, and a number by chance: another process of the same name, or an earlier one, is another node.
     node: String,
+    /// Whether Redis knows that this node lives.
+    registered: AtomicBool,
     keys: Keys,
     retention: Duration,
     /// The counts that a partition keeps after they are sent.
@@ -68,7 +73,9 @@ impl RedisStore {
             ours: ours.map(|(key, value)| (key.to_owned(), value)).to_vec(),
         };
         Ok(Self {
-            node: settings.node.clone(),
+            name: settings.node.clone(),
+            node: format!("{}#{:08x}", settings.node, rand::random::<u32>()),
+            registered: AtomicBool::new(false),
             retention: settings.retention,
             counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             gateway: Gateway::new(settings, agreement)?,
@@ -110,6 +117,10 @@ impl Store for RedisStore {
 
     async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
         self.gateway.difference().await
+    }
+
+    async fn register(&self) -> Result<bool, StoreError> {
+        self.register_name().await
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -38,7 +38,7 @@ pub struct Settings {
     pub retention: Duration,
     /// The most counts that are kept after they are sent, over all partitions; where there are more they go sooner.
     pub counts_max: u64,
-    /// This node's name, unique among the nodes.
+    /// This node's name, unique among the nodes. Two of one name do each other no harm.
     pub node: String,
 }
 

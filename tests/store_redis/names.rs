@@ -1,0 +1,62 @@
+//! Two nodes of one name do each other no harm, and are told.
+
+use std::time::Duration;
+
+use event_data_service::store::{ClaimRequest, Store};
+
+use super::site::{AT_ONCE, claim, minute, partition, record, store, tcp};
+use crate::support::redis::RedisServer;
+
+#[tokio::test]
+async fn a_node_does_not_take_back_what_another_of_its_name_says() {
+    let server = RedisServer::start(&[]);
+    // Both are named "node".
+    let [behind, other] = [(); 2].map(|()| store(&tcp(&server)));
+    record(&other, minute(), &["s=1"], 1).await.unwrap();
+    let says_behind = ClaimRequest {
+        behind: true,
+        ..AT_ONCE
+    };
+    for _ in 0..3 {
+        let says = behind.claim(partition(), &says_behind).await.unwrap();
+        assert_eq!(says, []);
+        assert_eq!(claim(&other).await.unwrap(), []);
+    }
+    assert_eq!(claim(&behind).await.unwrap().len(), 1);
+
+    // A turn to probe is of one of them, too.
+    let lease = Duration::from_secs(600);
+    assert!(behind.try_probe(lease).await.unwrap());
+    other.end_probe().await.unwrap();
+    assert!(!other.try_probe(lease).await.unwrap());
+}
+
+#[tokio::test]
+async fn nodes_of_one_name_that_both_live_are_told_and_a_restarted_one_is_not() {
+    let server = RedisServer::start(&[]);
+    let first = store(&tcp(&server));
+    for _ in 0..2 {
+        assert!(!first.register().await.unwrap());
+    }
+    // It is killed, and started again.
+    let [again, second] = [(); 2].map(|()| store(&tcp(&server)));
+    for _ in 0..2 {
+        assert!(!again.register().await.unwrap());
+    }
+    assert!(!second.register().await.unwrap());
+    for _ in 0..2 {
+        assert!(again.register().await.unwrap());
+        assert!(second.register().await.unwrap());
+    }
+    for _ in 0..2 {
+        second.register().await.unwrap();
+    }
+    assert!(!second.register().await.unwrap());
+    let keys = server.keys();
+    let left: Vec<_> = keys.iter().filter(|key| *key != "eds:settings").collect();
+    let [key] = &left[..] else {
+        panic!("{keys:?}");
+    };
+    let left_ms: i64 = server.query(&["PTTL", key]);
+    assert!(left_ms > 0, "it stays for ever");
+}
