@@ -145,7 +145,10 @@ fn settings(command: &SettingsCommand) -> anyhow::Result<()> {
 }
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {
-    let (_, effective) = config::load(&arguments.flags, std::env::vars_os())?;
+    let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
+    for warning in config.warnings() {
+        writeln!(io::stderr(), "warning: {warning}")?;
+    }
     io::stdout().write_all(effective.to_toml(arguments.explain).as_bytes())?;
     Ok(())
 }

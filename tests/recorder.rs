@@ -174,6 +174,7 @@ async fn record(
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
         caps,
+        behind_after: hour,
     };
     let (batches, queue) = mpsc::channel(all.len());
     for batch in all {

@@ -50,6 +50,7 @@ async fn node(
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
         caps,
+        behind_after: hour,
     };
     let (batches, queue) = mpsc::channel(all.len());
     for events in all {

@@ -2,7 +2,7 @@
 //!
 //! [`KEYS`] knows which keys there are. `source` gathers the raw values, each with its origin, from `file`,
 //! `environment` and flags; `reader` turns them into typed ones by their `kind`; `check` and `servers` build the
-//! sections and hold the keys against each other. All that is wrong is found in one go.
+//! sections and hold the keys of each against each other, `together` those of several. All that is wrong is found in one go.
 //!
 //! No module of the service is given the whole [`Config`]; the daemon takes it apart.
 
@@ -20,6 +20,7 @@ mod reader;
 mod sections;
 mod servers;
 mod source;
+mod together;
 mod url;
 
 #[cfg(test)]
@@ -120,7 +121,7 @@ where
 }
 
 fn build(reader: &mut Reader<'_>) -> Config {
-    Config {
+    let config = Config {
         node: reader.text("node"),
         input: check::input(reader),
         store: servers::store(reader),
@@ -128,5 +129,7 @@ fn build(reader: &mut Reader<'_>) -> Config {
         output: servers::output(reader),
         http: check::http(reader),
         log: check::log(reader),
-    }
+    };
+    together::check(reader, &config);
+    config
 }

@@ -370,7 +370,11 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         };
         for value in ends {
             if let Err(errors) = load_with("", &[(&key.variable(), &value)], Flags::default()) {
-                let others = ["never fit", "raise this or lower that"];
+                let others = [
+                    "never fit",
+                    "raise this or lower that",
+                    "lower this or raise that",
+                ];
                 assert!(
                     others.iter().any(|other| errors.contains(other)),
                     "{value}: {errors}"
@@ -404,6 +408,77 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         asked, seen,
         "left: the keys that are read; right: the table"
     );
+}
+
+/// What the service relies on: each by what it costs, with the two keys.
+#[test]
+fn keys_of_several_sections_that_cannot_work_together_are_refused() {
+    let redis = "[store]\nurl = \"redis://h\"\n";
+    for (text, keys) in [
+        ("[input]\nlinger = \"5s\"", ["input.linger", "flush.grace"]),
+        (
+            "[flush]\ninterval = \"5s\"",
+            ["flush.interval", "flush.grace"],
+        ),
+        (
+            "[flush]\nlease = \"3s\"",
+            ["flush.lease", "store.response_timeout"],
+        ),
+    ] {
+        let errors = load_file(&format!("{redis}{text}")).unwrap_err();
+        let (blamed, other) = (format!(": {}: is ", keys[0]), format!(" {}, ", keys[1]));
+        assert!(
+            errors.contains(&blamed) && errors.contains(&other),
+            "{errors}"
+        );
+    }
+    let errors = load_file(&format!("{redis}replay_window = \"2s\"")).unwrap_err();
+    assert!(
+        errors.contains("store.replay_window: is shorter than store.response_timeout"),
+        "{errors}"
+    );
+    for text in ["replay_window = \"0s\"", "replay_window = \"3s\""] {
+        load_file(&format!("{redis}{text}")).unwrap();
+    }
+    // A store of this process alone tells nobody and has no answers that are late.
+    load_file("[store]\nreplay_window = \"2s\"\n[flush]\ninterval = \"5s\"\nlease = \"15s\"")
+        .unwrap();
+}
+
+#[test]
+fn keys_that_are_unwise_together_are_warned_of() {
+    let warnings = |text: &str| {
+        let config = load_file(&format!("[store]\nurl = \"redis://h\"\n{text}")).unwrap();
+        config.warnings().join("\n")
+    };
+    assert_eq!(warnings(""), "");
+    for (text, words) in [
+        (
+            "[flush]\ninterval = \"3s\"",
+            "flush.interval (3s) is longer than half of flush.grace (5s)",
+        ),
+        (
+            "[flush]\nlease = \"5s\"",
+            "flush.lease (5s) is shorter than",
+        ),
+        (
+            "response_timeout = \"8s\"",
+            "store.replay_window (10s) is shorter than it may take",
+        ),
+        (
+            "response_timeout = \"10s\"\n[flush]\nmax_hold = \"10s\"",
+            "is not shorter than flush.max_hold (10s)",
+        ),
+        (
+            "[input]\ndrain_timeout = \"2s\"",
+            "input.drain_timeout (2s) is shorter than",
+        ),
+    ] {
+        let warned = warnings(text);
+        assert!(warned.contains(words), "{text}: {warned}");
+    }
+    let spooled = "[input]\nspool_dir = \"/var/lib/eds\"\ndrain_timeout = \"2s\"";
+    assert_eq!(warnings(spooled), "");
 }
 
 /// A name was shown as it is: the rest of its problem stood in a line of its own, or moved the cursor.

@@ -23,6 +23,8 @@ use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
 use crate::store::{Reading, Store};
 
+/// The longest that an answer of the store may take before the node counts as behind.
+const BEHIND_AFTER_MAX: Duration = Duration::from_secs(1);
 /// The counts of a minute are kept so many times as long as the oldest event that is accepted.
 const RETENTION_AGES: u32 = 2;
 
@@ -263,6 +265,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
                 series_max: input.max_series_per_minute,
                 users_max: input.max_users_per_series,
             },
+            behind_after: (flush.grace / 4).min(BEHIND_AFTER_MAX),
         },
         users_remembered_max: input.remember_users,
         replay_window: config.store.replay_window,

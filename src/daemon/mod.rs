@@ -81,6 +81,9 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         "started"
     );
     exposure::warn(config);
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
     // While the store is looked at the kernel holds what arrives: a node that it refuses leaves that to the next. But
     // not for long, for the kernel's room is small.
     let check = store.check();

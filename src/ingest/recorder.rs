@@ -3,7 +3,7 @@
 //! It owns the order of its partition: the next batch is not begun before the store has confirmed the last. It
 //! waits for batches and for the store, and tries again until the store has a batch; recording is idempotent,
 //! so it does not matter whether an attempt that failed was carried out. When the store may have forgotten
-//! something it gives the batches of the last seconds again. From a failure until the queue is through it says that
+//! something it gives the batches of the last seconds again. From a failure, or an answer that is long in coming, until the queue is through it says that
 //! it is behind, which keeps minutes open. It stops when all listeners have let
 //! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
 
@@ -42,6 +42,9 @@ pub struct RecorderSettings {
     pub window: Window,
     /// What a series and a minute may hold.
     pub caps: CapSettings,
+    /// A node that waits for an answer for longer than this is behind. Well below the grace, after which others close
+    /// the minute.
+    pub behind_after: Duration,
 }
 
 /// The task that brings the batches of one partition to the store.
@@ -229,15 +232,26 @@ impl Recorder {
             let generation = self.store.generation(self.partition);
             self.remembered.belongs_to(generation);
             self.caps.belongs_to(generation);
+            let (metrics, partition) = (Arc::clone(&self.metrics), self.partition);
+            let until_behind = tokio::time::sleep(self.settings.behind_after);
+            let mut hangs = false;
+            let hanging = async {
+                until_behind.await;
+                hangs = true;
+                metrics.behind.set(partition, true);
+                std::future::pending().await
+            };
             let result = tokio::select! {
                 // An answer that is there counts, although the node gives up.
                 biased;
                 result = heartbeat.during(self.attempt(batch, &overflow, &mut parts, origin, generation)) => result,
+                () = hanging => unreachable!("it goes on for ever"),
                 () = abandon.cancelled() => {
                     self.give_up(batch, &parts, origin).await;
                     return false;
                 }
             };
+            self.behind |= hangs;
             match result {
                 Ok(None) => {}
                 // Another Redis may have taken it than the one that is remembered, and lack the users that were

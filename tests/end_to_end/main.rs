@@ -21,6 +21,7 @@ mod escaping;
 mod failover;
 mod forgets;
 mod full;
+mod hang;
 mod hostile;
 mod kills;
 mod minutes;

@@ -250,7 +250,11 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     let site = Site::start();
     let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     // So long that hardly a claim meets the replica.
-    let keys = [("flush.interval", "8s"), ("flush.lease", "30s")];
+    let keys = [
+        ("flush.interval", "8s"),
+        ("flush.grace", "9s"),
+        ("flush.lease", "30s"),
+    ];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     for datagram in load(6000).datagrams() {

@@ -165,6 +165,7 @@ impl Node {
                 series_max: plan.series_max,
                 users_max: plan.users_max,
             },
+            behind_after: (plan.flush.grace / 4).min(Duration::from_secs(1)),
         };
         let (senders, recorders): (Vec<_>, Vec<_>) = world
             .partitions()

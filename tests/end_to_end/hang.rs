@@ -1,0 +1,105 @@
+//! Recording that hangs while all else of a node goes on: the others wait for its events long before it fails.
+
+use std::net::UdpSocket;
+use std::sync::mpsc;
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS};
+use crate::support::node::Node;
+use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::truth::Truth;
+
+/// Two nodes of these names, each with a proxy of its own before Redis.
+struct Hanging {
+    site: Site,
+    nodes: [(Node, RedisProxy); 2],
+    socket: UdpSocket,
+    truth: Truth,
+}
+
+impl Hanging {
+    fn start(names: [&str; 2]) -> Self {
+        let site = Site::start();
+        let nodes = names.map(|name| {
+            let proxy = RedisProxy::start(site.redis.address());
+            let keys = [
+                ("store.url", &*proxy.url()),
+                ("store.partitions", "1"),
+                ("store.response_timeout", "10s"),
+                ("store.replay_window", "20s"),
+                ("flush.grace", "2s"),
+                ("flush.max_hold", "10m"),
+                ("flush.lease", "20s"),
+            ];
+            (site.start_node(name, &keys), proxy)
+        });
+        Self {
+            site,
+            nodes,
+            socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            truth: Truth::default(),
+        }
+    }
+
+    fn send(&mut self, user: &str, minute: i64, to: &[usize]) {
+        let at = SEED_MINUTE_NS + minute * MINUTE_NS;
+        let line = format!("event_type=login,product=shop value={user} {at}");
+        self.truth.receive(line.as_bytes());
+        for &to in to {
+            let address = self.nodes[to].0.udp();
+            self.socket.send_to(line.as_bytes(), address).unwrap();
+        }
+    }
+
+    /// A minute of which both nodes record an event, and the one whose recording hangs has two more, the last of which
+    /// waits behind the one that hangs.
+    fn hang(&mut self, hangs: usize, minute: i64) {
+        let recorded = |node: &Node| node.metrics().count("eds_events_recorded_total");
+        let before = self.nodes.each_ref().map(|(node, _)| recorded(node));
+        self.send("both", minute, &[0, 1]);
+        for ((node, _), before) in self.nodes.iter().zip(before) {
+            eventually("both have recorded it", SOON, || {
+                when(recorded(node) > before, recorded(node))
+            });
+        }
+        let (report, reports) = mpsc::channel();
+        self.nodes[hangs]
+            .1
+            .at(1, "cumulative_user", When::Before, move || {
+                report.send(()).unwrap();
+                Then::SwallowAnswers
+            });
+        self.send("hangs", minute, &[hangs]);
+        reports.recv_timeout(SOON).unwrap();
+        self.send("waits", minute, &[hangs]);
+        self.site.wait_exact(&self.truth.points(), 2 * SOON);
+    }
+}
+
+#[test]
+fn a_recording_that_hangs_keeps_minutes_open_long_before_it_fails() {
+    let mut hanging = Hanging::start(["one", "two"]);
+    hanging.hang(0, 0);
+    hanging.site.assert_one_value_a_point();
+}
+
+#[test]
+fn two_nodes_of_one_name_that_hang_in_turn_close_nothing_early_and_are_told() {
+    let mut hanging = Hanging::start(["twin", "twin"]);
+    for (turn, minute) in [(0, 0), (1, 1)] {
+        hanging.hang(turn, minute);
+    }
+    for (node, _) in &hanging.nodes {
+        eventually("the double name is told", SOON, || {
+            let answer = node.get("/readyz").unwrap();
+            let warned = node
+                .log()
+                .contains("WARN another process uses this node's name");
+            let told = answer.status == 200 && answer.body.contains("uses this node's name");
+            when(warned && told, answer.body)
+        });
+        assert_eq!(node.metrics().count("eds_name_taken"), 1);
+    }
+    hanging.site.assert_one_value_a_point();
+}
