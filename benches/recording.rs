@@ -242,6 +242,7 @@ async fn recorders_way(
                 series_max: 100_000,
                 users_max: 10_000_000,
             },
+            behind_after: Duration::from_secs(1),
         };
         let recorder = Recorder::new(
             partition,

@@ -2,7 +2,7 @@
 
 use hashbrown::HashSet;
 
-use super::remembered::Remembered;
+use super::remembered::{Fingerprint, Fingerprints, Remembered};
 use crate::event::{Batch, Group, Minute};
 use crate::store::Recording;
 
@@ -35,32 +35,33 @@ impl<'a> Part<'a> {
         (self.group.minute, &self.group.series)
     }
 
-    /// Its events under their own series, or under the overflow series, without the users that are remembered.
+    /// Its events under their own series, or under the overflow series, without the users that are remembered; and the
+    /// fingerprints of its new users.
     pub(super) fn recording(
         &self,
         batch: &'a Batch,
         overflow: Option<&'a str>,
         remembered: &Remembered,
-    ) -> Recording<'a> {
+    ) -> (Recording<'a>, Vec<Fingerprint>) {
         let (minute, own) = self.key();
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
-        let known = remembered.users(minute, series);
-        let mut fresh = HashSet::new();
-        let new_users = occurrences
-            .iter()
-            .map(|occurrence| batch.user(occurrence))
-            .filter(|user| !known.is_some_and(|known| known.contains(*user)))
-            .filter(|user| fresh.insert(*user))
-            .collect();
-        Recording {
+        let mut of = remembered.fingerprinter(series);
+        let mut seen = Fingerprints::default();
+        let users = occurrences.iter().map(|event| batch.user(event));
+        let new = users
+            .map(|user| (user, of.of(user)))
+            .filter(|(_, user)| !remembered.has(minute, *user) && seen.insert(*user));
+        let (new_users, fingerprints) = new.unzip();
+        let recording = Recording {
             minute,
             series,
             gathered_from: overflow.map(|_| own),
             new_users,
             occurrences,
             batch,
-        }
+        };
+        (recording, fingerprints)
     }
 
     /// Adds its events to another batch. Answers for how many there was no room.

@@ -32,8 +32,6 @@ use crate::telemetry::{Heartbeat, Ledger, Metrics};
 const TRANSACTION_EVENTS: usize = 8192;
 /// How often it gives a sign of life while it has nothing to do.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
-/// For how long after its end a minute's users are remembered.
-const REMEMBERED_FOR: i64 = 120_000_000_000;
 
 /// How a recorder behaves.
 #[derive(Debug, Clone, Copy)]
@@ -141,12 +139,11 @@ impl Recorder {
                     }
                 }
                 Ok(None) => return,
-                Err(_idle) => {
-                    let now = self.surroundings.now_nanos();
-                    self.remembered.forget_before(now - REMEMBERED_FOR);
-                    self.caps.forget_unused();
-                }
+                Err(_idle) => {}
             }
+            // Busy or idle: what is kept of a minute goes on time.
+            self.remembered.forget_unused(Instant::now());
+            self.caps.forget_unused();
             // In this order: the store may have been away for longer than the window.
             self.replay_what_may_be_forgotten().await;
             self.replay.forget(Instant::now());
@@ -239,7 +236,7 @@ impl Recorder {
                 until_behind.await;
                 hangs = true;
                 metrics.behind.set(partition, true);
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             let result = tokio::select! {
                 // An answer that is there counts, although the node gives up.
@@ -259,8 +256,13 @@ impl Recorder {
                 Ok(Some(_))
                     if self.store.generation(self.partition) != generation
                         && !self.remembered.is_empty() => {}
-                Ok(Some(recordings)) => {
+                Ok(Some((recordings, learnt))) => {
                     self.confirmed(&recordings, origin);
+                    let now = Instant::now();
+                    self.remembered.learn(&learnt, now);
+                    for recording in &recordings {
+                        self.remembered.used(recording.minute, now);
+                    }
                     if failures > 0 {
                         tracing::info!(
                             partition = self.partition.index(),
@@ -303,10 +305,6 @@ impl Recorder {
                 .overflowed(gathered.map(|it| it.occurrences.len()).sum());
         }
         self.metrics.users_spared.inc_by((events - users) as u64);
-        for recording in recordings {
-            self.remembered
-                .learn(recording.minute, recording.series, &recording.new_users);
-        }
     }
 
     fn set_behind(&mut self, behind: bool) {

@@ -84,7 +84,7 @@ impl Plan {
             linger: dice.millis(50, 1000),
             replay_window: Duration::from_secs(dice.pick(&[0, 5, 30])),
             queue_events: dice.pick(&[5, 30, 1000, 1000, 1000]),
-            users_remembered: dice.pick(&[0, 3, 1000, 1000]),
+            users_remembered: dice.pick(&[0, 10, 1000, 1000]),
             compact_series: dice.pick(&[1, 2, 200]),
             series_max: dice.pick(&[1, 2, 3, 1000]),
             users_max: dice.pick(&[0, 0, 0, 2]),

@@ -8,11 +8,12 @@ use hashbrown::HashSet;
 use super::Recorder;
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::parts::{Origin, Part};
+use crate::ingest::remembered::{Fingerprint, Learnt};
 use crate::store::{Recording, Store, StoreError};
 
 impl Recorder {
-    /// Asks what has a place of its own, rejects the users for whom there is none, and records the rest. `None`: what
-    /// was asked may be another store than the one that is there now.
+    /// Asks what has a place of its own, rejects the users for whom there is none, and records the rest. Answers what was
+    /// recorded, and the users to remember; `None`: what was asked may be another store than the one that is there now.
     pub(super) async fn attempt<'a>(
         &mut self,
         batch: &'a Batch,
@@ -20,7 +21,7 @@ impl Recorder {
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
         generation: u64,
-    ) -> Result<Option<Vec<Recording<'a>>>, StoreError> {
+    ) -> Result<Option<(Vec<Recording<'a>>, Vec<Learnt>)>, StoreError> {
         let store = Arc::clone(&self.store);
         self.caps.ask(&*store, parts.iter().map(Part::key)).await?;
         let recording = |part: &Part<'a>| {
@@ -32,8 +33,13 @@ impl Recorder {
         let not_gathered = self.not_gathered(&*store, &wanted).await?;
         let nobody = HashSet::new();
         let mut recordings = Vec::with_capacity(wanted.len());
+        let mut learnt: Vec<Learnt> = Vec::new();
         let mut at = 0;
-        for recording in wanted {
+        for (recording, fingerprints) in wanted {
+            let mut take = |recording: Recording<'a>, users: Vec<Fingerprint>| {
+                learnt.extend(users.into_iter().map(|user| (recording.minute, user)));
+                recordings.push(recording);
+            };
             let (minute, users) = (recording.minute, &recording.new_users);
             let own;
             let refused = if recording.gathered_from.is_some() {
@@ -46,7 +52,7 @@ impl Recorder {
                 &own
             };
             if !users.iter().any(|user| refused.contains(user)) {
-                recordings.push(recording);
+                take(recording, fingerprints);
                 at += 1;
                 continue;
             }
@@ -57,10 +63,10 @@ impl Recorder {
                 self.ledger.rejected(Rejection::TooManyUsers, events);
             }
             let overflow = recording.gathered_from.map(|_| overflow);
-            recordings.extend(
-                left.iter()
-                    .map(|part| part.recording(batch, overflow, &self.remembered)),
-            );
+            for part in &left {
+                let (recording, users) = part.recording(batch, overflow, &self.remembered);
+                take(recording, users);
+            }
             let next = at + left.len();
             parts.splice(at..=at, left);
             at = next;
@@ -75,7 +81,7 @@ impl Recorder {
                 .record(self.partition, generation, &recordings)
                 .await?;
         }
-        Ok(Some(recordings))
+        Ok(Some((recordings, learnt)))
     }
 
     /// The users for whom the overflow series of their minute has no room. Its recordings may be thousands, of a user
@@ -83,10 +89,11 @@ impl Recorder {
     async fn not_gathered<'a>(
         &mut self,
         store: &dyn Store,
-        wanted: &[Recording<'a>],
+        wanted: &[(Recording<'a>, Vec<Fingerprint>)],
     ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
         let mut gathered: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
-        for recording in wanted.iter().filter(|it| it.gathered_from.is_some()) {
+        let recordings = wanted.iter().map(|(recording, _)| recording);
+        for recording in recordings.filter(|it| it.gathered_from.is_some()) {
             let (users, seen) = gathered.entry(recording.minute).or_default();
             let new = recording.new_users.iter().copied();
             users.extend(new.filter(|user| seen.insert(user)));

@@ -1,0 +1,338 @@
+//! What a node's memory holds for each user and event, measured beside the figures in `config/eds.toml`. The memory of the
+//! process is what the kernel says of it, so what is measured is done in a process of its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on stops"
+)]
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
+use event_data_service::ingest::{
+    Budget, CapSettings, Delivery, Recorder, RecorderSettings, ReplayWindow,
+};
+use event_data_service::store::{
+    Admission, AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording,
+    SeriesUsers, Store, StoreError, UnsentPage,
+};
+use event_data_service::surroundings::Surroundings;
+use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// As many as a table of 2^18 places takes, and some: it has just grown.
+const USERS: usize = 240_000;
+const EVENTS: usize = 1_000_000;
+/// Says in a process of its own how many users to remember.
+const REMEMBERED: &str = "MEMORY_TEST_REMEMBERED";
+/// The same for the series among which events are.
+const SERIES: &str = "MEMORY_TEST_SERIES";
+const TAKEN: &str = "taken: ";
+
+/// What this test of this file takes, in a process of its own with this variable; and what it says besides.
+fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    process.args([test, "--exact", "--nocapture"]);
+    let output = process.env(variable, value.to_string()).output();
+    let said = String::from_utf8(output.unwrap().stdout).unwrap();
+    let figures = said.split_once(TAKEN).and_then(|(_, rest)| {
+        let (taken, more) = rest.lines().next()?.split_once(' ')?;
+        Some((taken.parse().ok()?, more.parse().ok()?))
+    });
+    figures.unwrap_or_else(|| panic!("{said}"))
+}
+
+/// Confirms everything, and keeps nothing but the number of users that it was given.
+#[derive(Debug, Default)]
+struct Confirming {
+    users: AtomicUsize,
+}
+
+#[async_trait]
+impl Store for Confirming {
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn generation(&self, _: Partition) -> u64 {
+        1
+    }
+
+    async fn admit(
+        &self,
+        _: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        let admitted = Admission::Admitted { users: 0 };
+        Ok(Admitted {
+            overflow_users: 0,
+            series: vec![admitted; request.series.len()],
+        })
+    }
+
+    async fn users(
+        &self,
+        _: Partition,
+        _: Minute,
+        _: &str,
+        _: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        unreachable!("users have no cap")
+    }
+
+    async fn record(
+        &self,
+        _: Partition,
+        _: u64,
+        recordings: &[Recording<'_>],
+    ) -> Result<(), StoreError> {
+        let users = recordings.iter().map(|it| it.new_users.len()).sum();
+        self.users.fetch_add(users, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn compact(&self, _: &Claim, _: usize, _: Duration) -> Result<Compaction, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn unsent(&self, _: &Claim, _: u64) -> Result<UnsentPage, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn acknowledge(&self, _: &Claim, _: &[&str], _: Duration) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn set_aside(&self, _: &Claim, _: &str, _: &str) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn extend(&self, _: Partition, _: &[&Claim], _: Duration) -> Result<usize, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn try_probe(&self, _: Duration) -> Result<bool, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn end_probe(&self) -> Result<(), StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    fn describe(&self) -> String {
+        "a store that confirms everything".to_owned()
+    }
+}
+
+/// A recorder at work.
+struct Working {
+    store: Arc<Confirming>,
+    batches: mpsc::Sender<Delivery>,
+    ledger: Arc<Ledger>,
+}
+
+impl Working {
+    fn start(users_max: usize) -> Self {
+        let store = Arc::new(Confirming::default());
+        let ledger = Arc::new(Ledger::default());
+        let age = Duration::from_secs(100 * 365 * 86400);
+        let settings = RecorderSettings {
+            window: Window::new(age, age),
+            caps: CapSettings {
+                series_max: usize::MAX / 4,
+                users_max: 0,
+            },
+            behind_after: age,
+        };
+        let (batches, queue) = mpsc::channel(1);
+        let recorder = Recorder::new(
+            partition(),
+            settings,
+            queue,
+            Arc::clone(&store) as Arc<dyn Store>,
+            Arc::new(Budget::new(users_max)),
+            Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
+            Arc::new(Surroundings::default()),
+            Arc::clone(&ledger),
+            Arc::new(Metrics::new(Arc::clone(&ledger))),
+            Progress::default().watch("recorder"),
+            CancellationToken::new(),
+        );
+        tokio::spawn(recorder.run());
+        Self {
+            store,
+            batches,
+            ledger,
+        }
+    }
+
+    async fn record(&self, batch: Batch) {
+        self.ledger.take_in(&Intake {
+            queued: batch.events() as u64,
+            queued_bytes: batch.bytes() as u64,
+            ..Intake::default()
+        });
+        self.batches.send(batch.into()).await.unwrap();
+        while self.ledger.totals().queued_bytes > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn users(&self) -> usize {
+        self.store.users.load(Ordering::SeqCst)
+    }
+}
+
+fn partition() -> Partition {
+    Partitions::new(NonZeroU16::MIN).of("")
+}
+
+fn minute(number: i64) -> Minute {
+    Minute::from_epoch_minutes(24_681_278 + number).unwrap()
+}
+
+/// A series of 750 bytes.
+fn series(number: usize) -> String {
+    format!("s={number:0748}")
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// The number in front of the words in a comment of `config/eds.toml`.
+fn documented(words: &str) -> usize {
+    let text = include_str!("../config/eds.toml").replace("\n# ", " ");
+    let (before, _) = text
+        .split_once(words)
+        .unwrap_or_else(|| panic!("{words:?} is not in config/eds.toml"));
+    let number = before.split_whitespace().next_back();
+    number.unwrap().parse().unwrap()
+}
+
+/// For a process of its own: records users that each have a series of their own, and says what memory it took.
+#[tokio::test]
+async fn record_users_in_a_process_of_its_own() {
+    let Ok(users_max) = std::env::var(REMEMBERED) else {
+        return;
+    };
+    let recorder = Working::start(users_max.parse().unwrap());
+    let before = resident_bytes();
+    for first in (0..USERS).step_by(1000) {
+        let mut batch = Batch::default();
+        for user in first..first + 1000 {
+            let name = format!("user{user:08}");
+            assert!(batch.push(minute(0), &series(user), &name, minute(0).start_nanos()));
+        }
+        recorder.record(batch).await;
+    }
+    let taken = resident_bytes() - before;
+    assert_eq!(recorder.users(), USERS);
+    let mut last = Batch::default();
+    let name = format!("user{:08}", USERS - 1);
+    assert!(last.push(minute(0), &series(USERS - 1), &name, 1));
+    recorder.record(last).await;
+    println!("{TAKEN}{taken} {}", recorder.users() - USERS);
+}
+
+/// The names of series were the most of it: a kibibyte a user.
+#[test]
+fn a_remembered_user_takes_no_more_than_is_documented() {
+    let test = "record_users_in_a_process_of_its_own";
+    let (nobody, sent_again) = taken_by(test, REMEMBERED, 0);
+    assert_eq!(sent_again, 1, "it is remembered");
+    let (everybody, sent_again) = taken_by(test, REMEMBERED, USERS);
+    assert_eq!(sent_again, 0, "it is not remembered");
+    let each = everybody.saturating_sub(nobody) / USERS;
+    let most = documented("bytes, whatever its name");
+    eprintln!("a remembered user: {each} bytes measured, at most {most} documented");
+    assert!(each <= most, "{everybody} bytes, {nobody} without users");
+    assert!(
+        each >= 10,
+        "{everybody} bytes, {nobody} without users: not what is measured"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorder_that_is_never_idle_forgets_on_time() {
+    let recorder = Working::start(100_000);
+    let mut so_far = 0;
+    let mut record = async |at_minute: i64, user: &str| {
+        let mut batch = Batch::default();
+        assert!(batch.push(
+            minute(at_minute),
+            "s=1",
+            user,
+            minute(at_minute).start_nanos()
+        ));
+        recorder.record(batch).await;
+        let new = recorder.users() - so_far;
+        so_far += new;
+        new
+    };
+    assert_eq!(record(0, "first").await, 1);
+    assert_eq!(record(0, "first").await, 0);
+    // Four minutes, twice a second.
+    for step in 0..480 {
+        record(1 + step / 120, &step.to_string()).await;
+        tokio::time::advance(Duration::from_millis(500)).await;
+    }
+    assert_eq!(record(0, "first").await, 1, "it is remembered still");
+    assert_eq!(record(4, "479").await, 0, "it is forgotten too early");
+}
+
+/// For a process of its own: gathers events, and says what memory they took and for how much of it they count.
+#[test]
+fn gather_events_in_a_process_of_its_own() {
+    let Ok(series_count) = std::env::var(SERIES) else {
+        return;
+    };
+    let series_count: usize = series_count.parse().unwrap();
+    let before = resident_bytes();
+    let mut batch = Batch::default();
+    for event in 0..EVENTS {
+        let (series, user) = (series(event % series_count), format!("user{event:08}"));
+        assert!(batch.push(minute(0), &series, &user, minute(0).start_nanos()));
+    }
+    println!("{TAKEN}{} {}", resident_bytes() - before, batch.bytes());
+}
+
+#[test]
+fn a_queued_event_takes_no_more_than_is_documented() {
+    let per_event = documented("bytes and its user's name");
+    let per_series = documented("bytes and its name");
+    for series_count in [100, 100_000] {
+        let test = "gather_events_in_a_process_of_its_own";
+        let (measured, counted) = taken_by(test, SERIES, series_count);
+        let stated = EVENTS * (per_event + 12) + series_count * (per_series + 750);
+        let [measured_each, stated_each, counted_each] =
+            [measured, stated, counted].map(|bytes| bytes / EVENTS);
+        eprintln!(
+            "an event in one of {series_count} series of 750 bytes: {measured_each} bytes measured, {stated_each} \
+             documented, {counted_each} counted"
+        );
+        assert_eq!(counted, stated);
+        // Lists double when they grow.
+        assert!(
+            measured <= 2 * stated,
+            "{measured} bytes, {stated} documented"
+        );
+    }
+}
