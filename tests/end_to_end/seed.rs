@@ -120,7 +120,7 @@ fn through_redis(redis: &RedisServer, node: &mut Node) {
     assert_redis_holds_what_the_seed_lists(redis);
 
     assert!(node.terminate().success());
-    node.set("flush.grace", "200ms");
+    node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
 }

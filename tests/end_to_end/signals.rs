@@ -69,7 +69,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
     let mut truth = Truth::default();
     (0..recorded).for_each(|number| truth.receive(numbered_datagram(number).as_bytes()));
 
-    node.set("flush.grace", "200ms");
+    node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
     site.wait_exact(&truth.points(), SOON);
@@ -79,7 +79,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
 #[test]
 fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     let mut site = Site::start();
-    let keys = [("flush.lease", "10m"), ("flush.grace", "200ms")];
+    let keys = [("flush.lease", "10m"), ("flush.grace", "300ms")];
     let mut first = site.start_node("first", &keys);
     let mut sender = Sender::paced_by(&first);
     site.writes.set(crate::support::http_proxy::Mode::Refuse);

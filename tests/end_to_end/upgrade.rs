@@ -170,7 +170,7 @@ fn without_a_socket_that_is_held_a_restart_loses_what_arrives_meanwhile() {
         let unread = udp_socket(node.udp()).unwrap().unread_bytes;
         when(unread == 0, unread)
     });
-    node.set("flush.grace", "200ms");
+    node.set("flush.grace", "300ms");
     node.apply_settings();
     assert_eq!(node.terminate().code(), Some(0));
     node.launch();
@@ -228,7 +228,7 @@ fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
     eprintln!("{received} events received, at full load");
     assert_eq!(ledger["recorded"], received, "{ledger:?}");
 
-    node.set("flush.grace", "200ms");
+    node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
     eventually(
@@ -368,7 +368,7 @@ fn what_an_inherited_socket_dropped_before_is_told_apart() {
 fn a_node_that_the_store_refuses_leaves_what_its_socket_holds_to_the_next() {
     let policy = |policy| ["CONFIG", "SET", "maxmemory-policy", policy];
     let site = Site::start();
-    let mut node = site.node("one", &[("flush.grace", "200ms")]);
+    let mut node = site.node("one", &[("flush.grace", "300ms")]);
     node.hold_socket();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut truth = Truth::default();
