@@ -4,8 +4,15 @@ use super::kind;
 use super::reader::Reader;
 use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
 
-/// The tag key of the overflow series.
-const RESERVED_TAG: &str = "eds_overflow";
+/// The tag keys that a line must not have either.
+const RESERVED_TAGS: [&str; 6] = [
+    "time",
+    "value",
+    "_field",
+    "_measurement",
+    "eds_overflow",
+    "eds_probe",
+];
 
 pub(super) fn input(reader: &mut Reader<'_>) -> Input {
     let precisions = [
@@ -45,8 +52,11 @@ pub(super) fn input(reader: &mut Reader<'_>) -> Input {
     };
     reader.together(
         &["input.measurement_tag"],
-        input.measurement_tag.as_deref() != Some(RESERVED_TAG),
-        "is reserved for what is beyond input.max_series_per_minute; choose another tag key",
+        !input
+            .measurement_tag
+            .as_deref()
+            .is_some_and(|tag| RESERVED_TAGS.contains(&tag)),
+        "is a reserved tag key, as in every line; choose another one",
     );
     let lengths = [
         (

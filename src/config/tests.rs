@@ -250,7 +250,11 @@ fn keys_are_held_against_each_other() {
         ),
         (
             "[input]\nmeasurement_tag = \"eds_overflow\"",
-            "FILE:2: input.measurement_tag: is reserved for what is beyond input.max_series_per_minute; choose another tag key",
+            "FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one",
+        ),
+        (
+            "[input]\nmeasurement_tag = \"time\"",
+            "FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one",
         ),
         (
             "[input]\nmax_datagram = \"1KiB\"",

@@ -14,11 +14,12 @@
 
 use std::ops::Range;
 
+use super::Rejection;
+use super::overflow::is_reserved;
 use super::scan::{
     NAME_ENDS, User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted,
     scan_until, skip_spaces, without_outer_spaces,
 };
-use super::{OVERFLOW_TAG, Rejection};
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +231,7 @@ impl Parser {
         if equals == start {
             return Err(Rejection::TagKeyEmpty);
         }
-        if line[start..equals] == *OVERFLOW_TAG.as_bytes() {
+        if is_reserved(&line[start..equals]) {
             return Err(Rejection::TagReserved);
         }
         let value = equals + 1;

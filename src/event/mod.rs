@@ -17,7 +17,7 @@ mod window;
 pub use batch::{Batch, Group, Occurrence};
 pub use line::{Line, LineLimits, LineRules, Parser, Precision};
 pub use minute::{Minute, ParseMinuteError};
-pub use overflow::{OVERFLOW_TAG, overflow_series, series_fingerprint};
+pub use overflow::{OVERFLOW_TAG, PROBE_TAG, is_reserved, overflow_series, series_fingerprint};
 pub use partition::{Partition, Partitions};
 pub use rejection::Rejection;
 pub use tags::tags;

@@ -10,6 +10,19 @@ use super::Partition;
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
+/// The tag key of the one series that is written only to see whether an output takes counts.
+pub const PROBE_TAG: &str = "eds_probe";
+
+/// Whether nobody may send a tag of this key: it is ours, or not every InfluxDB takes it as a tag of our points. `time` is
+/// refused by version 1, `_field` and `_measurement` are names of version 2's own columns, and `value` is the field,
+/// beside which version 3 has no tag of the same name.
+#[must_use]
+pub fn is_reserved(key: &[u8]) -> bool {
+    key == OVERFLOW_TAG.as_bytes()
+        || key == PROBE_TAG.as_bytes()
+        || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
+}
+
 /// The overflow series of a partition, in canonical form.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
@@ -39,12 +52,21 @@ mod tests {
             let parsed = parser.parse(line.as_bytes()).map(|_| ());
             assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
         }
+        for key in ["eds_probe", "time", "value", "_field", "_measurement"] {
+            for line in [format!("{key}=x value=u"), format!("a=b,{key}=x value=u")] {
+                let parsed = parser.parse(line.as_bytes()).map(|_| ());
+                assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
+            }
+        }
         // Keys that only look like it are keys like any other.
         for key in [
             "eds_overflow2",
             "eds\\_overflow",
             "Eds_overflow",
             "a\\ eds_overflow",
+            "timestamp",
+            "values",
+            "Time",
         ] {
             let line = format!("{key}=series value=u");
             assert!(parser.parse(line.as_bytes()).is_ok(), "{line}");

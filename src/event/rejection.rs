@@ -44,8 +44,8 @@ rejections! {
     TagKeyEmpty => "tag_key_empty", "a tag key is empty";
     /// The same tag key twice.
     TagKeyRepeated => "tag_key_repeated", "a tag key is there twice";
-    /// The tag key of the overflow series, which only the service itself may use.
-    TagReserved => "tag_reserved", "the tag key eds_overflow is reserved";
+    /// A tag key that only the service itself may use, or that not every InfluxDB takes as a tag of these points.
+    TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement, eds_overflow and eds_probe are reserved";
     /// A tag key or value longer than `input.max_tag`.
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
     /// A tag that ends in a backslash, which line protocol cannot represent.
