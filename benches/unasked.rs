@@ -75,7 +75,7 @@ impl Store for Unasked {
         Err(only_records())
     }
 
-    async fn set_aside(&self, _: &Claim, _: &str, _: &str) -> Result<bool, StoreError> {
+    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         Err(only_records())
     }
 

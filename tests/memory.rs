@@ -18,8 +18,8 @@ use event_data_service::ingest::{
     Budget, CapSettings, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Backlog, Claim, ClaimRequest, Compaction, Recording,
-    SeriesUsers, Store, StoreError, UnsentPage,
+    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
@@ -97,7 +97,11 @@ impl Store for Confirming {
         Ok(())
     }
 
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Vec<Claim>, StoreError> {
+    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
+        unreachable!("a recorder only records")
+    }
+
+    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
         unreachable!("a recorder only records")
     }
 
@@ -113,7 +117,7 @@ impl Store for Confirming {
         unreachable!("a recorder only records")
     }
 
-    async fn set_aside(&self, _: &Claim, _: &str, _: &str) -> Result<bool, StoreError> {
+    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         unreachable!("a recorder only records")
     }
 

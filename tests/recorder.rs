@@ -132,7 +132,7 @@ impl Store for Replaced {
         unreachable!("a recorder only records")
     }
 
-    async fn set_aside(&self, _: &Claim, _: &str, _: &str) -> Result<bool, StoreError> {
+    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         unreachable!("a recorder only records")
     }
 

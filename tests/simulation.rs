@@ -164,6 +164,7 @@ mutants! {
     events_that_are_not_recorded_again_are_caught: NoReplay within 400, "nobody recorded again" | "the sets of";
     minutes_closed_right_after_trouble_are_caught: NoSettling within 50, "right after trouble" | "may have gone back";
     a_node_that_lags_in_silence_is_caught: NoLag within 50, "does not say so";
+    a_refusal_without_a_proof_is_caught: NoProof within 50, "without a proof";
     overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";
 }
 
@@ -183,6 +184,8 @@ const REACHED: &[(&str, &str)] = &[
     ("a node that is stopped in order", "is stopped"),
     ("a write that hangs", "Hangs"),
     ("a write of which a part is taken", "Part("),
+    ("a rejection of whatever comes", " Rejects"),
+    ("a probe", "eds_probe=write"),
     ("a write that arrives late", "a late write arrives"),
     ("counts that are set aside", "SetAside("),
     ("a late event", "counted: 0, late: 1,"),

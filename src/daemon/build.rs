@@ -204,7 +204,6 @@ pub(super) fn output(config: &Config) -> anyhow::Result<Arc<dyn Output>> {
                 api,
                 timeout: config.output.timeout,
                 ca_file: server.ca.as_ref().map(|pem| pem.path.clone()),
-                batch_lines: config.output.batch_lines,
             };
             Ok(Arc::new(InfluxDb::new(&settings)?))
         }

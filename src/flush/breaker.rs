@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::output::SealedCounts;
+
 /// The pause after the first failure, at most.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The longest pause that is chosen here.
@@ -16,6 +18,8 @@ const ASKED_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Breaker {
     failures: u32,
     retry_at: Option<Instant>,
+    /// The count that it accepted last: writing it again shows whether it takes counts, and changes nothing.
+    pub(super) accepted: Option<SealedCounts>,
 }
 
 /// Whether to write now.

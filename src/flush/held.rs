@@ -47,6 +47,19 @@ impl Held {
         set_deadlines(store, claims.into_values().collect(), delay).await;
     }
 
+    /// Lets go of these. They lapse after `delay`.
+    pub(super) async fn let_lapse(&self, store: &dyn Store, claims: &[Claim], delay: Duration) {
+        let held: Vec<Claim> = claims
+            .iter()
+            .filter(|claim| self.has(claim))
+            .cloned()
+            .collect();
+        for claim in &held {
+            self.let_go(claim);
+        }
+        set_deadlines(store, held, delay).await;
+    }
+
     async fn set_deadlines(&self, store: &dyn Store, lease: Duration) {
         let claims = self.lock().values().cloned().collect();
         set_deadlines(store, claims, lease).await;

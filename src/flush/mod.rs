@@ -2,15 +2,19 @@
 //!
 //! A [`Worker`] on every node goes round once an interval: it claims the minutes that are finished, whichever
 //! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
-//! `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed after the
-//! store was away, `witness` what is handed back to a store that forgot it, `standing` whether this node agrees with
-//! the others. A worker remembers nothing of a failed send: the claim lapses, and any node tries again.
+//! `delivery` finds out which counts the output refuses, `refused` puts these into the quarantine, `breaker` decides when
+//! an output that fails is tried again, `settling` when minutes may be closed after the store was away, `witness` what is
+//! handed back to a store that forgot it, `standing` whether this node agrees with the others. A worker remembers nothing
+//! of a failed send: the claim lapses, and any node tries again.
 
 mod breaker;
+mod delivery;
 mod held;
+mod refused;
 mod sender;
 mod settling;
 mod standing;
+mod suspects;
 mod watch;
 mod witness;
 mod worker;

@@ -1,17 +1,28 @@
 //! From counts to points: reads what is unsent, writes it in large pieces, and acknowledges.
+//!
+//! A round writes all that it has once, the minutes that are claimed for the first time before those that lapsed, and
+//! acknowledges what the output accepts. Only then it searches what was not accepted ([`Delivery`]), for a limited time:
+//! the next minutes must not wait. What it has not come to lapses with its claim, and is taken up again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::FlushSettings;
 use super::breaker::{Advice, Breaker};
+use super::delivery::{Delivery, Refusal};
 use super::held::Held;
+use super::suspects::Body;
 use super::watch::Watches;
+use crate::event::Minute;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;
+
+/// How long a round searches at most, and how long it writes what lapsed: a third of the lease, and no more than this.
+const TURN_MAX: Duration = Duration::from_secs(4);
 
 /// What sending works with.
 pub(super) struct Sender<'a> {
@@ -24,16 +35,6 @@ pub(super) struct Sender<'a> {
     pub(super) surroundings: &'a Surroundings,
     pub(super) breaker: &'a mut Breaker,
 }
-
-/// Counts on their way out, with the place of their claim.
-#[derive(Default)]
-struct Pending {
-    claims: Vec<usize>,
-    counts: Vec<SealedCounts>,
-}
-
-/// Sending cannot go on in this round.
-struct Stopped;
 
 impl Sender<'_> {
     /// Sends what is unsent of these claims, and lets go of all of them: those with nothing left are done,
@@ -51,12 +52,13 @@ impl Sender<'_> {
             self.held.let_all_go(self.store, wait).await;
             return;
         }
-        let stopped = self.send_all(claims).await.is_err();
+        // Large, and held for as long as the worker lives.
+        let stopped = Box::pin(self.send_all(claims)).await;
         if probing && let Err(error) = self.store.end_probe().await {
             tracing::debug!(%error, "cannot end the turn to probe; it ends by itself");
         }
         let delay = match self.breaker.advice(Instant::now()) {
-            Advice::Wait(wait) if stopped => wait,
+            Advice::Wait(wait) if stopped.is_err() => wait,
             _ => Duration::ZERO,
         };
         self.held.let_all_go(self.store, delay).await;
@@ -69,33 +71,68 @@ impl Sender<'_> {
             .unwrap_or(false)
     }
 
-    async fn send_all(&mut self, claims: &[Claim]) -> Result<(), Stopped> {
-        let mut pending = Pending::default();
+    async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {
+        let now = Minute::of_nanos(self.surroundings.now_nanos());
+        let last = self.breaker.accepted.take();
+        let mut delivery = Delivery::new(self.output, self.metrics, last, now);
+        let turn = TURN_MAX.min(self.settings.lease / 3);
+        let mut result = self.write_all(&mut delivery, claims, turn).await;
+        if result.is_ok() {
+            let until = Instant::now() + turn;
+            // From 0 to 1.
+            let shift = 2.0 * self.surroundings.jitter() - 1.0;
+            result = delivery.search(until, shift).await;
+        }
+        self.note_health(&delivery);
+        self.breaker.accepted = delivery.last.take();
+        self.quarantine(claims, delivery.refused()).await;
+        self.acknowledge_all(claims, &delivery.written).await;
+        self.finish(claims, &delivery).await;
+        if let Err(error) = &result {
+            self.write_failed(error);
+        }
+        result
+    }
+
+    /// Writes everything once. What lapsed goes last, and only as long as its turn lasts.
+    async fn write_all(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        claims: &[Claim],
+        turn: Duration,
+    ) -> Result<(), WriteError> {
+        let began = Instant::now();
+        let mut pending = Body::default();
+        let mut is_lapsed = false;
         for (index, claim) in claims.iter().enumerate() {
             if !self.held.has(claim) {
                 continue;
             }
+            if claim.taken_over && !is_lapsed {
+                is_lapsed = true;
+                // Old suspects would make suspects of the new counts beside them.
+                self.write(delivery, claims, std::mem::take(&mut pending))
+                    .await?;
+            }
+            if is_lapsed && began.elapsed() >= turn {
+                // Sooner than those that were tried in this round, so that these come first in the next.
+                self.held
+                    .let_lapse(self.store, &claims[index..], Duration::ZERO)
+                    .await;
+                break;
+            }
             match self.read(claim).await {
                 Ok(counts) if counts.is_empty() => self.acknowledge(claim, &[]).await,
-                Ok(counts) => {
-                    pending
-                        .claims
-                        .extend(std::iter::repeat_n(index, counts.len()));
-                    pending.counts.extend(counts);
-                }
+                Ok(counts) => pending.push(index, counts),
                 Err(error) => self.failed(claim, &error),
             }
-            while pending.counts.len() >= self.settings.write_counts_max {
+            while pending.len() >= self.settings.write_counts_max {
                 let rest = pending.split_off(self.settings.write_counts_max);
                 let full = std::mem::replace(&mut pending, rest);
-                self.write(claims, &full).await?;
+                self.write(delivery, claims, full).await?;
             }
         }
-        if pending.counts.is_empty() {
-            Ok(())
-        } else {
-            self.write(claims, &pending).await
-        }
+        self.write(delivery, claims, pending).await
     }
 
     /// All unsent counts of a claim, before any of them is acknowledged, which would move the pages.
@@ -112,25 +149,35 @@ impl Sender<'_> {
             }));
             cursor = page.next;
         }
+        // Kin beside each other, so that they share a body; a series may be there twice.
+        counts.sort_unstable_by(|a, b| a.series.cmp(&b.series));
+        counts.dedup_by(|a, b| a.series == b.series);
         Ok(counts)
     }
 
-    async fn write(&mut self, claims: &[Claim], pending: &Pending) -> Result<(), Stopped> {
-        let minutes = pending.claims.iter().map(|&index| &claims[index]);
+    async fn write(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        claims: &[Claim],
+        body: Body,
+    ) -> Result<(), WriteError> {
+        if body.len() == 0 {
+            return Ok(());
+        }
+        let minutes = body.claims.iter().map(|&index| &claims[index]);
         let minutes = minutes.map(|claim| (claim.partition, claim.minute));
         self.watches.publishes(minutes).await;
-        let began = Instant::now();
-        let result = self.output.write(&pending.counts).await;
-        self.metrics
-            .write_seconds
-            .observe(began.elapsed().as_secs_f64());
-        let written = match result {
-            Ok(written) => written,
-            Err(error) => {
-                self.write_failed(&error);
-                return Err(Stopped);
-            }
-        };
+        if let Some(accepted) = delivery.write(body).await? {
+            self.note_health(delivery);
+            self.acknowledge_all(claims, &accepted).await;
+        }
+        Ok(())
+    }
+
+    fn note_health(&mut self, delivery: &Delivery<'_>) {
+        if !delivery.has_accepted {
+            return;
+        }
         self.metrics.output_up.set(1);
         if self.breaker.succeeded() {
             tracing::info!(
@@ -138,31 +185,6 @@ impl Sender<'_> {
                 "the output takes points again"
             );
         }
-        let mut confirmed = vec![true; pending.counts.len()];
-        for refused in &written.refused {
-            if let Some(confirmed) = confirmed.get_mut(refused.index) {
-                *confirmed = false;
-            }
-        }
-        for (index, claim) in claims.iter().enumerate() {
-            let of_claim = || (0..pending.counts.len()).filter(|&at| pending.claims[at] == index);
-            if of_claim().next().is_none() || !self.held.has(claim) {
-                continue;
-            }
-            for refused in &written.refused {
-                if pending.claims.get(refused.index) == Some(&index) {
-                    self.set_aside(claim, &pending.counts[refused.index], &refused.words)
-                        .await;
-                }
-            }
-            let series: Vec<&str> = of_claim()
-                .filter(|&at| confirmed[at])
-                .map(|at| pending.counts[at].series.as_str())
-                .collect();
-            self.metrics.points_sent.inc_by(2 * series.len() as u64);
-            self.acknowledge(claim, &series).await;
-        }
-        Ok(())
     }
 
     fn write_failed(&mut self, error: &WriteError) {
@@ -170,7 +192,7 @@ impl Sender<'_> {
         self.metrics.output_up.set(0);
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
-            WriteError::Misconfigured { .. } => None,
+            _ => None,
         };
         let pause = self
             .breaker
@@ -180,42 +202,61 @@ impl Sender<'_> {
         let pause = humantime::format_duration(Duration::from_millis(
             u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
         ));
-        match error {
-            WriteError::Misconfigured { .. } => tracing::error!(
+        if matches!(error, WriteError::Misconfigured { .. }) {
+            tracing::error!(
                 output, %error, failures, %pause,
                 "the output refuses this node's configuration; counts are kept and sent when it is mended"
-            ),
-            WriteError::Unavailable { .. } => tracing::warn!(
+            );
+        } else {
+            tracing::warn!(
                 output, %error, failures, %pause,
                 "cannot write to the output; counts are kept and sent again"
-            ),
+            );
         }
     }
 
-    async fn set_aside(&self, claim: &Claim, counts: &SealedCounts, words: &str) {
-        let SealedCounts {
-            minute,
-            series,
-            unique,
-            cumulative,
-        } = counts;
-        match self.store.set_aside(claim, series, words).await {
-            Ok(true) => {
-                self.metrics.points_set_aside.inc_by(2);
-                tracing::error!(
-                    %minute, series, unique, cumulative, words,
-                    "the output refuses these counts; set aside"
-                );
+    /// Ends the claims of which counts were refused and nothing is left, and lets those rest at whose counts the
+    /// output fails.
+    async fn finish(&self, claims: &[Claim], delivery: &Delivery<'_>) {
+        let of = |refusals: &[Refusal]| -> BTreeSet<usize> {
+            let places = refusals.iter().flat_map(|refusal| &refusal.body.claims);
+            places.copied().collect()
+        };
+        for index in of(delivery.refused()) {
+            if self.held.has(&claims[index]) {
+                self.acknowledge(&claims[index], &[]).await;
             }
-            Ok(false) => {
-                self.metrics.points_discarded.inc_by(2);
-                tracing::error!(
-                    %minute, series, unique, cumulative, words,
-                    "the output refuses these counts, and there is no room to set them aside: they are in this \
-                     line only"
-                );
+        }
+        let Some(first) = delivery.failing.first() else {
+            return;
+        };
+        tracing::warn!(
+            output = self.output.describe(),
+            counts = delivery.failing.len(),
+            minute = %first.body.counts[0].minute,
+            series = first.body.counts[0].series,
+            message = first.message,
+            "the output fails at these counts alone; they stay unsent and are tried again, all others are written"
+        );
+        if delivery.is_complete() {
+            let failing = of(&delivery.failing).into_iter();
+            let failing: Vec<Claim> = failing.map(|index| claims[index].clone()).collect();
+            self.held
+                .let_lapse(self.store, &failing, self.settings.lease)
+                .await;
+        }
+    }
+
+    async fn acknowledge_all(&self, claims: &[Claim], body: &Body) {
+        let mut by_claim: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for (&index, counts) in body.claims.iter().zip(&body.counts) {
+            by_claim.entry(index).or_default().push(&counts.series);
+        }
+        for (index, series) in by_claim {
+            self.metrics.points_sent.inc_by(2 * series.len() as u64);
+            if self.held.has(&claims[index]) {
+                self.acknowledge(&claims[index], &series).await;
             }
-            Err(error) => self.failed(claim, &error),
         }
     }
 
@@ -242,18 +283,9 @@ impl Sender<'_> {
         }
     }
 
-    fn failed(&self, claim: &Claim, error: &StoreError) {
+    pub(super) fn failed(&self, claim: &Claim, error: &StoreError) {
         log_claim_error(self.metrics, claim, error);
         self.held.let_go(claim);
-    }
-}
-
-impl Pending {
-    fn split_off(&mut self, at: usize) -> Self {
-        Self {
-            claims: self.claims.split_off(at),
-            counts: self.counts.split_off(at),
-        }
     }
 }
 

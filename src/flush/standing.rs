@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, timeout};
 
-use crate::output::{Output, SealedCounts, WriteError, Written};
+use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
 
@@ -84,7 +84,7 @@ pub struct Agreed {
 
 #[async_trait]
 impl Output for Agreed {
-    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
             return Err(WriteError::Unavailable {
                 reason: format!("this node may not send: {difference}"),

@@ -145,7 +145,12 @@ impl Worker {
             held.take(claim);
         }
         if !claims.is_empty() {
-            claims.sort_unstable_by_key(|claim| (claim.minute, claim.partition));
+            // What is claimed for the first time is written first; what lapsed may have been refused before, and
+            // stays in the order in which it lapsed.
+            claims.sort_by_key(|claim| {
+                let is_new = !claim.taken_over;
+                (!is_new, is_new.then_some((claim.minute, claim.partition)))
+            });
             let work = async {
                 stream::iter(&claims)
                     .for_each_concurrent(CONCURRENT, |claim| self.compact(held, claim))

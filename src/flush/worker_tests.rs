@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::event::{Batch, Minute};
-use crate::output::{SealedCounts, WriteError, Written};
+use crate::output::{SealedCounts, WriteError};
 use crate::store::Recording;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::{Ledger, Progress};
@@ -23,7 +23,7 @@ struct Silent {
 
 #[async_trait]
 impl Output for Silent {
-    async fn write(&self, _: &[SealedCounts]) -> Result<Written, WriteError> {
+    async fn write(&self, _: &[SealedCounts]) -> Result<(), WriteError> {
         self.asked.notify_one();
         std::future::pending().await
     }

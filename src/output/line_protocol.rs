@@ -4,9 +4,9 @@
 //! a series that could end its line early, or turn into fields of its own, is [`Unwritable`], so that no tag,
 //! whatever its history, can forge a point.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use super::SealedCounts;
+use super::{SealedCounts, WriteError};
 
 /// The measurement of the number of different users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
@@ -74,6 +74,21 @@ impl fmt::Display for Points<'_> {
             "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}"
         )
     }
+}
+
+/// The lines of these counts. One that line protocol cannot carry makes the body [`WriteError::Rejected`], before
+/// anything is sent.
+pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
+    let mut body = String::new();
+    for counts in counts {
+        let points = Points::of(counts).map_err(|error| WriteError::Rejected {
+            message: error.to_string(),
+            mend: "this is a bug of eds",
+        })?;
+        // Writing to a string cannot fail.
+        let _ = write!(body, "{points}");
+    }
+    Ok(body)
 }
 
 #[cfg(test)]

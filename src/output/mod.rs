@@ -26,29 +26,30 @@ pub struct SealedCounts {
     pub cumulative: u64,
 }
 
-/// Counts that the server will never take as they are, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// Index into the slice given to [`Output::write`].
-    pub index: usize,
-    /// The server's own words, shortened to [`WORDS_BYTES_MAX`].
-    pub words: String,
-}
-
 /// The longest piece of a server's answer that is kept, in bytes.
 pub const WORDS_BYTES_MAX: usize = 512;
 
-/// What came of a write whose every count has an outcome.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Counts to set aside. All the others are confirmed by the server.
-    pub refused: Vec<Refused>,
-}
-
-/// Why a write came to no outcome. Every kind is tried again; they differ in what an operator must do.
-#[derive(Debug, thiserror::Error)]
+/// Why a write was not confirmed. Part of it may have been written all the same.
+///
+/// The kind says what one answer looks like, not what it means: a message may quote a tag, and a firewall or a fault of
+/// the server may answer to a tag's text. Whoever writes finds out by other writes whether it is about these counts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The server is away, slow, overloaded or failing: refused connection, time-out, 429, 5xx.
+    /// Not these counts as they are: 400, 413, 422.
+    #[error("output refuses these counts: {message}")]
+    Rejected {
+        /// The server's message, shortened to [`WORDS_BYTES_MAX`].
+        message: String,
+        /// What to look at if the server refuses every count so.
+        mend: &'static str,
+    },
+    /// No answer to a request that was sent, or a fault of the server: time-out, broken connection, 408, most of 5xx.
+    #[error("output fails: {reason}")]
+    Failed {
+        /// What happened, in words for the log.
+        reason: String,
+    },
+    /// The server is away, or asks to be left alone: refused connection, 425, 429, 503, any `Retry-After`.
     #[error("output is unavailable: {reason}")]
     Unavailable {
         /// What happened, in words for the log.
@@ -56,8 +57,8 @@ pub enum WriteError {
         /// How long the server asked to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server turns every write away until somebody mends the configuration: 401, 403, 404, a certificate
-    /// that does not hold, or a refusal of every single count, which is not believed of the counts.
+    /// The server looks as if it turned every write away until somebody mends the configuration: 401, 403, 404, a
+    /// certificate that does not hold.
     #[error("output refuses this configuration: {reason}; {mend}")]
     Misconfigured {
         /// What the server said.
@@ -70,13 +71,12 @@ pub enum WriteError {
 /// A place that takes counts.
 #[async_trait]
 pub trait Output: Send + Sync + std::fmt::Debug {
-    /// Writes the counts: two points each, `unique_user_event` and `cumulative_user_event`, stamped with the
-    /// minute's start. Answers `Ok` only when every one of them is either confirmed or refused for good.
-    /// On `Err` any part of them may have been written; the caller gives all of them again.
+    /// Writes the counts in one request: two points each, `unique_user_event` and `cumulative_user_event`, stamped
+    /// with the minute's start. Answers `Ok` only when every one of them is confirmed. On `Err` any part of them may
+    /// have been written.
     ///
-    /// Safe to drop half-way, and to call from several tasks at once. A time-out ends the write, but bounds a
-    /// single request: a slow server that refuses many counts can hold a write for many times as long.
-    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError>;
+    /// Safe to drop half-way, and to call from several tasks at once. Bounded by the output's own time-out.
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
     /// Where the points go, in words for the log, without secrets.
     fn describe(&self) -> String;

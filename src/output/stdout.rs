@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::line_protocol::Points;
-use super::{Output, Refused, SealedCounts, WriteError, Written};
+use super::line_protocol::body;
+use super::{Output, SealedCounts, WriteError};
 
 /// An output of line protocol to any writer.
 pub struct Lines<W> {
@@ -54,18 +54,8 @@ impl<W> fmt::Debug for Lines<W> {
 
 #[async_trait]
 impl<W: Write + Send + 'static> Output for Lines<W> {
-    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
-        let mut lines = String::new();
-        let mut refused = Vec::new();
-        for (index, counts) in counts.iter().enumerate() {
-            match Points::of(counts) {
-                Ok(points) => lines.push_str(&points.to_string()),
-                Err(error) => refused.push(Refused {
-                    index,
-                    words: error.to_string(),
-                }),
-            }
-        }
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        let lines = body(counts)?;
         let writer = Arc::clone(&self.writer);
         tokio::task::spawn_blocking(move || {
             // A writer that panicked once may be tried again: a batch is written from its start.
@@ -75,8 +65,7 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
         })
         .await
         .map_err(|error| self.unavailable(&error))?
-        .map_err(|error: io::Error| self.unavailable(&error))?;
-        Ok(Written { refused })
+        .map_err(|error: io::Error| self.unavailable(&error))
     }
 
     fn describe(&self) -> String {
@@ -124,10 +113,12 @@ mod tests {
     #[tokio::test]
     async fn a_batch_is_written_and_flushed_at_once() {
         let output = Lines::new(Pipe::default(), "pipe");
-        let batch = [counts("a=1"), counts("a=2\n"), counts("a=3")];
-        let written = output.write(&batch).await.unwrap();
-        assert_eq!(written.refused.len(), 1);
-        assert_eq!(written.refused[0].index, 1);
+        output.write(&[counts("a=1"), counts("a=3")]).await.unwrap();
+        let forged = output.write(&[counts("a=1"), counts("a=2\n")]).await;
+        assert!(
+            matches!(forged, Err(WriteError::Rejected { .. })),
+            "{forged:?}"
+        );
         let pipe = output.writer.lock().unwrap();
         assert_eq!(
             String::from_utf8_lossy(&pipe.bytes),

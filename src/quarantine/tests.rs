@@ -56,7 +56,7 @@ async fn store(series: &[&str]) -> MemoryStore {
             store.compact(&claim, 99, lease).await.unwrap();
             for unsent in store.unsent(&claim, 0).await.unwrap().counts {
                 store
-                    .set_aside(&claim, &unsent.series, WORDS)
+                    .set_aside(&claim, &[(&unsent.series, WORDS)])
                     .await
                     .unwrap();
             }

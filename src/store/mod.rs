@@ -239,10 +239,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         lease: Duration,
     ) -> Result<bool, StoreError>;
 
-    /// Keeps counts that the output refuses apart, with its words. Answers false when there is no room for
-    /// them; then they are only in the caller's hands.
-    async fn set_aside(&self, claim: &Claim, series: &str, words: &str)
-    -> Result<bool, StoreError>;
+    /// Puts counts of a claim that the output refuses into the quarantine, each series with the server's message.
+    /// Answers for each whether there was room; the others leave `unsent` all the same.
+    async fn set_aside(
+        &self,
+        claim: &Claim,
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError>;
 
     /// Moves the deadline of these claims, all of one partition, to this long from now. Those that are no
     /// longer held are passed over. Answers how many were held.

@@ -90,7 +90,7 @@ metrics! {
     points_sent: Counter = Counter::default();
     /// Points that the output refused and that are set aside.
     points_set_aside: Counter = Counter::default();
-    /// Points that the output refused and for which there was no room either: in the log only.
+    /// Points that the output refused and for which the quarantine had no room.
     points_discarded: Counter = Counter::default();
     /// Writes that failed and are made again.
     write_failures: Counter = Counter::default();

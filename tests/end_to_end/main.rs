@@ -33,6 +33,7 @@ mod quarantine;
 mod queries;
 mod questions;
 mod redis_faults;
+mod refused;
 mod secrets;
 mod seed;
 mod sentinel;

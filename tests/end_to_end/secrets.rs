@@ -313,7 +313,6 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         api,
         timeout: Duration::from_secs(1),
         ca_file: None,
-        batch_lines: 2,
     };
     let v1 = influxdb::Api::V1 {
         database: "d".to_owned(),

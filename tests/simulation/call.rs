@@ -25,7 +25,7 @@ pub(crate) enum Call {
     Compact(Claim, usize, Duration),
     Unsent(Claim, u64),
     Acknowledge(Claim, Vec<String>, Duration),
-    SetAside(Claim, String, String),
+    SetAside(Claim, Vec<(String, String)>),
     Extend(Partition, Vec<Claim>, Duration),
     TryProbe(Duration),
     EndProbe,
@@ -43,6 +43,7 @@ pub(crate) enum Answer {
     Compaction(Compaction),
     Page(UnsentPage),
     Yes(bool),
+    Kept(Vec<bool>),
     Held(usize),
     Backlog(Backlog),
 }
@@ -177,8 +178,12 @@ impl Call {
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
                 Answer::Yes(store.acknowledge(claim, &series, *lease).await?)
             }
-            Self::SetAside(claim, series, words) => {
-                Answer::Yes(store.set_aside(claim, series, words).await?)
+            Self::SetAside(claim, refused) => {
+                let refused: Vec<_> = refused
+                    .iter()
+                    .map(|(series, words)| (&**series, &**words))
+                    .collect();
+                Answer::Kept(store.set_aside(claim, &refused).await?)
             }
             Self::Extend(partition, claims, lease) => {
                 let claims: Vec<&Claim> = claims.iter().collect();
@@ -266,8 +271,14 @@ impl Call {
                 let times = (now_ms, deadline(lease));
                 oracle.acknowledged(claim, &series, *done, times, state)
             }
-            (Self::SetAside(claim, series, _), Ok(Answer::Yes(true))) => {
-                oracle.set_aside(claim, series_number(series), now_ms, state)
+            (Self::SetAside(claim, refused), Ok(Answer::Kept(kept)))
+                if kept.iter().all(|kept| *kept) && kept.len() == refused.len() =>
+            {
+                let series: Vec<u8> = refused
+                    .iter()
+                    .map(|(series, _)| series_number(series))
+                    .collect();
+                oracle.set_aside(claim, &series, now_ms, state)
             }
             (Self::Extend(_, claims, lease), Ok(Answer::Held(held))) => {
                 oracle.extended(claims, deadline(lease), *held)

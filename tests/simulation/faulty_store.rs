@@ -313,11 +313,13 @@ impl Store for FaultyStore {
     async fn set_aside(
         &self,
         claim: &Claim,
-        series: &str,
-        words: &str,
-    ) -> Result<bool, StoreError> {
-        let call = Call::SetAside(claim.clone(), series.to_owned(), words.to_owned());
-        answer!(self, call, Answer::Yes(kept) => kept)
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
+        let refused = refused
+            .iter()
+            .map(|(series, words)| (series.to_string(), words.to_string()));
+        let call = Call::SetAside(claim.clone(), refused.collect());
+        answer!(self, call, Answer::Kept(kept) => kept)
     }
 
     async fn extend(

@@ -15,7 +15,7 @@ use event_data_service::store::{
 
 use super::event::MINUTE;
 use super::faulty_store::FaultyStore;
-use super::hasty_output::HastyOutput;
+use super::hasty_output::{CredulousOutput, HastyOutput};
 use super::life::Life;
 use super::scripted_output::ScriptedOutput;
 use super::world::World;
@@ -49,6 +49,8 @@ pub(crate) enum Mutant {
     NoSettling,
     /// A node that lags does not say so.
     NoLag,
+    /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is told that it does.
+    NoProof,
 }
 
 /// The store of a life, without faults.
@@ -64,6 +66,7 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<d
         None
         | Some(
             Mutant::AcknowledgeFirst
+            | Mutant::NoProof
             | Mutant::NoWitness
             | Mutant::NoReplay
             | Mutant::NoSettling
@@ -84,16 +87,25 @@ pub(crate) fn worker(
     store: Arc<FaultyStore>,
     output: ScriptedOutput,
 ) -> (Arc<dyn Store>, Arc<dyn Output>) {
-    if mutant != Some(Mutant::AcknowledgeFirst) {
-        return (store, Arc::new(output));
-    }
     let lease = world.plan.flush.lease;
-    let hasty = HastyOutput {
-        store,
-        output,
-        lease,
-    };
-    (Arc::clone(&hasty.store) as Arc<dyn Store>, Arc::new(hasty))
+    match mutant {
+        Some(Mutant::AcknowledgeFirst) => {
+            let hasty = HastyOutput {
+                store,
+                output,
+                lease,
+            };
+            (Arc::clone(&hasty.store) as Arc<dyn Store>, Arc::new(hasty))
+        }
+        Some(Mutant::NoProof) => (
+            store,
+            Arc::new(CredulousOutput {
+                output,
+                accepted: Mutex::default(),
+            }),
+        ),
+        _ => (store, Arc::new(output)),
+    }
 }
 
 /// A memory store with one rule broken.
@@ -272,12 +284,9 @@ impl Store for MutantStore {
     async fn set_aside(
         &self,
         claim: &Claim,
-        series: &str,
-        words: &str,
-    ) -> Result<bool, StoreError> {
-        self.right
-            .set_aside(&self.claim_of(claim), series, words)
-            .await
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.right.set_aside(&self.claim_of(claim), refused).await
     }
 
     async fn extend(

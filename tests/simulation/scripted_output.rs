@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use event_data_service::output::{Output, Refused, SealedCounts, WriteError, Written};
+use event_data_service::output::{Output, SealedCounts, WriteError};
 
 use super::event::{overflows, series_number};
 use super::life::Life;
@@ -28,6 +28,8 @@ enum Fate {
     Slow(Duration),
     Fails(Option<Duration>),
     Misconfigured,
+    /// It rejects whatever comes.
+    Rejects,
     /// So many counts are taken, and then it fails.
     Part(usize),
     AnswerLost,
@@ -49,7 +51,7 @@ impl ScriptedOutput {
         let dice = &mut *self.world.dice();
         let lease = i64::try_from(plan.flush.lease.as_millis()).unwrap();
         if self.world.is_away(&plan.output_outages, self.life.node) {
-            return dice.pick(&[Fate::Fails(None), Fate::Fails(None), Fate::Hangs]);
+            return dice.pick(&[Fate::Fails(None), Fate::Rejects, Fate::Rejects, Fate::Hangs]);
         }
         if !dice.per_mille(plan.output_faults) {
             return Fate::Fine;
@@ -70,99 +72,133 @@ impl ScriptedOutput {
         }
     }
 
-    async fn undergo(&self, counts: &[SealedCounts], fate: Fate) -> Result<Written, WriteError> {
+    async fn undergo(&self, counts: &[SealedCounts], fate: Fate) -> Result<(), WriteError> {
         let unavailable = |retry_after| {
             Err(WriteError::Unavailable {
                 reason: format!("{fate:?}"),
                 retry_after,
             })
         };
+        let failed = || {
+            Err(WriteError::Failed {
+                reason: format!("{fate:?}"),
+            })
+        };
         match fate {
-            Fate::Fine => Ok(take(&self.world, counts)),
+            Fate::Fine => take(&self.world, counts),
             Fate::Slow(span) => {
                 tokio::time::sleep(span).await;
-                Ok(take(&self.world, counts))
+                take(&self.world, counts)
             }
             Fate::Fails(retry_after) => unavailable(retry_after),
-            Fate::Misconfigured => Err(WriteError::Misconfigured {
-                reason: "as planned".to_owned(),
-                mend: "wait".to_owned(),
-            }),
+            Fate::Misconfigured => {
+                // As a firewall in front of the server answers to a text that it does not like.
+                let _ = reject(&self.world, counts);
+                Err(WriteError::Misconfigured {
+                    reason: "as planned".to_owned(),
+                    mend: "wait".to_owned(),
+                })
+            }
             Fate::Part(taken) => {
-                take(&self.world, &counts[..taken]);
-                unavailable(None)
+                let _ = take(&self.world, &counts[..taken]);
+                failed()
             }
             Fate::AnswerLost => {
-                take(&self.world, counts);
-                unavailable(None)
+                let _ = take(&self.world, counts);
+                failed()
             }
             Fate::Hangs => {
                 tokio::time::sleep(TIMEOUT).await;
-                unavailable(None)
+                failed()
             }
+            Fate::Rejects => Err(reject(&self.world, counts)),
             Fate::Late(delay) => {
                 let (world, counts) = (Arc::clone(&self.world), counts.to_vec());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     world.note(|| format!("a late write arrives: {counts:?}"));
-                    take(&world, &counts);
+                    let _ = take(&world, &counts);
                 });
-                unavailable(None)
+                failed()
             }
             Fate::DiesBefore => self.life.die().await,
             Fate::DiesAfter => {
-                take(&self.world, counts);
+                let _ = take(&self.world, counts);
                 self.life.die().await
             }
             Fate::SleepsBefore(span) => {
                 self.life.sleep(span).await;
-                Ok(take(&self.world, counts))
+                take(&self.world, counts)
             }
             Fate::SleepsAfter(span) => {
                 let written = take(&self.world, counts);
                 self.life.sleep(span).await;
-                Ok(written)
+                written
             }
         }
     }
 }
 
-/// Partition, minute and series of counts, and their values.
-fn point(world: &World, count: &SealedCounts) -> ((usize, i64, u8), (u64, u64)) {
+/// The place of a count in the model; `None` for a probe.
+fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
+    if count.series == "eds_probe=write" {
+        return None;
+    }
     let series = series_number(&count.series);
-    let partition =
-        overflows(series).unwrap_or_else(|| world.partitions().of(&count.series).index());
-    let place = (partition, count.minute.epoch_minutes(), series);
-    (place, (count.unique, count.cumulative))
+    let partition = overflows(series);
+    let partition = partition.unwrap_or_else(|| world.partitions().of(&count.series).index());
+    Some((partition, (count.minute.epoch_minutes(), series)))
 }
 
-/// The server takes what it does not refuse.
-fn take(world: &World, counts: &[SealedCounts]) -> Written {
-    let mut written = Written::default();
-    for (index, count) in counts.iter().enumerate() {
-        let ((partition, minute, series), values) = point(world, count);
-        if world.plan.is_poison(minute, series) {
-            let words = "not this one".to_owned();
-            written.refused.push(Refused { index, words });
+/// The server takes what it does not refuse, and rejects the whole when it refuses something.
+fn take(world: &World, counts: &[SealedCounts]) -> Result<(), WriteError> {
+    let mut is_poisoned = false;
+    for count in counts {
+        let Some((partition, point)) = place(world, count) else {
+            continue;
+        };
+        if world.plan.is_poison(point.0, point.1) {
+            is_poisoned = true;
         } else {
-            let verdict = world.oracle().written(partition, (minute, series), values);
+            let values = (count.unique, count.cumulative);
+            let verdict = world.oracle().written(partition, point, values);
             world.judge(verdict);
         }
     }
-    written
+    if is_poisoned {
+        return Err(reject(world, counts));
+    }
+    world.oracle().accepted();
+    Ok(())
+}
+
+fn reject(world: &World, counts: &[SealedCounts]) -> WriteError {
+    if let [count] = counts
+        && let Some((partition, point)) = place(world, count)
+    {
+        world.oracle().rejected(partition, point);
+    }
+    WriteError::Rejected {
+        message: "not this one".to_owned(),
+        mend: "wait",
+    }
 }
 
 #[async_trait]
 impl Output for ScriptedOutput {
-    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         self.life.audit().await;
         let fate = self.fate(counts.len());
         let number = self.life.number;
         self.world
             .note(|| format!("life {number} writes {counts:?} {fate:?}"));
         for count in counts {
-            let (place, values) = point(&self.world, count);
-            let verdict = self.world.oracle().writing(number, place, values);
+            let Some((partition, (minute, series))) = place(&self.world, count) else {
+                continue;
+            };
+            let values = (count.unique, count.cumulative);
+            let point = (partition, minute, series);
+            let verdict = self.world.oracle().writing(number, point, values);
             self.world.judge(verdict);
         }
         self.undergo(counts, fate).await

@@ -226,7 +226,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.compact(&claim).await;
-    assert!(node.0.set_aside(&claim, series, "words").await.unwrap());
+    node.set_aside(&claim, &[(series, "words")], true).await;
     assert!(node.acknowledge(&claim, &[]).await);
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     assert_eq!(node.claim(&AT_ONCE).await, []);

@@ -286,6 +286,12 @@ impl Node {
             .unwrap()
     }
 
+    /// Puts counts into the quarantine, all of which are kept, or none.
+    pub(crate) async fn set_aside(&self, claim: &Claim, refused: &[(&str, &str)], kept: bool) {
+        let fates = self.0.set_aside(claim, refused).await.unwrap();
+        assert_eq!(fates, vec![kept; refused.len()]);
+    }
+
     /// Compacts, reads and acknowledges these claims, which ends them. Gives what was to be sent.
     pub(crate) async fn finish(&self, claims: &[Claim]) -> Counts {
         let mut counts = Counts::new();

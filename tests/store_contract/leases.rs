@@ -29,7 +29,7 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
             .unwrap_err(),
     );
     lost(store.acknowledge(claim, &[], lease).await.unwrap_err());
-    lost(store.set_aside(claim, series, "no").await.unwrap_err());
+    lost(store.set_aside(claim, &[(series, "no")]).await.unwrap_err());
     let extended = store
         .extend(claim.partition, &[claim], Duration::ZERO)
         .await;

@@ -40,9 +40,8 @@ async fn fill(node: &Node, series: &[String]) -> Claim {
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.compact(&claim).await;
-    for series in series {
-        assert!(node.0.set_aside(&claim, series, WORDS).await.unwrap());
-    }
+    let refused: Vec<_> = series.iter().map(|series| (&**series, WORDS)).collect();
+    node.set_aside(&claim, &refused, true).await;
     claim
 }
 
@@ -195,12 +194,8 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
         1
     );
     let claim = node.claim_one(&AT_ONCE).await;
-    assert!(
-        node.0
-            .set_aside(&claim, names[0], "no, again")
-            .await
-            .unwrap()
-    );
+    node.set_aside(&claim, &[(names[0], "no, again")], true)
+        .await;
     assert!(node.acknowledge(&claim, &[]).await);
     let kept = read(&*quarantine, partition).await;
     assert_eq!(kept.len(), 1);

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use event_data_service::event::Minute;
-use futures_util::{StreamExt, stream};
 
-use super::ground::{AT_ONCE, Ground, Node, SEED_MINUTE, event, series_of_one_partition};
+use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, series_of_one_partition};
 
 /// What a partition keeps at most.
 const ROOM: usize = 10_000;
@@ -24,7 +23,7 @@ pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
     node.compact(&claim).await;
     let words = "field type conflict: \"value\" | 100%s {} 'é'";
     for _ in 0..2 {
-        assert!(node.0.set_aside(&claim, &series[0], words).await.unwrap());
+        node.set_aside(&claim, &[(&series[0], words)], true).await;
     }
     let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);
     assert_eq!(node.unsent(&claim).await, unsent);
@@ -67,25 +66,14 @@ pub(crate) async fn the_room_for_counts_set_aside_is_bounded(ground: &Ground) {
         > 0
     {}
 
-    let set_aside = |series: String| {
-        let (Node(store), claim) = (node.clone(), claim.clone());
-        async move { store.set_aside(&claim, &series, "no").await.unwrap() }
-    };
-    let kept = stream::iter(series[..ROOM].to_vec())
-        .map(set_aside)
-        .buffer_unordered(32);
-    assert_eq!(
-        kept.filter(|kept| std::future::ready(*kept)).count().await,
-        ROOM
-    );
-    assert!(
-        !set_aside(series[ROOM].clone()).await,
-        "there is no more room"
-    );
-    assert!(
-        set_aside(series[0].clone()).await,
-        "it has its place already"
-    );
+    let refused: Vec<_> = series[..=ROOM].iter().map(|it| (&**it, "no")).collect();
+    for refused in refused[..ROOM].chunks(1000) {
+        node.set_aside(&claim, refused, true).await;
+    }
+    node.set_aside(&claim, &refused[ROOM..], false).await;
+    let mixed = [refused[0], refused[ROOM], refused[1]];
+    let kept = node.0.set_aside(&claim, &mixed).await.unwrap();
+    assert_eq!(kept, [true, false, true], "some have their place already");
     assert_eq!(node.backlog().await, (0, 1, ROOM as u64));
     let unsent: Vec<_> = node.unsent(&claim).await.into_keys().collect();
     assert_eq!(unsent, series[ROOM + 1..], "nor is it sent again");

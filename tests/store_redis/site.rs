@@ -135,7 +135,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
         while store.compact(claim, 1, LEASE).await?.left > 0 {}
         let page = store.unsent(claim, 0).await?;
         let series = &page.counts[0].series;
-        assert!(store.set_aside(claim, series, "words").await?);
+        assert_eq!(store.set_aside(claim, &[(series, "words")]).await?, [true]);
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
         assert!(store.try_probe(LEASE).await?);
         store.end_probe().await?;

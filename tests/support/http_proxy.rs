@@ -47,6 +47,8 @@ const STORM: [Mode; 8] = [
     Mode::Pass,
     Mode::Trickle,
 ];
+/// How long it may take until a client that hangs up is noticed.
+const LEAVING_MAX: Duration = Duration::from_millis(300);
 /// Between two bytes of an answer.
 const TRICKLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -193,6 +195,14 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
 
     let index = {
         let mut state = shared.state.lock().unwrap();
+        // A client that gave up waiting, and asks again, is noticed to have left only a moment later.
+        if state.mode == Mode::Hang {
+            let is_busy = |state: &mut State| state.under_way > 0;
+            let left = shared
+                .changed
+                .wait_timeout_while(state, LEAVING_MAX, is_busy);
+            state = left.unwrap().0;
+        }
         state.under_way += 1;
         state.under_way_max = state.under_way_max.max(state.under_way);
         state.writes.push(Received {
@@ -207,6 +217,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     {
         let mut state = shared.state.lock().unwrap();
         state.under_way -= 1;
+        shared.changed.notify_all();
         state.writes[index].taken = taken;
         state.writes[index].confirmed = answer.as_ref().is_ok_and(Answer::is_success);
     }

@@ -21,12 +21,12 @@ pub(crate) struct InfluxServer {
 impl InfluxServer {
     /// One that asks nobody for a name.
     pub(crate) fn start() -> Self {
-        Self::start_with(false, 0, 0)
+        Self::start_with(false, 0, 0, 0)
     }
 
     /// One that asks for user and password, and knows [`ADMIN`].
     pub(crate) async fn start_with_auth() -> Self {
-        let server = Self::start_with(true, 0, 0);
+        let server = Self::start_with(true, 0, 0, 0);
         let create =
             format!("CREATE USER {ADMIN} WITH PASSWORD '{ADMIN_PASSWORD}' WITH ALL PRIVILEGES");
         server.query("", &create).await;
@@ -35,23 +35,33 @@ impl InfluxServer {
 
     /// One that takes no body of more than so many bytes.
     pub(crate) fn start_with_body_limit(bytes_max: usize) -> Self {
-        Self::start_with(false, bytes_max, 0)
+        Self::start_with(false, bytes_max, 0, 0)
     }
 
     /// One that takes no tag with more than so many values.
     pub(crate) fn start_with_tag_limit(values_max: usize) -> Self {
-        Self::start_with(false, 0, values_max)
+        Self::start_with(false, 0, values_max, 0)
+    }
+
+    /// One that takes no more than so many series in a database.
+    pub(crate) fn start_with_series_limit(series_max: usize) -> Self {
+        Self::start_with(false, 0, 0, series_max)
     }
 
     /// No limit is 0.
-    fn start_with(auth: bool, body_bytes_max: usize, values_per_tag_max: usize) -> Self {
+    fn start_with(
+        auth: bool,
+        body_bytes_max: usize,
+        values_per_tag_max: usize,
+        series_max: usize,
+    ) -> Self {
         let server = Server::start("influxd", |port, directory| {
             let config = directory.join("influxdb.toml");
             let directory = directory.display();
             let toml = format!(
                 "reporting-disabled = true\nbind-address = \"127.0.0.1:0\"\n\
                  [meta]\ndir = \"{directory}/meta\"\n\
-                 [data]\ndir = \"{directory}/data\"\nwal-dir = \"{directory}/wal\"\nmax-values-per-tag = {values_per_tag_max}\n\
+                 [data]\ndir = \"{directory}/data\"\nwal-dir = \"{directory}/wal\"\nmax-values-per-tag = {values_per_tag_max}\nmax-series-per-database = {series_max}\n\
                  [monitor]\nstore-enabled = false\n\
                  [http]\nbind-address = \"127.0.0.1:{port}\"\nauth-enabled = {auth}\nmax-body-size = {body_bytes_max}\nlog-enabled = false\n"
             );
@@ -91,12 +101,12 @@ impl InfluxServer {
     }
 
     /// Writes lines as somebody else would. They must all be accepted.
-    pub(crate) async fn write(&self, database: &str, lines: &'static str) {
+    pub(crate) async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
         let request = http_client()
             .post(format!("{}/write", self.url()))
             .query(&query);
-        let response = request.body(lines).send().await.unwrap();
+        let response = request.body(lines.into()).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 204);
     }
 }

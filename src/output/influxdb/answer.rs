@@ -3,17 +3,16 @@
 //! | status | meaning |
 //! | --- | --- |
 //! | 204; 200 with nothing in it | done |
-//! | 400, 413, 422 | not this body as it is: [`Answer::Rejected`], which the delivery halves |
-//! | 408, 425, 429, 5xx | the server is away or busy: [`WriteError::Unavailable`] |
+//! | 400, 413, 422 | [`WriteError::Rejected`] |
+//! | 425, 429, 503; 408 and any 5xx with `Retry-After` | [`WriteError::Unavailable`] |
+//! | 408, other 5xx | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to look at |
 //!
 //! A 200 with a page in it is what some other web server says to anything at all; to believe it would lose the
 //! counts, so it counts as a misconfiguration.
 //!
-//! Some 400s speak of the request, not of a line: no halving would ever find a line at fault. They are told
-//! apart by their words ([`REQUEST_FAULTS`]). No tag can imitate these: they contain bare spaces, and where a
-//! server quotes a line its spaces are escaped. Those that the list does not know are caught by counting, in
-//! [`super::delivery`].
+//! The server's message decides nothing: it may quote a tag, and so say whatever a sender likes. It only helps to find
+//! the key to look at, for the case that every count gets this answer.
 
 use std::time::Duration;
 
@@ -40,21 +39,7 @@ pub(super) struct Reply {
     pub(super) text: String,
 }
 
-/// What came of posting one body.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// Every line is written.
-    Done,
-    /// The body is too large, or some line in it is not to the server's liking. Part of it may be written.
-    Rejected {
-        /// The server's words.
-        words: String,
-    },
-    /// Nothing can be said of any line.
-    Failed(WriteError),
-}
-
-/// Words of a 400 that are about the request as a whole, in lower case, and what to mend.
+/// What a 400 says that is about the request as a whole, in lower case, and what to mend.
 const REQUEST_FAULTS: [(&str, &str); 6] = [
     ("database is required", "set output.database"),
     ("please provide either orgid or org", "set output.org"),
@@ -76,42 +61,39 @@ const REQUEST_FAULTS: [(&str, &str); 6] = [
     ),
 ];
 
+/// What to look at when every count is rejected with a message that tells nothing.
+const MEND_REJECTIONS: &str = "look at the server's limits and at the type of its field `value`, at output.url and at \
+                               what stands between";
+
 /// The verdict on an answer.
-pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Answer {
+pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
     let words = words(&reply.text);
-    let said = if words.is_empty() {
+    let reason = if words.is_empty() {
         format!("status {}", reply.status)
     } else {
         format!("status {}: {words}", reply.status)
     };
     let lower = words.to_lowercase();
-    let mend = match reply.status {
-        200 | 204 if words.is_empty() => return Answer::Done,
-        400 | 413 | 422 => {
-            match REQUEST_FAULTS
-                .iter()
-                .find(|(phrase, _)| lower.contains(phrase))
-            {
-                Some((_, mend)) => *mend,
-                None => {
-                    return Answer::Rejected {
-                        words: if words.is_empty() { said } else { words },
-                    };
-                }
+    Err(match (reply.status, reply.retry_after) {
+        (200 | 204, _) if words.is_empty() => return Ok(()),
+        (425 | 429 | 503, retry_after) | (408 | 500..=599, retry_after @ Some(_)) => {
+            WriteError::Unavailable {
+                reason,
+                retry_after,
             }
         }
-        408 | 425 | 429 | 500..=599 => {
-            let retry_after = reply.retry_after;
-            return Answer::Failed(WriteError::Unavailable {
-                reason: said,
-                retry_after,
-            });
-        }
-        status => mend(dialect, status, &lower),
-    };
-    Answer::Failed(WriteError::Misconfigured {
-        reason: said,
-        mend: mend.to_owned(),
+        (400 | 413 | 422, _) => WriteError::Rejected {
+            message: if words.is_empty() { reason } else { words },
+            mend: REQUEST_FAULTS
+                .iter()
+                .find(|(phrase, _)| lower.contains(phrase))
+                .map_or(MEND_REJECTIONS, |(_, mend)| mend),
+        },
+        (408 | 500..=599, None) => WriteError::Failed { reason },
+        (status, _) => WriteError::Misconfigured {
+            reason,
+            mend: mend(dialect, status, &lower).to_owned(),
+        },
     })
 }
 

@@ -8,8 +8,7 @@ use std::time::SystemTime;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, Url};
 
-use super::answer::{Answer, Dialect, Reply, judge};
-use super::delivery::Post;
+use super::answer::{Dialect, Reply, judge};
 use super::settings::{Api, Settings, SettingsError, invalid};
 use super::words::{chain, retry_after};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
@@ -122,8 +121,9 @@ impl fmt::Debug for Http {
     }
 }
 
-impl Post for Http {
-    async fn post(&self, body: String) -> Answer {
+impl Http {
+    /// Posts the lines, once.
+    pub(super) async fn post(&self, body: String) -> Result<(), WriteError> {
         let request = self.client.post(self.url.clone()).body(body);
         let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8");
         let request = match &self.credentials {
@@ -139,7 +139,7 @@ impl Post for Http {
         };
         match reply {
             Ok(reply) => judge(self.dialect, &reply),
-            Err(error) => Answer::Failed(failure(&error.without_url())),
+            Err(error) => Err(failure(&error.without_url())),
         }
     }
 }
@@ -173,10 +173,11 @@ fn failure(error: &reqwest::Error) -> WriteError {
             reason,
             mend: mend.to_owned(),
         },
-        None => WriteError::Unavailable {
+        None if error.is_connect() => WriteError::Unavailable {
             reason,
             retry_after: None,
         },
+        None => WriteError::Failed { reason },
     }
 }
 

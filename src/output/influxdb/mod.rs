@@ -3,7 +3,6 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `settings.rs` | what must hold before anything is connected |
-//! | `delivery.rs` | bodies, and the halving of rejected ones |
 //! | `answer.rs` | what a status means |
 //! | `words.rs` | a server's words, fit for a log |
 //! | `v2.rs` | the v2 API over `http://`, through the `influxdb2` crate |
@@ -15,22 +14,18 @@
 //! the database is a neighbour, and a proxy that was meant for something else must not see the token.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use reqwest::Url;
 
-use self::answer::Answer;
-use self::delivery::{Delivered, Post, deliver};
 use self::http::Http;
 pub use self::settings::{Api, Settings, SettingsError};
 use self::v2::V2;
-use super::line_protocol::{LINES_PER_COUNT, Points};
-use super::{Output, Refused, SealedCounts, WriteError, Written};
+use super::line_protocol::body;
+use super::{Output, SealedCounts, WriteError};
 
 mod answer;
-mod delivery;
 mod http;
 mod settings;
 mod tls;
@@ -48,9 +43,6 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 pub struct InfluxDb {
     way: Way,
     description: String,
-    counts_per_body: usize,
-    /// Counts refused since the server last accepted one; see [`delivery`].
-    unproven: AtomicUsize,
 }
 
 /// How a body reaches the server.
@@ -58,15 +50,6 @@ pub struct InfluxDb {
 enum Way {
     Crate(V2),
     Own(Http),
-}
-
-impl Post for Way {
-    async fn post(&self, body: String) -> Answer {
-        match self {
-            Self::Crate(v2) => v2.post(body).await,
-            Self::Own(http) => http.post(body).await,
-        }
-    }
 }
 
 impl InfluxDb {
@@ -89,18 +72,7 @@ impl InfluxDb {
         Ok(Self {
             way,
             description: describe(&url, &settings.api),
-            counts_per_body: settings.batch_lines / LINES_PER_COUNT,
-            unproven: AtomicUsize::new(0),
         })
-    }
-
-    fn remember(&self, delivered: &Delivered) {
-        if delivered.accepted {
-            self.unproven.store(0, Ordering::Relaxed);
-        } else {
-            self.unproven
-                .fetch_add(delivered.refused.len(), Ordering::Relaxed);
-        }
     }
 }
 
@@ -119,24 +91,12 @@ fn describe(url: &Url, api: &Api) -> String {
 
 #[async_trait]
 impl Output for InfluxDb {
-    async fn write(&self, counts: &[SealedCounts]) -> Result<Written, WriteError> {
-        let mut refused = Vec::new();
-        let mut writable = Vec::with_capacity(counts.len());
-        for (index, counts) in counts.iter().enumerate() {
-            match Points::of(counts) {
-                Ok(points) => writable.push((index, points)),
-                Err(error) => refused.push(Refused {
-                    index,
-                    words: error.to_string(),
-                }),
-            }
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        let body = body(counts)?;
+        match &self.way {
+            Way::Crate(v2) => v2.post(body).await,
+            Way::Own(http) => http.post(body).await,
         }
-        let unproven = self.unproven.load(Ordering::Relaxed);
-        let delivered = deliver(&self.way, &writable, self.counts_per_body, unproven).await?;
-        self.remember(&delivered);
-        refused.extend(delivered.refused);
-        refused.sort_by_key(|refused| refused.index);
-        Ok(Written { refused })
     }
 
     fn describe(&self) -> String {

@@ -8,7 +8,6 @@ use reqwest::Url;
 use reqwest::header::HeaderValue;
 
 use super::answer::Dialect;
-use crate::output::line_protocol::LINES_PER_COUNT;
 use crate::secret::Secret;
 
 /// Which API to write through, and as whom.
@@ -45,8 +44,6 @@ pub struct Settings {
     pub timeout: Duration,
     /// PEM certificates to trust instead of the system's. Only for `https://`.
     pub ca_file: Option<PathBuf>,
-    /// The most lines in one request; there are two to a count. At least 2.
-    pub batch_lines: usize,
 }
 
 impl fmt::Debug for Settings {
@@ -56,7 +53,6 @@ impl fmt::Debug for Settings {
             api,
             timeout,
             ca_file,
-            batch_lines,
         } = self;
         // A password may stand in the URL, although the checks will turn it away.
         let url = url.rsplit_once('@').map_or(url.as_str(), |(_, host)| host);
@@ -65,7 +61,6 @@ impl fmt::Debug for Settings {
             .field("api", api)
             .field("timeout", timeout)
             .field("ca_file", ca_file)
-            .field("batch_lines", batch_lines)
             .finish()
     }
 }
@@ -114,12 +109,6 @@ impl Settings {
         }
         if self.timeout.is_zero() {
             return Err(invalid("output.timeout", "must be longer than nothing"));
-        }
-        if self.batch_lines < LINES_PER_COUNT {
-            return Err(invalid(
-                "output.batch_lines",
-                "must be at least 2, the lines of one count",
-            ));
         }
         self.api.check()?;
         Ok(url)

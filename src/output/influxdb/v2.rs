@@ -10,8 +10,7 @@ use influxdb2::api::write::TimestampPrecision;
 use influxdb2::{Client, ClientBuilder, RequestError};
 use reqwest::Url;
 
-use super::answer::{Answer, Dialect, Reply, judge};
-use super::delivery::Post;
+use super::answer::{Dialect, Reply, judge};
 use super::settings::SettingsError;
 use super::words::chain;
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
@@ -66,8 +65,9 @@ impl fmt::Debug for V2 {
     }
 }
 
-impl Post for V2 {
-    async fn post(&self, body: String) -> Answer {
+impl V2 {
+    /// Posts the lines, once.
+    pub(super) async fn post(&self, body: String) -> Result<(), WriteError> {
         let (org, bucket) = (&self.org, &self.bucket);
         let precision = TimestampPrecision::Nanoseconds;
         match self
@@ -75,7 +75,7 @@ impl Post for V2 {
             .write_line_protocol_with_precision(org, bucket, body, precision)
             .await
         {
-            Ok(()) => Answer::Done,
+            Ok(()) => Ok(()),
             Err(RequestError::Http { status, text }) => judge(
                 Dialect::V2,
                 &Reply {
@@ -84,17 +84,19 @@ impl Post for V2 {
                     text,
                 },
             ),
-            Err(RequestError::ReqwestProcessing { source }) => {
+            Err(RequestError::ReqwestProcessing { source }) if source.is_connect() => {
                 // The URL holds nothing that the log does not have already.
-                Answer::Failed(WriteError::Unavailable {
+                Err(WriteError::Unavailable {
                     reason: chain(&source.without_url()),
                     retry_after: None,
                 })
             }
+            Err(RequestError::ReqwestProcessing { source }) => Err(WriteError::Failed {
+                reason: chain(&source.without_url()),
+            }),
             // The crate's other errors are of reading data back; none comes of a write.
-            Err(error) => Answer::Failed(WriteError::Unavailable {
+            Err(error) => Err(WriteError::Failed {
                 reason: chain(&error),
-                retry_after: None,
             }),
         }
     }

@@ -97,33 +97,38 @@ impl State {
     pub(super) fn set_aside(
         &mut self,
         claim: &Claim,
-        series: &str,
-        words: &str,
+        refused: &[(&str, &str)],
         now_ms: i64,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Vec<bool>, StoreError> {
         let (partition, _) = self.held(claim)?;
-        let Some(state) = partition.minutes.get_mut(&claim.minute) else {
-            return Ok(true);
-        };
-        state.unsent.remove(series);
-        // A store that went back may lack them; then they come to be sealed again, or are closed.
-        let Some(&counts) = state.counts.get(series) else {
-            return Ok(true);
-        };
-        let entry = (claim.minute, series.to_owned());
-        let room =
-            partition.set_aside.len() < SET_ASIDE_MAX || partition.set_aside.contains_key(&entry);
-        if room {
-            let set_aside = SetAside {
-                minute: claim.minute,
-                series: series.to_owned(),
-                unique: counts.0,
-                cumulative: counts.1,
-                since: now_ms.div_euclid(1000),
-                words: words.to_owned(),
+        let mut kept = Vec::new();
+        for &(series, words) in refused {
+            let state = partition.minutes.get_mut(&claim.minute);
+            let counts = state.and_then(|state| {
+                state.unsent.remove(series);
+                state.counts.get(series).copied()
+            });
+            // A store that went back may lack them; then they come to be sealed again, or are closed.
+            let Some(counts) = counts else {
+                kept.push(true);
+                continue;
             };
-            partition.set_aside.insert(entry, set_aside);
+            let entry = (claim.minute, series.to_owned());
+            let room = partition.set_aside.len() < SET_ASIDE_MAX
+                || partition.set_aside.contains_key(&entry);
+            if room {
+                let set_aside = SetAside {
+                    minute: claim.minute,
+                    series: series.to_owned(),
+                    unique: counts.0,
+                    cumulative: counts.1,
+                    since: now_ms.div_euclid(1000),
+                    words: words.to_owned(),
+                };
+                partition.set_aside.insert(entry, set_aside);
+            }
+            kept.push(room);
         }
-        Ok(room)
+        Ok(kept)
     }
 }

@@ -194,11 +194,10 @@ impl Store for MemoryStore {
     async fn set_aside(
         &self,
         claim: &Claim,
-        series: &str,
-        words: &str,
-    ) -> Result<bool, StoreError> {
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
         let now_ms = self.now_ms();
-        self.lock().set_aside(claim, series, words, now_ms)
+        self.lock().set_aside(claim, refused, now_ms)
     }
 
     async fn extend(

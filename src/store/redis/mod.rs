@@ -256,9 +256,8 @@ impl Store for RedisStore {
     async fn set_aside(
         &self,
         claim: &Claim,
-        series: &str,
-        words: &str,
-    ) -> Result<bool, StoreError> {
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
         let mut script = scripts::SET_ASIDE.prepare_invoke();
@@ -271,7 +270,9 @@ impl Store for RedisStore {
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(QUARANTINE_MAX);
-        script.arg(series).arg(words);
+        for (series, words) in refused {
+            script.arg(series).arg(words);
+        }
         held(self.invoke(keys.slot, script).await?)
     }
 

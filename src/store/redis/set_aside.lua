@@ -1,26 +1,32 @@
 #!lua flags=allow-oom
--- Takes counts that the output refuses out of `unsent` and keeps them with the server's words.
+-- Takes counts that the output refuses out of `unsent` and keeps them with the server's message.
 --
 -- KEYS  tokens, counts, unsent, quarantine
--- ARGV  minute's name, token, most entries, series, the server's words
--- Gives 1 when they are kept, 0 when the quarantine is full, or nothing when the claim is not held
+-- ARGV  minute's name, token, most entries, then for each count: series, the server's message
+-- Gives for each count 1 when it is kept, 0 when the quarantine is full; or nothing when the claim is not held
 local tokens, counts, unsent, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local name, token, series = ARGV[1], ARGV[2], ARGV[4]
-if redis.call('HGET', tokens, name) ~= token then
+local name, entries_max = ARGV[1], tonumber(ARGV[3])
+if redis.call('HGET', tokens, name) ~= ARGV[2] then
   return false
 end
-local count = redis.call('HGET', counts, series)
-if not count or count == '' then
-  -- Redis went back, and lacks them: they come to be sealed again, or are closed.
+local now = redis.call('TIME')[1]
+local entries = redis.call('HLEN', quarantine)
+local kept = {}
+for i = 4, #ARGV, 2 do
+  local series = ARGV[i]
+  local entry = name .. ':' .. series
+  local is_there = redis.call('HEXISTS', quarantine, entry) == 1
+  local count = redis.call('HGET', counts, series)
+  if not count or count == '' then
+    -- Redis went back, and lacks them: they come to be sealed again, or are closed.
+    kept[#kept + 1] = 1
+  elseif is_there or entries < entries_max then
+    redis.call('HSET', quarantine, entry, string.format('%s|%s|%s', count, now, ARGV[i + 1]))
+    entries = entries + (is_there and 0 or 1)
+    kept[#kept + 1] = 1
+  else
+    kept[#kept + 1] = 0
+  end
   redis.call('SREM', unsent, series)
-  return 1
 end
-local entry = name .. ':' .. series
-local kept = 0
-if redis.call('HLEN', quarantine) < tonumber(ARGV[3]) or redis.call('HEXISTS', quarantine, entry) == 1 then
-  local time = redis.call('TIME')
-  redis.call('HSET', quarantine, entry, string.format('%s|%s|%s', count, time[1], ARGV[5]))
-  kept = 1
-end
-redis.call('SREM', unsent, series)
 return kept

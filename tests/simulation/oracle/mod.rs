@@ -31,6 +31,9 @@ pub(crate) type Place = (usize, i64);
 pub(crate) struct Oracle {
     retention_ms: i64,
     places: BTreeMap<Place, PlaceBook>,
+    /// How many writes came to the output, and which of them it accepted last.
+    writes: u64,
+    accepted: u64,
     lives: Vec<LifeBook>,
     forgetting: ForgettingBook,
 }
@@ -79,6 +82,8 @@ struct PointBook {
     /// The store was told so.
     acknowledged: bool,
     set_aside: bool,
+    /// The write in which the output last rejected it alone.
+    rejected: Option<u64>,
 }
 
 impl PointBook {
@@ -120,6 +125,8 @@ impl Oracle {
         Self {
             retention_ms: millis(retention),
             places: BTreeMap::new(),
+            writes: 0,
+            accepted: 0,
             lives: Vec::new(),
             forgetting: ForgettingBook::default(),
         }

@@ -102,27 +102,50 @@ impl Oracle {
         Ok(())
     }
 
+    /// The output accepted a write as a whole.
+    pub(crate) const fn accepted(&mut self) {
+        self.writes += 1;
+        self.accepted = self.writes;
+    }
+
+    /// The output rejected a write of this count alone.
+    pub(crate) fn rejected(&mut self, partition: usize, (minute, series): (i64, u8)) {
+        self.writes += 1;
+        // The store may have forgotten the point meanwhile.
+        let place = self.places.get_mut(&(partition, minute));
+        if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
+            point.rejected = Some(self.writes);
+        }
+    }
+
     /// The output refuses these for good, and the store keeps them apart.
     pub(crate) fn set_aside(
         &mut self,
         claim: &Claim,
-        series: u8,
+        series: &[u8],
         now_ms: i64,
         state: &State,
     ) -> Verdict {
         let at = (claim.partition.index(), claim.minute.epoch_minutes());
         let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
-        let point = book.series.entry(series).or_default();
-        if forgot && point.counts.is_none() {
-            return self.compare(at, now_ms, state);
+        for series in series {
+            let point = book.series.entry(*series).or_default();
+            if forgot && point.counts.is_none() {
+                continue;
+            }
+            must!(
+                point.counts.is_some() && (point.rejected.is_some() || forgot),
+                "series {series} of {} was set aside, and was never rejected alone",
+                claim.minute
+            );
+            must!(
+                point.rejected < Some(self.accepted),
+                "series {series} of {} was set aside without a proof: nothing was accepted since it was rejected",
+                claim.minute
+            );
+            point.set_aside = true;
         }
-        must!(
-            point.counts.is_some() && !point.written,
-            "series {series} of {} was set aside without a reason",
-            claim.minute
-        );
-        point.set_aside = true;
         self.compare(at, now_ms, state)
     }
 

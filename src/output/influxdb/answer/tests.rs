@@ -2,8 +2,16 @@
 
 use super::*;
 
-fn judged(dialect: Dialect, status: u16, text: &str) -> Answer {
-    let retry_after = Some(Duration::from_secs(7));
+fn judged(dialect: Dialect, status: u16, text: &str) -> Result<(), WriteError> {
+    judged_with(Some(Duration::from_secs(7)), dialect, status, text)
+}
+
+fn judged_with(
+    retry_after: Option<Duration>,
+    dialect: Dialect,
+    status: u16,
+    text: &str,
+) -> Result<(), WriteError> {
     judge(
         dialect,
         &Reply {
@@ -17,7 +25,7 @@ fn judged(dialect: Dialect, status: u16, text: &str) -> Answer {
 #[track_caller]
 fn check_mend(dialect: Dialect, status: u16, text: &str, key: &str) {
     match judged(dialect, status, text) {
-        Answer::Failed(WriteError::Misconfigured { reason, mend }) => {
+        Err(WriteError::Misconfigured { reason, mend }) => {
             assert!(mend.contains(key), "{mend:?} does not name {key}");
             assert!(reason.contains(&status.to_string()), "{reason:?}");
         }
@@ -29,7 +37,7 @@ fn check_mend(dialect: Dialect, status: u16, text: &str, key: &str) {
 fn only_an_empty_success_is_done() {
     for (status, text) in [(204, ""), (200, ""), (200, "\r\n")] {
         assert!(
-            matches!(judged(Dialect::V2, status, text), Answer::Done),
+            matches!(judged(Dialect::V2, status, text), Ok(())),
             "{status}"
         );
     }
@@ -46,7 +54,7 @@ fn only_an_empty_success_is_done() {
 fn a_server_in_trouble_is_unavailable() {
     for status in [408, 425, 429, 500, 502, 503, 504, 599] {
         match judged(Dialect::V1, status, r#"{"error":"timeout"}"#) {
-            Answer::Failed(WriteError::Unavailable {
+            Err(WriteError::Unavailable {
                 reason,
                 retry_after,
             }) => {
@@ -59,32 +67,78 @@ fn a_server_in_trouble_is_unavailable() {
 }
 
 #[test]
-fn a_body_that_the_server_dislikes_is_rejected_in_its_words() {
+fn a_server_that_fails_and_does_not_ask_for_peace_may_fail_at_these_counts() {
+    for status in [408, 500, 501, 502, 504, 599] {
+        let expected = WriteError::Failed {
+            reason: format!("status {status}: timeout"),
+        };
+        let judged = judged_with(None, Dialect::V1, status, r#"{"error":"timeout"}"#);
+        assert_eq!(judged, Err(expected));
+    }
+    for status in [425, 429, 503] {
+        let judged = judged_with(None, Dialect::V1, status, "");
+        assert!(
+            matches!(judged, Err(WriteError::Unavailable { .. })),
+            "{status}"
+        );
+    }
+}
+
+#[test]
+fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
     let partial = r#"{"error":"partial write: unable to parse 'foo': missing fields dropped=0"}"#;
-    for (dialect, status, text, expected) in [
+    let quoting =
+        r#"{"error":"max-values-per-tag limit exceeded: value=\"database is required\""}"#;
+    for (dialect, status, text, expected, key) in [
         (
             Dialect::V1,
             400,
             partial,
             "partial write: unable to parse 'foo': missing fields dropped=0",
+            "limits",
         ),
         (
             Dialect::V2,
             422,
             r#"{"code":"unprocessable entity","message":"no"}"#,
             "no",
+            "limits",
         ),
-        (Dialect::V2, 413, "", "status 413"),
-        // A line that the server quotes has its spaces escaped, and so cannot pose as a fault of the request.
+        (Dialect::V2, 413, "", "status 413", "limits"),
         (
             Dialect::V1,
             400,
-            r"unable to parse 'x,a=database\ is\ required'",
-            r"unable to parse 'x,a=database\ is\ required'",
+            quoting,
+            "max-values-per-tag limit exceeded: value=\"database is required\"",
+            "output.database",
+        ),
+        (
+            Dialect::V2,
+            400,
+            r#"{"message":"Please provide either orgID or org"}"#,
+            "Please provide either orgID or org",
+            "output.org",
+        ),
+        (
+            Dialect::V2,
+            400,
+            "Client sent an HTTP request to an HTTPS server.\n",
+            "Client sent an HTTP request to an HTTPS server.",
+            "https://",
+        ),
+        (
+            Dialect::V2,
+            400,
+            "unsupported path requested: \"/x\"",
+            "unsupported path requested: \"/x\"",
+            "output.url",
         ),
     ] {
         match judged(dialect, status, text) {
-            Answer::Rejected { words } => assert_eq!(words, expected),
+            Err(WriteError::Rejected { message, mend }) => {
+                assert_eq!(message, expected);
+                assert!(mend.contains(key), "{mend:?} does not name {key}");
+            }
             other => panic!("{status} {text:?}: {other:?}"),
         }
     }
@@ -130,32 +184,4 @@ fn a_misconfiguration_names_the_key_to_look_at() {
     check_mend(V2, 301, "", "redirects");
     check_mend(V2, 405, "", "output.url");
     check_mend(V1, 101, "", "output.url");
-}
-
-#[test]
-fn a_400_about_the_request_is_a_misconfiguration() {
-    check_mend(
-        Dialect::V1,
-        400,
-        r#"{"error":"database is required"}"#,
-        "output.database",
-    );
-    check_mend(
-        Dialect::V2,
-        400,
-        r#"{"message":"Please provide either orgID or org"}"#,
-        "output.org",
-    );
-    check_mend(
-        Dialect::V2,
-        400,
-        "Client sent an HTTP request to an HTTPS server.\n",
-        "https://",
-    );
-    check_mend(
-        Dialect::V2,
-        400,
-        "unsupported path requested: \"/x\"",
-        "output.url",
-    );
 }

@@ -26,7 +26,6 @@ fn settings(url: &str, api: Api) -> Settings {
         api,
         timeout,
         ca_file: None,
-        batch_lines: 5000,
     }
 }
 
@@ -85,7 +84,6 @@ fn what_cannot_work_is_named_by_its_key() {
         change(&mut settings);
         settings
     };
-    check_refused(&with(|s| s.batch_lines = 1), "output.batch_lines");
     check_refused(&with(|s| s.timeout = Duration::ZERO), "output.timeout");
     check_refused(
         &with(|s| s.ca_file = Some("/ca.pem".into())),

@@ -1,0 +1,92 @@
+//! What becomes of counts that the output refuses: the quarantine, and one line of the log for all of a round.
+
+use std::collections::BTreeMap;
+
+use super::delivery::Refusal;
+use super::sender::Sender;
+use crate::event::Minute;
+use crate::store::Claim;
+
+/// The counts that are put into the quarantine at once.
+const AT_ONCE: usize = 500;
+/// The counts that a line of the log shows.
+const EXAMPLES_MAX: usize = 3;
+
+/// Counts of the same fate, for the log.
+#[derive(Debug, Default)]
+struct Tally {
+    counts: u64,
+    minutes: Option<(Minute, Minute)>,
+    examples: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, refusal: &Refusal) {
+        self.counts += 1;
+        let counts = &refusal.body.counts[0];
+        let (first, last) = self.minutes.unwrap_or((counts.minute, counts.minute));
+        self.minutes = Some((first.min(counts.minute), last.max(counts.minute)));
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(format!(
+                "{} {} {}:{} ({})",
+                counts.minute, counts.series, counts.unique, counts.cumulative, refusal.message
+            ));
+        }
+    }
+}
+
+impl Sender<'_> {
+    /// Takes refused counts out of what is unsent.
+    pub(super) async fn quarantine(&self, claims: &[Claim], refused: &[Refusal]) {
+        let mut by_claim: BTreeMap<usize, Vec<&Refusal>> = BTreeMap::new();
+        for refusal in refused {
+            by_claim
+                .entry(refusal.body.claims[0])
+                .or_default()
+                .push(refusal);
+        }
+        let (mut kept, mut discarded) = (Tally::default(), Tally::default());
+        for (index, refused) in by_claim {
+            let claim = &claims[index];
+            for refused in refused.chunks(AT_ONCE) {
+                if !self.held.has(claim) {
+                    break;
+                }
+                let with_messages: Vec<_> = refused
+                    .iter()
+                    .map(|refusal| {
+                        (
+                            refusal.body.counts[0].series.as_str(),
+                            refusal.message.as_str(),
+                        )
+                    })
+                    .collect();
+                match self.store.set_aside(claim, &with_messages).await {
+                    Ok(fates) => {
+                        for (refusal, is_kept) in refused.iter().zip(fates) {
+                            let tally = if is_kept { &mut kept } else { &mut discarded };
+                            tally.add(refusal);
+                        }
+                    }
+                    Err(error) => self.failed(claim, &error),
+                }
+            }
+        }
+        self.metrics.points_set_aside.inc_by(2 * kept.counts);
+        self.metrics.points_discarded.inc_by(2 * discarded.counts);
+        let output = self.output.describe();
+        if let Some((first, last)) = kept.minutes {
+            tracing::error!(
+                output, counts = kept.counts, %first, %last, examples = ?kept.examples,
+                "the output refuses these counts; they are in the quarantine: see `eds quarantine list`"
+            );
+        }
+        if let Some((first, last)) = discarded.minutes {
+            tracing::error!(
+                output, counts = discarded.counts, %first, %last, examples = ?discarded.examples,
+                "the output refuses these counts, and the quarantine is full: they are discarded, and can be read at \
+                 /api/v1/minutes only, as long as counts are kept"
+            );
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Counts that the database refuses, many or oddly named, stop nobody: the others are written in time.
+
+use std::time::{Duration, Instant};
+
+use crate::quarantine::answer;
+use crate::site::Site;
+use crate::support::eventually::{eventually, when};
+use crate::support::influxdb::InfluxServer;
+use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::node::Node;
+use crate::support::redis::RedisServer;
+use crate::support::truth::Points;
+
+/// The values that a tag may have in the database.
+const VALUES_MAX: usize = 8;
+const GRACE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(10);
+/// Within this time every count is written that the database takes.
+const IN_TIME: Duration = GRACE
+    .saturating_add(LEASE)
+    .saturating_add(Duration::from_secs(5));
+/// The counts that are refused, unless `REFUSED_COUNTS` says otherwise.
+const REFUSED: usize = 6_000;
+const LINES_PER_DATAGRAM: usize = 15;
+
+/// A site whose database takes no further value of the tag `poison`.
+fn site() -> Site {
+    let server = InfluxServer::start_with_tag_limit(VALUES_MAX);
+    let site = Site::with(RedisServer::start(&[]), server);
+    for value in 0..VALUES_MAX {
+        for measurement in ["unique_user_event", "cumulative_user_event"] {
+            let line = format!("{measurement},poison=known{value} value=1 {SEED_MINUTE_NS}");
+            site.write(&line);
+        }
+    }
+    site
+}
+
+fn node(site: &Site, name: &str) -> Node {
+    let lease = format!("{}s", LEASE.as_secs());
+    let keys = [
+        ("flush.grace", "2s"),
+        ("flush.lease", &*lease),
+        ("log.level", "info"),
+    ];
+    site.start_node(name, &keys)
+}
+
+/// What the database holds but for the poison that it knew before.
+fn points(site: &Site) -> Points {
+    let mut points = site.points();
+    points.retain(|point, _| !point.series.contains("poison="));
+    points
+}
+
+fn set_aside(nodes: &[Node]) -> u64 {
+    nodes[0].metrics().count("eds_counts_set_aside")
+}
+
+#[test]
+fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
+    let refused = std::env::var("REFUSED_COUNTS");
+    let refused = refused.map_or(REFUSED, |count| count.parse().expect("a whole number"));
+    let site = site();
+    let nodes = ["one", "two"].map(|name| node(&site, name));
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let poison: Vec<usize> = (0..refused).collect();
+    let began = Instant::now();
+    for lines in poison.chunks(LINES_PER_DATAGRAM) {
+        let line = |number: &usize| format!("poison=p{number} value=u {SEED_MINUTE_NS}");
+        let lines: Vec<_> = lines.iter().map(line).collect();
+        sender.send_unrecorded(lines.join("\n").as_bytes(), &nodes[0], &[nodes[1].udp()]);
+    }
+    let mut slowest = Duration::ZERO;
+    let mut minute = 0;
+    let discarded = |node: &Node| node.metrics().count("eds_points_discarded_total") / 2;
+    let done = || set_aside(&nodes) + nodes.iter().map(discarded).sum::<u64>();
+    while minute < 3 || done() < refused as u64 {
+        minute += 1;
+        for kind in 0..5 {
+            let at = SEED_MINUTE_NS + minute * MINUTE_NS;
+            let line = format!("kind=k{kind},product=shop value=user {at}");
+            sender.send(line.as_bytes(), &nodes[0], &[nodes[1].udp()]);
+        }
+        let sent = Instant::now();
+        let expected = sender.truth.points();
+        eventually("the honest minute is written", IN_TIME, || {
+            crate::support::truth::compare(&expected, &points(&site))
+        });
+        slowest = slowest.max(sent.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(1200), "{}", done());
+    }
+    assert_eq!(done(), refused as u64);
+    let requests = site.writes.writes().len();
+    eprintln!(
+        "{refused} refused counts: {requests} requests, {:?}; {minute} honest minutes, the slowest after {slowest:?}",
+        began.elapsed()
+    );
+    assert!(
+        requests <= 2 * refused + 100 * usize::try_from(minute).unwrap(),
+        "{requests}"
+    );
+    eventually("nothing is left to do", IN_TIME, || {
+        let claimed = nodes[0].metrics().count("eds_minutes_claimed");
+        when(claimed == 0, claimed)
+    });
+    let errors = |node: &Node| node.log().matches("ERROR").count() as u64;
+    let errors: u64 = nodes.iter().map(errors).sum();
+    assert!(
+        errors <= 2 * began.elapsed().as_secs(),
+        "{errors} lines at ERROR"
+    );
+    site.assert_one_value_a_point();
+}
+
+/// InfluxDB quotes the value of the tag in its answer, and unescaped.
+#[test]
+fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
+    let site = site();
+    let nodes = [node(&site, "one")];
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let phrases = [
+        r"database\ is\ required",
+        r"please\ provide\ either\ orgid\ or\ org",
+        r"unsupported\ path\ requested",
+        r"http\ request\ to\ an\ https\ server",
+        r"plain\ HTTP\ request\ was\ sent\ to\ https\ port",
+        r"invalid\ precision",
+    ];
+    for phrase in phrases {
+        let line = format!("poison={phrase} value=u {SEED_MINUTE_NS}");
+        sender.send_unrecorded(line.as_bytes(), &nodes[0], &[]);
+    }
+    for kind in 0..5 {
+        let line = format!("kind=k{kind} value=user {SEED_MINUTE_NS}");
+        sender.send(line.as_bytes(), &nodes[0], &[]);
+    }
+    let expected = sender.truth.points();
+    eventually("the honest counts are written", IN_TIME, || {
+        crate::support::truth::compare(&expected, &points(&site))
+    });
+    eventually("the others are in the quarantine", IN_TIME, || {
+        let found = set_aside(&nodes);
+        when(found == phrases.len() as u64, found)
+    });
+    let table = answer(&nodes[0], &["list"]);
+    assert!(table.contains("max-values-per-tag"), "{table}");
+}

@@ -1,0 +1,288 @@
+//! A worker with counts in hand and an output that refuses some of them: all others are written, these are in the
+//! quarantine, and nothing is quarantined where the output takes nothing.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::{Minute, Partitions};
+use event_data_service::flush::{FlushSettings, Worker};
+use event_data_service::output::influxdb::InfluxDb;
+use event_data_service::output::{Output, SealedCounts, WriteError};
+use event_data_service::store::Store;
+use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::telemetry::{Ledger, Metrics, Progress};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::support::scripted::{Deed, Request, Scripted};
+use super::{SEED_MINUTE, Settings, counts, many_counts, output, v1_settings, v2_settings};
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// A healthy machine needs a second or two.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An output that counts its requests: each write is one.
+#[derive(Debug)]
+struct Counting {
+    output: InfluxDb,
+    writes: AtomicUsize,
+}
+
+#[async_trait]
+impl Output for Counting {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.output.write(counts).await
+    }
+
+    fn describe(&self) -> String {
+        self.output.describe()
+    }
+}
+
+/// A node with counts that no output has confirmed.
+pub(super) struct Publisher {
+    store: Arc<MemoryStore>,
+    output: Arc<Counting>,
+    pub(super) metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    before: usize,
+}
+
+/// Minute and series of counts.
+pub(super) type Names = BTreeSet<(i64, String)>;
+
+pub(super) fn names<'a>(counts: impl IntoIterator<Item = &'a SealedCounts>) -> Names {
+    let name = |counts: &SealedCounts| (counts.minute.epoch_minutes(), counts.series.clone());
+    counts.into_iter().map(name).collect()
+}
+
+impl Publisher {
+    /// A node that has just started.
+    pub(super) fn start(settings: &Settings) -> Self {
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let store = MemoryStore::new("node", partitions, HOUR, u64::MAX, system_clock());
+        let publisher = Self {
+            store: Arc::new(store),
+            output: Arc::new(Counting {
+                output: output(settings),
+                writes: AtomicUsize::new(0),
+            }),
+            metrics: Arc::new(Metrics::new(Arc::new(Ledger::default()))),
+            stop: CancellationToken::new(),
+            before: 0,
+        };
+        let worker = Worker {
+            store: Arc::clone(&publisher.store) as Arc<dyn Store>,
+            output: Arc::clone(&publisher.output) as Arc<dyn Output>,
+            partitions,
+            settings: FlushSettings {
+                interval: Duration::from_millis(10),
+                grace: Duration::ZERO,
+                max_hold: HOUR,
+                lease: Duration::from_secs(30),
+                write_counts_max: 2500,
+            },
+            surroundings: Arc::default(),
+            metrics: Arc::clone(&publisher.metrics),
+            heartbeat: Progress::default().watch("worker"),
+            stop: publisher.stop.clone(),
+        };
+        tokio::spawn(worker.run());
+        publisher
+    }
+
+    /// Gives it counts to publish.
+    pub(super) fn give(&mut self, counts: &[SealedCounts]) {
+        self.before = self.requests();
+        self.store.look(|state| {
+            let partition = &mut state.partitions[0];
+            for counts in counts {
+                let minute = partition.minutes.entry(counts.minute).or_default();
+                let values = (counts.unique, counts.cumulative);
+                minute.counts.insert(counts.series.clone(), values);
+                minute.unsent.insert(counts.series.clone());
+                partition.waiting.insert(counts.minute);
+            }
+        });
+    }
+
+    fn requests(&self) -> usize {
+        self.output.writes.load(Ordering::Relaxed)
+    }
+
+    /// What is neither confirmed nor quarantined.
+    pub(super) fn unsent(&self) -> Names {
+        self.store.look(|state| {
+            let minutes = state.partitions[0].minutes.iter();
+            let unsent = minutes.flat_map(|(minute, state)| {
+                let series = state.unsent.iter().cloned();
+                series.map(|series| (minute.epoch_minutes(), series))
+            });
+            unsent.collect()
+        })
+    }
+
+    pub(super) fn quarantined(&self) -> Names {
+        self.store.look(|state| {
+            let entries = state.partitions[0].set_aside.keys().cloned();
+            entries
+                .map(|(minute, series)| (minute.epoch_minutes(), series))
+                .collect()
+        })
+    }
+
+    /// Waits until it is so, at most as long as a test is patient.
+    pub(super) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            let seen = (self.unsent().len(), self.quarantined().len());
+            assert!(Instant::now() < deadline, "{what}: {seen:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until all that was given last is confirmed or in the quarantine. Gives the number of requests.
+    pub(super) async fn finish(&self) -> usize {
+        self.until("all is published", |this| this.unsent().is_empty())
+            .await;
+        self.requests() - self.before
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn both_ways(server: &Scripted) -> [Settings; 2] {
+    [
+        v2_settings(&server.url()),
+        v1_settings(&server.url(), "eds"),
+    ]
+}
+
+/// Some counts, and `extra` among them.
+fn with(extra: &[&str]) -> Vec<SealedCounts> {
+    let mut batch = many_counts(300);
+    batch.extend(extra.iter().map(|series| counts(SEED_MINUTE, series, 1, 1)));
+    batch
+}
+
+fn series_of(names: &Names) -> Vec<&str> {
+    names.iter().map(|(_, series)| series.as_str()).collect()
+}
+
+/// Answers so to bodies that contain "evil", and takes all others.
+async fn server_that_dislikes(deed: Deed) -> Scripted {
+    Scripted::start(move |request: &Request| {
+        if request.body.contains("evil") {
+            deed.clone()
+        } else {
+            Deed::status(204)
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_answer_that_only_some_bodies_get_is_about_their_counts() {
+    for status in [400, 401, 403, 404, 413, 422] {
+        let server = server_that_dislikes(Deed::Answer(status, "", "database is required")).await;
+        for settings in both_ways(&server) {
+            let mut publisher = Publisher::start(&settings);
+            publisher.give(&with(&["n=evil1", "n=evil2"]));
+            publisher.finish().await;
+            let quarantined = publisher.quarantined();
+            assert_eq!(series_of(&quarantined), ["n=evil1", "n=evil2"], "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other() {
+    for deed in [
+        Deed::status(500),
+        Deed::status(502),
+        Deed::Hangup,
+        Deed::Silence,
+    ] {
+        let is_slow = matches!(deed, Deed::Silence);
+        let server = server_that_dislikes(deed).await;
+        for mut settings in both_ways(&server) {
+            if is_slow {
+                settings.timeout = Duration::from_millis(200);
+            }
+            let mut publisher = Publisher::start(&settings);
+            publisher.give(&with(&["n=evil"]));
+            publisher
+                .until("the others are written", |this| this.unsent().len() == 1)
+                .await;
+            assert_eq!(series_of(&publisher.unsent()), ["n=evil"]);
+            let next = Minute::from_epoch_minutes(SEED_MINUTE.epoch_minutes() + 1).unwrap();
+            publisher.give(&[counts(next, "n=next", 1, 1)]);
+            publisher
+                .until("so is what comes later", |this| this.unsent().len() == 1)
+                .await;
+            assert!(publisher.quarantined().is_empty());
+        }
+    }
+}
+
+/// What the server says matters not, nor how often.
+#[tokio::test]
+async fn nothing_is_quarantined_where_nothing_is_accepted_and_requests_are_few() {
+    for status in [200, 400, 401, 403, 404, 413, 422, 429, 500, 503] {
+        let server = Scripted::start(move |_| Deed::Answer(status, "", "no")).await;
+        for settings in both_ways(&server) {
+            let mut publisher = Publisher::start(&settings);
+            publisher.give(&many_counts(3000));
+            publisher
+                .until("two rounds have failed", |this| {
+                    this.metrics.write_failures.get() >= 2
+                })
+                .await;
+            assert!(publisher.quarantined().is_empty(), "{status}");
+            assert_eq!(publisher.unsent().len(), 3000);
+            let requests = publisher.requests();
+            assert!(requests <= 3 * 70, "{status}: {requests}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_too_large_is_split_until_it_fits() {
+    let server =
+        Scripted::start(|request| Deed::status(if request.body.len() <= 1000 { 204 } else { 413 }))
+            .await;
+    for settings in both_ways(&server) {
+        let long = format!("n={}", "x".repeat(1000));
+        let mut publisher = Publisher::start(&settings);
+        publisher.give(&with(&[&long]));
+        publisher.finish().await;
+        assert_eq!(series_of(&publisher.quarantined()), [long.as_str()]);
+    }
+}
+
+/// Ours to refuse: it never reaches the server.
+#[tokio::test]
+async fn a_series_that_could_forge_a_point_is_quarantined_and_never_sent() {
+    let server = Scripted::start(|_| Deed::status(204)).await;
+    for settings in both_ways(&server) {
+        let mut publisher = Publisher::start(&settings);
+        publisher.give(&with(&["n=0\nforged value=1 1"]));
+        publisher.finish().await;
+        assert_eq!(publisher.quarantined().len(), 1);
+        let requests = server.requests();
+        assert!(
+            requests
+                .iter()
+                .all(|request| !request.body.contains("\nforged"))
+        );
+    }
+}
