@@ -26,8 +26,8 @@ use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// As many as a table of 2^18 places takes, and some: it has just grown.
-const USERS: usize = 240_000;
+/// Enough for what else the process allocates to be little beside it.
+const USERS: usize = 300_000;
 const EVENTS: usize = 1_000_000;
 /// Says in a process of its own how many users to remember.
 const REMEMBERED: &str = "MEMORY_TEST_REMEMBERED";

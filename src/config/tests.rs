@@ -424,10 +424,6 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
             "[flush]\ninterval = \"5s\"",
             ["flush.interval", "flush.grace"],
         ),
-        (
-            "[flush]\nlease = \"3s\"",
-            ["flush.lease", "store.response_timeout"],
-        ),
     ] {
         let errors = load_file(&format!("{redis}{text}")).unwrap_err();
         let (blamed, other) = (format!(": {}: is ", keys[0]), format!(" {}, ", keys[1]));

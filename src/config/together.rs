@@ -28,12 +28,6 @@ pub(super) fn check(reader: &mut Reader<'_>, config: &Config) {
         "is not shorter than flush.grace, but a node says only so often that it has events to bring, and the others would \
          close minutes before; lower this or raise that",
     );
-    reader.together(
-        &["flush.lease", "store.response_timeout"],
-        flush.lease > redis.response_timeout,
-        "is not longer than store.response_timeout, so one answer that is late lets every claim lapse; raise this or \
-         lower that",
-    );
     let window = config.store.replay_window;
     reader.together(
         &["store.replay_window", "store.response_timeout"],

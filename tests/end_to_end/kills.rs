@@ -147,6 +147,7 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     let through_proxy = [
         ("store.url", url.as_str()),
         ("store.response_timeout", "1m"),
+        ("store.replay_window", "1m"),
     ];
     let sleeping = site.start_node("sleeping", &[&keys[..], &through_proxy].concat());
     let pid = sleeping.pid();
