@@ -87,6 +87,7 @@ impl Publisher {
                 lease: Duration::from_secs(30),
                 write_counts_max: 2500,
             },
+            witness_file: None,
             surroundings: Arc::default(),
             metrics: Arc::clone(&publisher.metrics),
             heartbeat: Progress::default().watch("worker"),
