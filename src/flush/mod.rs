@@ -7,6 +7,7 @@
 //! handed back to a store that forgot it, `standing` whether this node agrees with the others. A worker remembers nothing
 //! of a failed send: the claim lapses, and any node tries again.
 
+mod asking;
 mod breaker;
 mod delivery;
 mod held;

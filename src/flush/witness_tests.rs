@@ -1,3 +1,5 @@
+//! What a witness hands back, and what it tells of a store that went back.
+
 use std::time::Duration;
 
 use super::*;

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::Instant;
@@ -22,7 +21,7 @@ use super::standing::Standing;
 use super::watch::Watches;
 use crate::event::{Partition, Partitions};
 use crate::output::Output;
-use crate::store::{Backlog, Claim, ClaimRequest, Store, StoreError};
+use crate::store::{Backlog, Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Heartbeat, Metrics};
 
@@ -38,10 +37,6 @@ const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is said that the clocks differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// So far the store's clock may be from what is expected of it, in ms: the stores tolerate as much.
-const CLOCK_JUMP_MS: i64 = 2000;
-/// A minute that looks over after a jump is over after this long.
-const MINUTE: Duration = Duration::from_secs(60);
 /// How often it is said that the store is away.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -221,84 +216,6 @@ impl Worker {
         claimed
     }
 
-    async fn ask(
-        &self,
-        partition: Partition,
-        watches: &Watches,
-        claims_max: usize,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let FlushSettings {
-            interval,
-            grace,
-            max_hold,
-            lease,
-            ..
-        } = self.settings;
-        self.hand_back(partition, watches).await?;
-        let recorded = self.metrics.confirmed.recorded(partition);
-        let behind = self.metrics.behind.is(partition);
-        let request = {
-            let now = Instant::now();
-            let mut watch = watches.of(partition);
-            // Handing back may have taken long.
-            watch.settling.look(self.store.generation(partition), now);
-            let most = |may: bool| if may { claims_max } else { 0 };
-            ClaimRequest {
-                grace,
-                max_hold,
-                lease,
-                lapsed_max: most(watch.settling.may_take_over(now, interval)),
-                finished_max: most(watch.settling.may_close(now, grace)),
-                behind: watch.settling.is_behind(behind, now, grace),
-                known: watch.witness.known(now),
-            }
-        };
-        let asked_nanos = self.surroundings.now_nanos();
-        let claimed = self.store.claim(partition, &request).await;
-        let mut watch = watches.of(partition);
-        let claimed = claimed.inspect_err(|error| {
-            if matches!(error, StoreError::Forgot) {
-                watch.witness.forgotten();
-            }
-        })?;
-        let now = Instant::now();
-        let jump_ms = watch.witness.heard(&claimed, recorded, now);
-        if jump_ms > CLOCK_JUMP_MS {
-            let hold_max = max_hold.max(MINUTE + grace);
-            let ahead = Duration::from_millis(jump_ms.unsigned_abs());
-            watch.settling.jumped(ahead, hold_max, now);
-        }
-        // As of the middle of the call.
-        let nanos = i64::midpoint(asked_nanos, self.surroundings.now_nanos());
-        self.metrics
-            .clock_offset_seconds
-            .set(seconds(claimed.now_ms.saturating_sub(nanos / 1_000_000)));
-        Ok(claimed.claims)
-    }
-
-    /// Hands back what is known to be closed, if the store may have forgotten it.
-    async fn hand_back(&self, partition: Partition, watches: &Watches) -> Result<(), StoreError> {
-        let generation = self.store.generation(partition);
-        let testimony = {
-            let mut watch = watches.of(partition);
-            watch.settling.look(generation, Instant::now());
-            watch.witness.testimony(generation)
-        };
-        let Some(testimony) = testimony else {
-            return Ok(());
-        };
-        let attested = self.store.attest(partition, &testimony).await?;
-        let confirmed = &self.metrics.confirmed;
-        let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
-        let mut watch = watches.of(partition);
-        if let Some(mut rollback) = watch.witness.attested(generation, attested, recorded) {
-            watch.settling.went_back(Instant::now());
-            rollback.events = rollback.events.saturating_sub(kept);
-            watches.forgot(rollback);
-        }
-        Ok(())
-    }
-
     /// Does the work, and looks at the store meanwhile: what a claim has said of this node lapses, a store may go back, and
     /// a round may take long.
     async fn while_looking<T>(&self, watches: &Watches, work: impl Future<Output = T>) -> T {
@@ -318,39 +235,6 @@ impl Worker {
             result = work => result,
             () = looking => unreachable!("it goes on for ever"),
         }
-    }
-
-    fn tell_of_rollbacks(&self, watches: &Watches) {
-        let Some((rollback, partitions)) = watches.take_rollbacks() else {
-            return;
-        };
-        self.metrics.store_rollbacks.inc();
-        self.metrics.events_forgotten.inc_by(rollback.events);
-        tracing::error!(
-            store = self.store.describe(),
-            partitions,
-            from = time(rollback.from_ms),
-            to = time(rollback.to_ms),
-            events = rollback.events,
-            "the store forgot what it had confirmed in this time; so many events of this node were recorded in it and \
-             cannot be recorded again; minutes that were published keep their values; give Redis an append-only file \
-             (appendonly yes)"
-        );
-    }
-
-    /// Warns of clocks that differ so much that events come late. Answers whether it did.
-    fn tell_of_clock(&self) -> bool {
-        let offset_seconds = self.metrics.clock_offset_seconds.get();
-        let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
-        if warns {
-            tracing::warn!(
-                offset_seconds,
-                grace = ?self.settings.grace,
-                "the store's clock, which closes minutes, is not this node's: where it is ahead minutes close before their \
-                 events are there; set both by NTP"
-            );
-        }
-        warns
     }
 
     /// Turns all sets of a claim into counts.
@@ -404,22 +288,6 @@ impl Worker {
             .counts_set_aside
             .set(sum(|backlog| backlog.set_aside));
     }
-}
-
-/// An instant in ms since the epoch, for people.
-fn time(ms: i64) -> String {
-    match DateTime::from_timestamp_millis(ms) {
-        Some(time) if ms > 0 => time.to_rfc3339_opts(SecondsFormat::Millis, true),
-        _ => "the beginning".to_owned(),
-    }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a difference of clocks in ms is far below 2^52"
-)]
-fn seconds(ms: i64) -> f64 {
-    ms as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use event_data_service::secret::Secret;
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Store, StoreError};
 
-use super::site::{AT_ONCE, at, do_everything, drain_all, minute, partition, record, store, tcp};
+use super::site::{
+    AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, store, tcp,
+};
 use crate::support::redis::RedisServer;
 
 #[tokio::test]
@@ -67,7 +69,7 @@ async fn as_the_user_of_the_sample() {
     let store = store(&as_user(&server, &name, &rights));
     do_everything(&store).await.unwrap();
     server.query::<()>(&["SCRIPT", "FLUSH"]);
-    record(&store, minute(), &["s=3"], 1).await.unwrap();
+    record(&store, next_minute(), &["s=3"], 1).await.unwrap();
     drain_all(&store).await.unwrap();
 }
 
@@ -151,9 +153,10 @@ async fn a_script_that_stops_half_way_loses_nothing() {
         assert_eq!(sent, Sent::from(expected), "without {command}: {stopped:?}");
         let counts = format!("{{eds:0}}:{}:counts", minute());
         let left: Vec<_> = server.keys();
+        let closed = ["closed", "stamps", "witness"].map(|name| format!("{{eds:0}}:{name}"));
         assert_eq!(
             left,
-            ["eds:settings".to_owned(), counts],
+            [&["eds:settings".to_owned(), counts], &closed[..]].concat(),
             "without {command}: {stopped:?}"
         );
     }

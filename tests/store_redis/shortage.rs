@@ -2,7 +2,7 @@
 
 use event_data_service::store::{Store, StoreError};
 
-use super::site::{LEASE, claim, drain_all, finish, minute, record, store, tcp};
+use super::site::{LEASE, claim, drain_all, finish, minute, next_minute, record, store, tcp};
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::redis::RedisServer;
 
@@ -34,7 +34,7 @@ async fn all_but_recording_goes_on() {
     server.query::<()>(&["SCRIPT", "FLUSH"]);
     drain_all(&old).await.unwrap();
     limit_memory(&server, 0);
-    record(&old, minute(), &["s=3"], 1).await.unwrap();
+    record(&old, next_minute(), &["s=3"], 1).await.unwrap();
 
     limit_memory(&server, 1);
     server.query::<()>(&["SCRIPT", "FLUSH"]);

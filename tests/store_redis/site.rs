@@ -6,7 +6,7 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
 use event_data_service::store::{
-    AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError,
+    AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError, Testimony,
 };
 
 use crate::support::eventually::SOON;
@@ -40,6 +40,11 @@ pub(crate) fn partition() -> Partition {
 
 pub(crate) fn minute() -> Minute {
     "20161204:1118".parse().unwrap()
+}
+
+/// Another one: the first is closed once it was drained.
+pub(crate) fn next_minute() -> Minute {
+    "20161204:1119".parse().unwrap()
 }
 
 pub(crate) fn tcp(server: &RedisServer) -> Settings {
@@ -147,6 +152,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
 
 pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> {
     store.check().await?;
+    store.attest(partition(), &Testimony::default()).await?;
     let request = AdmitRequest {
         minute: minute(),
         series: &["s=1", "s=2"],
