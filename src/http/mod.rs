@@ -79,7 +79,7 @@ async fn healthz(State(health): State<Health>) -> Response {
 
 async fn readyz(State(health): State<Health>) -> Response {
     let mut reasons = Vec::new();
-    let mut warnings = Vec::new();
+    let mut warnings = health.store.warnings();
     match tokio::time::timeout(STORE_ANSWERS_WITHIN, health.store.check()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => reasons.push(error.to_string()),

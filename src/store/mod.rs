@@ -265,6 +265,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How much a partition has to do.
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
 
+    /// What an operator should fix although nothing is lost yet, in words; as far as the last calls have shown it.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Where the events are kept, in words for the log, without secrets.
     fn describe(&self) -> String;
 }

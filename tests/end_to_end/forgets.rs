@@ -232,6 +232,20 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
 }
 
 #[test]
+fn a_redis_without_an_append_only_file_is_told_with_the_remedy() {
+    let site = Site::start();
+    let node = site.start_node("one", &[]);
+    let log = node.log();
+    let warned = |line: &&str| line.contains("WARN") && line.contains("appendonly yes");
+    assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
+    let warns = || node.get("/readyz").unwrap().body.contains("appendonly yes");
+    assert!(warns());
+    let _: String = site.redis.query(&["CONFIG", "SET", "appendonly", "yes"]);
+    eventually("the warning goes", SOON, || when(!warns(), "it is there"));
+    assert_eq!(node.log().lines().filter(warned).count(), 1);
+}
+
+#[test]
 fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
     let mut site = Site::start();
     let mut node = site.node("one", &[GRACE, ("store.replay_window", "0s")]);

@@ -69,6 +69,11 @@ impl Gateway {
         self.topology.forgot(slot);
     }
 
+    /// What is wrong with how servers keep their data, in words.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.topology.warnings()
+    }
+
     /// Where the servers are, in words, without secrets.
     pub(super) fn describe(&self) -> String {
         self.topology.describe()

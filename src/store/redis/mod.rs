@@ -330,6 +330,10 @@ impl Store for RedisStore {
         })
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.gateway.warnings()
+    }
+
     fn describe(&self) -> String {
         self.gateway.describe()
     }

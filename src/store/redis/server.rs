@@ -1,6 +1,6 @@
 //! [`Server`]: a server that keeps sets, the connections to it, and whether it still has what it confirmed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(super) struct Server {
     data: Mutex<Data>,
     /// How often it had other data than before.
     replaced: AtomicU64,
+    /// Whether it has no append-only file, as far as is known.
+    forgets: AtomicBool,
 }
 
 /// Which data the server had when it was last looked at.
@@ -52,6 +54,7 @@ impl Server {
             reading: link(),
             data: Mutex::new(data),
             replaced: AtomicU64::new(0),
+            forgets: AtomicBool::new(false),
         }
     }
 
@@ -59,6 +62,20 @@ impl Server {
     pub(super) fn generation(&self) -> u64 {
         let losses = self.recording.losses() + self.draining.losses();
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
+    }
+
+    /// What is wrong with how it keeps its data, in words; `None`: nothing.
+    pub(super) fn forgets(&self) -> Option<String> {
+        let forgets = self.forgets.load(Ordering::Relaxed);
+        forgets.then(|| self.warning())
+    }
+
+    fn warning(&self) -> String {
+        format!(
+            "Redis at {} has no append-only file: when it ends it forgets what it confirmed since its last snapshot; run \
+             CONFIG SET appendonly yes, and write it into redis.conf",
+            self.endpoint
+        )
     }
 
     /// It lacks what it confirmed.
@@ -93,8 +110,14 @@ impl Server {
         }
         let info: String = redis::cmd("INFO")
             .arg("replication")
+            .arg("persistence")
             .query_async(connection)
             .await?;
+        let forgets = info_field(&info, "aof_enabled") == Some("0");
+        if forgets && !self.forgets.swap(forgets, Ordering::Relaxed) {
+            tracing::warn!("{}", self.warning());
+        }
+        self.forgets.store(forgets, Ordering::Relaxed);
         let Some(id) = info_field(&info, "master_replid") else {
             return Ok(true);
         };

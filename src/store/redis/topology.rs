@@ -95,6 +95,12 @@ impl Topology {
         }
     }
 
+    /// What is wrong with how servers keep their data, in words.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let servers = self.servers().into_iter();
+        servers.filter_map(|server| server.forgets()).collect()
+    }
+
     /// All servers that are known.
     pub(super) fn servers(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<Arc<Server>> = Vec::new();
