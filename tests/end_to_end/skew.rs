@@ -1,5 +1,7 @@
 //! Clocks of nodes that are five minutes off: they judge what is too old or too far ahead, and nothing else.
 
+use std::fs;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
@@ -7,9 +9,10 @@ use rand::{RngExt, SeedableRng};
 
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, seed};
+use crate::support::load::{MINUTE_NS, Sender, seed};
 use crate::support::node::Node;
 use crate::support::read_back;
+use crate::support::redis::RedisServer;
 use crate::support::truth::Truth;
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -151,4 +154,52 @@ fn assert_all_recorded_but_rejected(nodes: &[Node; 3]) {
             when(queued == 0, queued)
         });
     }
+}
+
+/// Events of the present minute, further apart than the grace, while Redis' clock jumps far ahead: the minute looks over, and
+/// quiet. When the clock is right again it closes as ever.
+#[test]
+fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = directory.path().join("clock");
+    let set_clock = |seconds: &str| {
+        // Never half of it is read.
+        let new = directory.path().join("new");
+        fs::write(&new, seconds).unwrap();
+        fs::rename(new, &clock).unwrap();
+    };
+    set_clock("+0");
+    let redis = RedisServer::start_with_offset(&clock);
+    let site = Site::with_redis(redis);
+    let node = site.start_node("one", &[("flush.grace", "2s")]);
+    let mut sender = Sender::paced_by(&node);
+    // As much of a minute as this takes.
+    let mut begins = now_ns();
+    while begins.rem_euclid(MINUTE_NS) > 30_000_000_000 {
+        thread::sleep(Duration::from_millis(200));
+        begins = now_ns();
+    }
+    for number in 0..8 {
+        if number == 2 {
+            set_clock("+90");
+        }
+        let line = format!("event_type=a value=user{number} {}", now_ns());
+        sender.send(line.as_bytes(), &node, &[]);
+        sender.wait_received(&node);
+        thread::sleep(Duration::from_secs(3));
+    }
+    let metrics = node.metrics();
+    assert_eq!(metrics.count("eds_events_late_total"), 0);
+    assert_eq!(site.points().len(), 0, "the minute is not over");
+    let metrics = node.get("/metrics").unwrap().body;
+    let offset = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("eds_clock_offset_seconds "));
+    let offset: f64 = offset.unwrap().parse().unwrap();
+    assert!((89.0..91.0).contains(&offset), "{offset}");
+    let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");
+    assert!(node.log().lines().any(warned), "{}", node.log());
+    set_clock("+0");
+    site.wait_exact(&sender.truth.points(), Duration::from_secs(120));
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

@@ -143,11 +143,7 @@ impl Node {
 
     /// Sets its clock so many seconds off from the next launch on: `+300`. The clock that measures durations is right.
     pub(crate) fn skew(&mut self, seconds: &str) {
-        let mut command = Command::new("faketime");
-        command.args(["-m", "-f", "+1s", "printenv", "LD_PRELOAD"]);
-        let output = command.output().expect("faketime is installed");
-        let library = String::from_utf8(output.stdout).expect("a path");
-        self.set_environment("LD_PRELOAD", library.trim());
+        self.set_environment("LD_PRELOAD", &process::faketime_library());
         self.set_environment("FAKETIME", seconds);
         // One for the older versions of the library, one for the newer.
         self.set_environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");

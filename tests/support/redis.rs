@@ -15,6 +15,7 @@ use super::process::{self, signal};
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     /// As whom the test's own questions are asked: nothing, or `name:password@`.
     asker: String,
     address: SocketAddr,
@@ -52,11 +53,43 @@ impl RedisServer {
     pub(crate) fn down(arguments: &[&str]) -> Self {
         Self {
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            environment: Vec::new(),
             asker: String::new(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())),
             directory: TempDir::new().expect("a temporary directory"),
             child: None,
         }
+    }
+
+    /// One whose clock stands still: it shows the seconds since the epoch that are in this file, down to the
+    /// microsecond, until another file takes its place. The clock that measures durations is right.
+    pub(crate) fn start_with_clock(clock: &Path) -> Self {
+        Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")])
+    }
+
+    /// One whose clock is so many seconds off as this file says: `+90`.
+    pub(crate) fn start_with_offset(offset: &Path) -> Self {
+        Self::start_with_faked_time(offset, &[])
+    }
+
+    fn start_with_faked_time(clock: &Path, more: &[(&str, &str)]) -> Self {
+        let mut server = Self::down(&[]);
+        // Redis' jemalloc asks for the time before libfaketime is ready to tell it; malloc of the C library does not.
+        let preload = format!("{} libc.so.6", process::faketime_library());
+        server.environment = [
+            ("LD_PRELOAD", &*preload),
+            ("FAKETIME_TIMESTAMP_FILE", &clock.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1"),
+            // One for the older versions of the library, one for the newer.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("DONT_FAKE_MONOTONIC", "1"),
+        ]
+        .iter()
+        .chain(more)
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+        server.restart();
+        server
     }
 
     fn spawn(&mut self) {
@@ -76,6 +109,7 @@ impl RedisServer {
                 "noeviction",
             ])
             .args(&self.arguments)
+            .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
