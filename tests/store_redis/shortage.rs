@@ -68,3 +68,29 @@ async fn draining_makes_room() {
     record(&store, minute(), &["s=new"], 1).await.unwrap();
     assert_eq!(finish(&store, &claims[0]).await.unwrap(), 2001);
 }
+
+/// What README says of the memory of Redis: a count takes 80 bytes and its name.
+#[tokio::test]
+async fn counts_take_no_more_than_is_documented() {
+    const SERIES: usize = 20_000;
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    store.check().await.unwrap();
+    let names: Vec<_> = (0..SERIES)
+        .map(|i| format!("event_type=type{i},product=product{}", i % 7))
+        .collect();
+    let series: Vec<_> = names.iter().map(String::as_str).collect();
+    let empty = used_memory(&server);
+    for series in series.chunks(500) {
+        record(&store, minute(), series, 1).await.unwrap();
+    }
+    let claims = claim(&store).await.unwrap();
+    assert_eq!(finish(&store, &claims[0]).await.unwrap(), SERIES);
+    let counts = used_memory(&server) - empty;
+    let name = names.iter().map(String::len).sum::<usize>() / SERIES;
+    let bytes = counts / SERIES as u64;
+    println!(
+        "a count takes {bytes} bytes, its name is {name} bytes of it; documented: 80 and the name"
+    );
+    assert!(bytes <= 80 + name as u64, "{bytes} bytes a count");
+}
