@@ -80,13 +80,13 @@ async fn counts_take_no_more_than_is_documented() {
         .map(|i| format!("event_type=type{i},product=product{}", i % 7))
         .collect();
     let series: Vec<_> = names.iter().map(String::as_str).collect();
-    let empty = used_memory(&server);
     for series in series.chunks(500) {
         record(&store, minute(), series, 1).await.unwrap();
     }
     let claims = claim(&store).await.unwrap();
     assert_eq!(finish(&store, &claims[0]).await.unwrap(), SERIES);
-    let counts = used_memory(&server) - empty;
+    let key = format!("{{eds:0}}:{}:counts", minute());
+    let counts: u64 = server.query(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
     let name = names.iter().map(String::len).sum::<usize>() / SERIES;
     let bytes = counts / SERIES as u64;
     println!(
