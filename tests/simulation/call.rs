@@ -258,7 +258,8 @@ impl Call {
                 )
             }
             (Self::Attest(partition, testimony), Ok(Answer::Attested(_))) => {
-                oracle.attested(partition.index(), testimony)
+                oracle.attested(partition.index(), testimony);
+                Ok(())
             }
             (Self::Claim(partition, request), Ok(Answer::Claimed(claimed))) => {
                 oracle.claimed(partition.index(), request, &claimed.claims, now_ms, state)
@@ -290,9 +291,9 @@ impl Call {
                 | Self::EndProbe
                 | Self::Backlog(_),
                 Ok(_),
-            ) => Ok(()),
+            )
             // A node that knows more than the store has; after a call that came late, one may have told it already.
-            (Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
+            | (Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }
     }

@@ -11,6 +11,8 @@ const HANDED_BACK_MAX: usize = 1000;
 
 /// Minute's name, token, whether it was taken over.
 type Granted = (String, String, bool);
+/// Stamp and clock in ms, what was granted, the number of the last closing, closed minutes, since.
+type Answer = (i64, i64, Vec<Granted>, u64, Vec<i64>, String);
 
 impl RedisStore {
     pub(super) async fn hand_back(
@@ -87,7 +89,6 @@ impl RedisStore {
             .arg(known.stamp_ms)
             .arg(known.sequence)
             .arg(known.expected_ms.unwrap_or_default());
-        type Answer = (i64, i64, Vec<Granted>, u64, Vec<i64>, String);
         let answer: Option<Answer> = self.invoke(keys.slot, script).await?;
         let Some((stamp_ms, now_ms, granted, sequence, closed, since)) = answer else {
             self.gateway.forgot(keys.slot);
