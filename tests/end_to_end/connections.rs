@@ -72,6 +72,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     let site = Site::start();
     let mut node = spooling(&site, "one", &[("flush.max_hold", "10m")]);
     node.set("store.response_timeout", "30s");
+    node.set("store.replay_window", "30s");
     node.launch();
     node.wait_ready();
     let mut sender = Sender::paced_by(&node);
