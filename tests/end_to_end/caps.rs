@@ -193,7 +193,7 @@ fn every_total_is_true_when_the_master_is_killed() {
     }
     let (before, after) = datagrams.split_at(datagrams.len() / 4);
     failover::send(&mut sender, &nodes, before);
-    redis.master.kill();
+    redis.kill_master();
     thread::scope(|scope| {
         scope.spawn(|| redis.wait_promoted());
         failover::send(&mut sender, &nodes, after);

@@ -20,7 +20,7 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
     let datagrams: Vec<_> = load(failover_events()).datagrams().collect();
     let (before, after) = datagrams.split_at(datagrams.len() / 4);
     send(&mut sender, &nodes, before);
-    redis.master.kill();
+    redis.kill_master();
     let killed = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {

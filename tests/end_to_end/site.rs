@@ -134,6 +134,12 @@ impl Site {
     /// forgotten; and what the nodes must agree on.
     #[track_caller]
     pub(crate) fn wait_redis_clean(&self) {
+        Self::wait_clean(&self.redis);
+    }
+
+    /// The same of this Redis.
+    #[track_caller]
+    pub(crate) fn wait_clean(redis: &RedisServer) {
         eventually("only counts stay in Redis, for a time", SOON, || {
             let stays = |key: &String| {
                 key == "eds:settings"
@@ -141,14 +147,9 @@ impl Site {
                     || key.ends_with(":closed")
                     || key.ends_with(":stamps")
                     || key.starts_with("{eds:nodes}:")
-                    || key.ends_with(":counts") && self.redis.query::<i64>(&["PTTL", key]) > 0
+                    || key.ends_with(":counts") && redis.query::<i64>(&["PTTL", key]) > 0
             };
-            let others: Vec<_> = self
-                .redis
-                .keys()
-                .into_iter()
-                .filter(|key| !stays(key))
-                .collect();
+            let others: Vec<_> = redis.keys().into_iter().filter(|key| !stays(key)).collect();
             if others.is_empty() {
                 Ok(())
             } else {

@@ -24,12 +24,17 @@ pub(crate) struct RedisCluster {
 impl RedisCluster {
     /// Masters only, in which every node knows that all slots are served. None is given up however long it hangs.
     pub(crate) fn start() -> Self {
-        Self::launch(SLOTS.len(), "60000")
+        Self::launch(SLOTS.len(), "60000", &[])
     }
 
     /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
     pub(crate) fn start_with_replicas() -> Self {
-        let cluster = Self::launch(2 * SLOTS.len(), "2000");
+        Self::start_with_replicas_by(&[])
+    }
+
+    /// The same, each server with these arguments, too.
+    pub(crate) fn start_with_replicas_by(arguments: &[&str]) -> Self {
+        let cluster = Self::launch(2 * SLOTS.len(), "2000", arguments);
         let (masters, replicas) = cluster.nodes.split_at(SLOTS.len());
         for (master, replica) in masters.iter().zip(replicas) {
             let id: String = master.query(&["CLUSTER", "MYID"]);
@@ -50,7 +55,7 @@ impl RedisCluster {
         cluster
     }
 
-    fn launch(count: usize, node_timeout_ms: &str) -> Self {
+    fn launch(count: usize, node_timeout_ms: &str, more: &[&str]) -> Self {
         let ports: Vec<_> = (0..count).map(|_| free_port().to_string()).collect();
         let node = |bus_port: &String| {
             // The port of the bus is the other one plus 10000 by default, which may be no port.
@@ -60,6 +65,7 @@ impl RedisCluster {
             // A replica is promoted however old what it has is: that is for the tests to survive.
             arguments.extend(["--cluster-replica-validity-factor", "0"]);
             arguments.extend(["--repl-diskless-sync-delay", "0"]);
+            arguments.extend(more);
             RedisServer::start(&arguments)
         };
         let nodes: Vec<_> = ports.iter().map(node).collect();
@@ -110,9 +116,38 @@ impl RedisCluster {
         &self.nodes[..SLOTS.len()]
     }
 
+    pub(crate) fn slot_of(&self, key: &str) -> u16 {
+        self.nodes[0].query(&["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// Which of these masters has a slot now.
+    pub(crate) fn owner_of(&self, slot: u16, masters: &[usize]) -> usize {
+        let has = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let ends = (first.parse::<u16>(), last.parse::<u16>());
+            matches!(ends, (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+        };
+        let owns = |index: &&usize| {
+            let nodes: String = self.nodes[**index].query(&["CLUSTER", "NODES"]);
+            let own = nodes.lines().find(|line| line.contains("myself"));
+            own.is_some_and(|line| line.split(' ').skip(8).any(has))
+        };
+        *masters.iter().find(owns).expect("all slots are served")
+    }
+
+    /// Whether every server says that all slots are served, and each master has a replica.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.nodes.iter().all(|node| {
+            let info: String = node.query(&["CLUSTER", "INFO"]);
+            let nodes: String = node.query(&["CLUSTER", "NODES"]);
+            let whole = ["cluster_state:ok", "cluster_slots_ok:16384"];
+            whole.iter().all(|line| info.contains(line)) && !nodes.contains("fail")
+        })
+    }
+
     /// Which of the masters had the slot of a key at the start.
     pub(crate) fn master_index(&self, key: &str) -> usize {
-        let slot: u16 = self.nodes[0].query(&["CLUSTER", "KEYSLOT", key]);
+        let slot = self.slot_of(key);
         let index = SLOTS.iter().position(|(_, last)| slot <= *last);
         index.expect("all slots are served")
     }
@@ -160,11 +195,22 @@ impl RedisCluster {
 
     /// Moves the rest of the slot's keys, and tells every master.
     pub(crate) fn end_move(&self, slot: u16, from: usize, to: usize) {
+        self.end_move_among(slot, from, to, [3 - to - from]);
+    }
+
+    /// The same where those that are masters now are not those of the start.
+    pub(crate) fn end_move_among(
+        &self,
+        slot: u16,
+        from: usize,
+        to: usize,
+        others: impl IntoIterator<Item = usize>,
+    ) {
         let slot = slot.to_string();
         while self.move_keys(&slot, from, to, 1000) > 0 {}
         let id: String = self.nodes[to].query(&["CLUSTER", "MYID"]);
         // The new owner first, so that the slot is never without one.
-        for index in [to, from, 3 - to - from] {
+        for index in [to, from].into_iter().chain(others) {
             self.nodes[index].query::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
         }
     }

@@ -20,24 +20,29 @@ const ACQUAINTED: Duration = Duration::from_secs(60);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RedisSentinel {
-    pub(crate) master: RedisServer,
-    replicas: Vec<RedisServer>,
+    /// The master of the start, and its replicas.
+    pub(crate) servers: Vec<RedisServer>,
     sentinels: Vec<Server>,
 }
 
 impl RedisSentinel {
     /// Replicas that have what the master has, and sentinels that know them and each other.
     pub(crate) fn start() -> Self {
-        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        Self::start_by(&["--repl-diskless-sync-delay", "0"])
+    }
+
+    /// The same, each server with these arguments.
+    pub(crate) fn start_by(arguments: &[&str]) -> Self {
+        let master = RedisServer::start(arguments);
         let master_port = master.address().port();
         let port = master_port.to_string();
         let of_master = ["--replicaof", "127.0.0.1", &port];
-        let replicas: Vec<_> = (0..REPLICAS)
-            .map(|_| {
-                RedisServer::start(&[&of_master[..], &["--repl-diskless-sync-delay", "0"]].concat())
-            })
+        let replica = |_| RedisServer::start(&[&of_master[..], arguments].concat());
+        let servers: Vec<_> = [master]
+            .into_iter()
+            .chain((0..REPLICAS).map(replica))
             .collect();
-        for replica in &replicas {
+        for replica in &servers[1..] {
             eventually("the replica has what its master has", SOON, || {
                 let info: String = replica.query(&["INFO", "replication"]);
                 when(info.contains("master_link_status:up"), info)
@@ -60,11 +65,7 @@ impl RedisSentinel {
             })
         };
         let sentinels = (0..SENTINELS).map(sentinel).collect();
-        let started = Self {
-            master,
-            replicas,
-            sentinels,
-        };
+        let started = Self { servers, sentinels };
         for sentinel in &started.sentinels {
             eventually("the sentinels know all", ACQUAINTED, || {
                 let state: Vec<String> = ask(sentinel, &["SENTINEL", "MASTER", NAME]);
@@ -89,32 +90,47 @@ impl RedisSentinel {
 
     /// Cuts the master off from its replicas, which hear nothing any more; call [`Self::kill_master`] next.
     pub(crate) fn cut_replicas(&self) {
-        for replica in &self.replicas {
+        for replica in &self.servers[1..] {
             replica.signal("STOP");
         }
-        let killed: usize = self.master.query(&["CLIENT", "KILL", "TYPE", "replica"]);
+        let killed: usize = self.servers[0].query(&["CLIENT", "KILL", "TYPE", "replica"]);
         assert_eq!(killed, REPLICAS, "the links of all replicas");
     }
 
     /// Kills the master, and lets the replicas go on if they were cut off.
     pub(crate) fn kill_master(&mut self) {
-        self.master.kill();
-        for replica in &self.replicas {
+        self.servers[0].kill();
+        for replica in &self.servers[1..] {
             replica.signal("CONT");
         }
+    }
+
+    /// The server that all sentinels name, if they agree.
+    pub(crate) fn named_master(&self) -> Option<&RedisServer> {
+        let mut named = self.sentinels.iter().map(named_by);
+        let first = named.next()?;
+        let agreed = named.all(|it| it == first);
+        self.servers
+            .iter()
+            .find(|it| agreed && it.address() == first)
     }
 
     /// Waits until a sentinel names another master than the first, and gives its address.
     #[track_caller]
     pub(crate) fn wait_promoted(&self) -> SocketAddr {
         eventually("another master is named", ACQUAINTED, || {
-            let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
-            let (_, port): (String, u16) = ask(&self.sentinels[0], &command);
-            let named = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let is_replica = self.replicas.iter().any(|it| it.address() == named);
+            let named = named_by(&self.sentinels[0]);
+            let is_replica = self.servers[1..].iter().any(|it| it.address() == named);
             if is_replica { Ok(named) } else { Err(named) }
         })
     }
+}
+
+/// Whom a sentinel names.
+fn named_by(sentinel: &Server) -> SocketAddr {
+    let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+    let (_, port): (String, u16) = ask(sentinel, &command);
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 fn ask<T: redis::FromRedisValue>(sentinel: &Server, command: &[&str]) -> T {

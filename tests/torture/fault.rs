@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
+use crate::store::Kind;
 use crate::support::http_proxy::Mode;
 use crate::support::tcp_proxy::Way;
 
@@ -21,7 +22,7 @@ pub(crate) enum NodeFault {
     Redis(Way),
 }
 
-/// What befalls Redis, for all nodes.
+/// What befalls Redis, for all nodes; of several masters, one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RedisFault {
     /// SIGSTOP; SIGCONT when it is over.
@@ -34,6 +35,10 @@ pub(crate) enum RedisFault {
     Replaced,
     /// `maxmemory` is below what is used.
     Full,
+    /// SIGKILL when it is over; started again with the append-only file of when it began.
+    WentBack,
+    /// A slot with counts lies on two masters of a Cluster until it is over.
+    SlotMoved,
     /// The way of every node to it.
     Ways(Way),
 }
@@ -44,6 +49,8 @@ pub(crate) enum Fault {
     Node(usize, NodeFault),
     Redis(RedisFault),
     Output(Mode),
+    /// A sender whose events keep a minute from ever being idle.
+    Straggler,
 }
 
 /// A fault with its begin and end within a phase.
@@ -59,17 +66,29 @@ const LASTS_MS: std::ops::Range<u64> = 300..14_000;
 /// How late in a phase a fault may begin, in ms.
 const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
 
-/// What a phase brings: one to four faults, each to another victim. Nothing befalls the anchor alone.
-pub(crate) fn plan(random: &mut SmallRng, nodes: usize, anchor: usize) -> Vec<Planned> {
+/// How long before it is killed a Redis that goes back is copied, in ms: less and more than `store.replay_window`.
+const GOES_BACK_MS: std::ops::Range<u64> = 2_000..25_000;
+
+/// What a phase brings: one to four faults, each to another victim. Nothing befalls the anchor alone. A straggler comes
+/// only where Redis is well, so that its events come when they are sent.
+pub(crate) fn plan(
+    random: &mut SmallRng,
+    kind: Kind,
+    nodes: usize,
+    anchor: usize,
+    may_straggle: bool,
+) -> Vec<Planned> {
     let mut planned = Vec::new();
     while planned.is_empty() {
         for node in (0..nodes).filter(|node| *node != anchor) {
             if random.random_bool(0.6) {
-                planned.push(Fault::Node(node, node_fault(random)));
+                planned.push(Fault::Node(node, node_fault(random, kind)));
             }
         }
         if random.random_bool(0.6) {
-            planned.push(Fault::Redis(redis_fault(random)));
+            planned.push(Fault::Redis(redis_fault(random, kind)));
+        } else if may_straggle && random.random_bool(0.2) {
+            planned.push(Fault::Straggler);
         }
         if random.random_bool(0.6) {
             planned.push(Fault::Output(output_fault(random)));
@@ -77,7 +96,11 @@ pub(crate) fn plan(random: &mut SmallRng, nodes: usize, anchor: usize) -> Vec<Pl
     }
     let mut timed = |fault| {
         let from = Duration::from_millis(random.random_range(BEGINS_MS));
-        let lasts = Duration::from_millis(random.random_range(LASTS_MS));
+        let lasts = match fault {
+            Fault::Redis(RedisFault::WentBack) => GOES_BACK_MS,
+            _ => LASTS_MS,
+        };
+        let lasts = Duration::from_millis(random.random_range(lasts));
         Planned {
             fault,
             from,
@@ -97,8 +120,10 @@ fn way(random: &mut SmallRng) -> Way {
     }
 }
 
-fn node_fault(random: &mut SmallRng) -> NodeFault {
-    match random.random_range(0..8) {
+/// The ways to a Cluster or to one of several masters have no proxy: the servers name each other.
+fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
+    let faults = if kind == Kind::Server { 8 } else { 6 };
+    match random.random_range(0..faults) {
         0..3 => NodeFault::Killed,
         3 => NodeFault::Ended,
         4 | 5 => NodeFault::Asleep,
@@ -106,14 +131,18 @@ fn node_fault(random: &mut SmallRng) -> NodeFault {
     }
 }
 
-fn redis_fault(random: &mut SmallRng) -> RedisFault {
-    match random.random_range(0..8) {
-        0 => RedisFault::Asleep,
-        1 => RedisFault::Ended,
-        2 => RedisFault::Killed,
-        3 | 4 => RedisFault::Replaced,
-        5 => RedisFault::Full,
-        _ => RedisFault::Ways(way(random)),
+fn redis_fault(random: &mut SmallRng, kind: Kind) -> RedisFault {
+    match (random.random_range(0..10), kind) {
+        (0, _) => RedisFault::Asleep,
+        (1, _) => RedisFault::Ended,
+        (2, _) => RedisFault::Killed,
+        (3, _) => RedisFault::Full,
+        (4 | 5, Kind::Server) => RedisFault::Replaced,
+        (6 | 7, Kind::Server) => RedisFault::WentBack,
+        (_, Kind::Server) => RedisFault::Ways(way(random)),
+        (4..7, _) => RedisFault::Killed,
+        (7.., Kind::Cluster) => RedisFault::SlotMoved,
+        _ => RedisFault::Asleep,
     }
 }
 

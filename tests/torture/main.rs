@@ -16,6 +16,7 @@ mod site;
 
 mod fault;
 mod phase;
+mod store;
 mod verdict;
 mod world;
 
@@ -23,6 +24,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use phase::torture;
+use store::Kind;
 
 /// The quick half: what every run of the tests can afford. The last phase and its minutes come on top of it.
 const SHORT: Duration = Duration::from_secs(20);
@@ -31,6 +33,7 @@ const SHORT: Duration = Duration::from_secs(20);
 fn a_short_torture_is_exact() {
     let seed = support::load::seed();
     torture(
+        Kind::Server,
         SHORT,
         seed,
         &format!("EDS_TEST_SEED={seed} cargo test --test torture"),
@@ -49,6 +52,8 @@ fn the_script_tells_misuse_from_failure() {
         &["--minutes", "1", "--seed", "x"],
         &["--minutes", "1", "--seed", "18446744073709551616"],
         &["--hours", "1"],
+        &["--minutes", "1", "--redis"],
+        &["--minutes", "1", "--redis", "proxy"],
     ] {
         let output = Command::new(script).args(misuse).output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr);
@@ -57,7 +62,7 @@ fn the_script_tells_misuse_from_failure() {
     }
 }
 
-/// The long half. `TORTURE_MINUTES` and `TORTURE_SEED` come from `scripts/torture`.
+/// The long half. `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS` come from `scripts/torture`.
 #[test]
 #[ignore = "as long as one likes: scripts/torture --minutes N"]
 fn a_long_torture_is_exact() {
@@ -68,6 +73,13 @@ fn a_long_torture_is_exact() {
             .unwrap_or_else(|_| panic!("{name} is a whole number"))
     };
     let (minutes, seed): (u64, u64) = (variable("TORTURE_MINUTES"), variable("TORTURE_SEED"));
-    let again = format!("scripts/torture --minutes {minutes} --seed {seed}");
-    torture(Duration::from_secs(60 * minutes), seed, &again);
+    let redis = std::env::var("TORTURE_REDIS").unwrap_or_else(|_| "server".to_owned());
+    let kind = match redis.as_str() {
+        "server" => Kind::Server,
+        "cluster" => Kind::Cluster,
+        "sentinel" => Kind::Sentinel,
+        other => panic!("TORTURE_REDIS is server, cluster or sentinel, not {other}"),
+    };
+    let again = format!("scripts/torture --minutes {minutes} --seed {seed} --redis {redis}");
+    torture(kind, Duration::from_secs(60 * minutes), seed, &again);
 }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::fault::{Fault, plan};
+use crate::fault::{Fault, NodeFault, Planned, RedisFault, plan};
+use crate::store::Kind;
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS};
 use crate::support::truth::{Points, Truth};
-use crate::verdict::Verdict;
+use crate::verdict::{Rollback, Straggler, Verdict};
 use crate::world::World;
 
 /// What a node under valgrind could take; so the figures are about faults, not about speed.
@@ -26,6 +27,14 @@ const AHEAD_MAX: u64 = 32;
 const MINUTE_LASTS: Duration = Duration::from_secs(5);
 /// A rest after which no event of the last minutes is sent any more: they may be closed.
 const REST_MAX: Duration = Duration::from_secs(2);
+/// `flush.max_hold`, in seconds: longer than the events of a minute come and any fault keeps them from Redis.
+const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
+/// How often a straggler sends.
+const STRAGGLES: Duration = Duration::from_millis(500);
+/// Within this of the end of `flush.max_hold` its minute is published, whatever befalls single nodes and the output.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(60);
+/// A shorter torture has no straggler, whose phase lasts longer than `flush.max_hold`.
+const STRAGGLES_FROM: Duration = Duration::from_secs(60);
 /// For the rest of a phase's last second, leases, pauses and graces.
 const EXACT_WITHIN: Duration = Duration::from_secs(120);
 
@@ -41,23 +50,48 @@ struct Load {
     received_before: u64,
     sent: u64,
     truth: Truth,
+    straggler: Option<Straggler>,
+    stragglers: Vec<Straggler>,
 }
 
 /// Tortures the service for about this long. `again` is the command that does so again.
-pub(crate) fn torture(lasts: Duration, seed: u64, again: &str) {
+pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     eprintln!("seed {seed}; again by: {again}");
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut world = World::start();
+    let max_hold = Duration::from_secs(random.random_range(MAX_HOLD_SECS));
+    eprintln!("{kind:?}, max_hold {max_hold:?}");
+    let mut world = World::start(kind, max_hold);
     let mut load = Load::new(&world, random.random());
     let mut expected = Points::new();
+    let mut rollbacks = Vec::new();
     let began = Instant::now();
     let mut faults = 0;
     let mut phases = 0;
     while began.elapsed() < lasts {
         let anchor = random.random_range(0..world.nodes.len());
         load.lean_on(&world, anchor);
-        faults += phase(&mut world, &mut load, &mut random, began);
+        let plan = plan(
+            &mut random,
+            kind,
+            world.nodes.len(),
+            anchor,
+            lasts >= STRAGGLES_FROM,
+        );
+        faults += plan.len();
+        let rollbacks_before = world.rollbacks();
+        let rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         world.wait_calm();
+        if rollback.is_some() {
+            let lived = |node: &usize| {
+                let ends = [NodeFault::Killed, NodeFault::Ended];
+                let is_end =
+                    |it: &Planned| ends.iter().any(|end| it.fault == Fault::Node(*node, *end));
+                !plan.iter().any(is_end)
+            };
+            let lived = (0..world.nodes.len()).filter(lived);
+            world.wait_told(&rollbacks_before, lived);
+        }
+        rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
         expected.extend(std::mem::take(&mut load.truth).points());
         phases += 1;
@@ -65,6 +99,9 @@ pub(crate) fn torture(lasts: Duration, seed: u64, again: &str) {
     let verdict = Verdict {
         world,
         expected,
+        rollbacks,
+        stragglers: load.stragglers,
+        max_hold,
         phases,
         faults,
         again: again.to_owned(),
@@ -72,9 +109,15 @@ pub(crate) fn torture(lasts: Duration, seed: u64, again: &str) {
     verdict.give(EXACT_WITHIN);
 }
 
-/// Plays a plan, and answers how many faults there were.
-fn phase(world: &mut World, load: &mut Load, random: &mut SmallRng, since: Instant) -> usize {
-    let plan = plan(random, world.nodes.len(), load.anchor);
+/// Plays a plan. Answers what was published when Redis went back, if it did.
+fn phase(
+    world: &mut World,
+    load: &mut Load,
+    plan: &[Planned],
+    max_hold: Duration,
+    since: Instant,
+) -> Option<Rollback> {
+    let mut rollback = None;
     let mut steps: Vec<(Duration, bool, Fault)> = plan
         .iter()
         .flat_map(|it| [(it.from, true, it.fault), (it.to, false, it.fault)])
@@ -88,14 +131,23 @@ fn phase(world: &mut World, load: &mut Load, random: &mut SmallRng, since: Insta
             "{:7.1} s  {what:6} {fault:?}",
             since.elapsed().as_secs_f64()
         );
-        if begins {
-            world.begin(fault);
-        } else {
-            world.end(fault);
+        match (fault, begins) {
+            (Fault::Straggler, true) => load.straggle(),
+            (Fault::Straggler, false) => {}
+            (Fault::Redis(RedisFault::WentBack), false) => {
+                rollback = Some(Rollback {
+                    published: world.site.points(),
+                    last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
+                });
+                world.end(fault);
+            }
+            (_, true) => world.begin(fault),
+            (_, false) => world.end(fault),
         }
     }
     load.pump(world, Duration::from_secs(1));
-    plan.len()
+    load.straggle_until_published(world, max_hold);
+    rollback
 }
 
 impl Load {
@@ -110,6 +162,8 @@ impl Load {
             received_before: 0,
             sent: 0,
             truth: Truth::default(),
+            straggler: None,
+            stragglers: Vec::new(),
         };
         load.lean_on(world, 0);
         load
@@ -143,20 +197,66 @@ impl Load {
             let lines: Vec<_> = (0..LINES_PER_DATAGRAM).map(|_| self.line()).collect();
             let datagram = lines.join("\n").into_bytes();
             self.truth.receive(&datagram);
-            for node in &world.nodes {
-                // Nobody may listen there.
-                let _ = self.socket.send_to(&datagram, node.udp());
-            }
+            self.send(world, &datagram);
             self.last_sent = Instant::now();
-            self.sent += 1;
-            if self.sent.is_multiple_of(AHEAD_MAX) {
-                self.wait_for_anchor(world);
+            if let Some(straggler) = &mut self.straggler
+                && straggler
+                    .sent
+                    .last()
+                    .is_none_or(|at| at.elapsed() > STRAGGLES)
+            {
+                let line = straggler.line();
+                self.send(world, line.as_bytes());
             }
             sent += 1;
             let due = Duration::from_secs(1) * sent / DATAGRAMS_PER_SECOND;
             std::thread::sleep(due.saturating_sub(began.elapsed()));
         }
         self.wait_for_anchor(world);
+    }
+
+    fn send(&mut self, world: &World, datagram: &[u8]) {
+        for node in &world.nodes {
+            // Nobody may listen there.
+            let _ = self.socket.send_to(datagram, node.udp());
+        }
+        self.sent += 1;
+        if self.sent.is_multiple_of(AHEAD_MAX) {
+            self.wait_for_anchor(world);
+        }
+    }
+
+    /// From now on a straggler sends, too, in a minute that no other event has.
+    fn straggle(&mut self) {
+        let minute_ns = SEED_MINUTE_NS + (self.minute + 1) * MINUTE_NS;
+        self.straggler = Some(Straggler::new(minute_ns));
+        self.next_minute(3);
+    }
+
+    /// Goes on until the straggler's minute is published, though its events keep coming.
+    fn straggle_until_published(&mut self, world: &World, max_hold: Duration) {
+        let Some(began) = self.straggler.as_ref().map(|it| it.sent[0]) else {
+            return;
+        };
+        let is_published = |load: &Self| {
+            let straggler = load.straggler.as_ref().expect("it straggles");
+            world.site.points().contains_key(&straggler.points()[0])
+        };
+        while !is_published(self) {
+            assert!(
+                began.elapsed() < max_hold + PUBLISHED_WITHIN,
+                "a minute that never rests is not published {:?} after its first event, with max_hold {max_hold:?}",
+                began.elapsed()
+            );
+            self.pump(world, Duration::from_secs(1));
+        }
+        eprintln!(
+            "           the straggler's minute is published {:.1} s after its first event",
+            began.elapsed().as_secs_f64()
+        );
+        // What comes now is late.
+        self.pump(world, Duration::from_secs(2));
+        self.stragglers.extend(self.straggler.take());
     }
 
     fn wait_for_anchor(&self, world: &World) {

@@ -1,23 +1,24 @@
-//! The nodes and servers of a torture, each node with a way of its own to Redis; how faults begin and end; and the
-//! ledgers of all lives.
+//! The nodes and servers of a torture; how faults begin and end; and the ledgers of all lives.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::fault::{Fault, NodeFault, RedisFault};
+use crate::fault::{Fault, NodeFault};
 use crate::site::Site;
+use crate::store::{Kind, Store};
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::http_proxy::Mode;
 use crate::support::influxdb::InfluxServer;
 use crate::support::metrics::Metrics;
 use crate::support::node::Node;
 use crate::support::redis::RedisServer;
-use crate::support::tcp_proxy::{TcpProxy, Way};
+use crate::support::tcp_proxy::Way;
 
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";
 /// What the ledger is of, in the order in which it is told. What is queued at the end was in the queue of a node when
 /// it was killed or left events on disk; those on disk its next life received again.
-pub(crate) const LEDGER: [&str; 9] = [
+pub(crate) const LEDGER: [&str; 12] = [
     "eds_events_received_total",
     "eds_events_recorded_total",
     "eds_events_rejected_total",
@@ -27,41 +28,40 @@ pub(crate) const LEDGER: [&str; 9] = [
     "eds_kernel_drops_total",
     "eds_spool_written_total",
     "eds_spool_restored_total",
+    "eds_events_replayed_total",
+    "eds_events_forgotten_total",
+    "eds_store_rollbacks_total",
 ];
 
 /// See the module.
 pub(crate) struct World {
-    /// Its Redis is the master now.
+    /// Without a Redis of its own.
     pub(crate) site: Site,
-    replica: RedisServer,
+    pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
-    ways: Vec<TcpProxy>,
     /// What nodes had counted when their lives ended, by name.
     past: BTreeMap<&'static str, u64>,
 }
 
-fn redis() -> RedisServer {
-    RedisServer::start(&["--appendonly", "yes", "--repl-diskless-sync-delay", "0"])
-}
+/// The nodes, and by how many seconds their clocks are off.
+const NODES: [(&str, Option<&str>); 3] = [
+    ("one", None),
+    ("two", Some("+300")),
+    ("three", Some("-300")),
+];
 
 impl World {
-    pub(crate) fn start() -> Self {
-        let site = Site::with(redis(), InfluxServer::start());
-        let replica = redis();
-        let (mut nodes, mut ways) = (Vec::new(), Vec::new());
-        // Two of the clocks are five minutes off.
-        for (name, skew) in [
-            ("one", None),
-            ("two", Some("+300")),
-            ("three", Some("-300")),
-        ] {
-            let way = TcpProxy::start(site.redis.address());
+    pub(crate) fn start(kind: Kind, max_hold: Duration) -> Self {
+        let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
+        let store = Store::start(kind, NODES.len());
+        let mut nodes = Vec::new();
+        for (index, (name, skew)) in NODES.into_iter().enumerate() {
             let keys = [
-                ("store.url", way.url()),
+                ("store.url", store.url(index)),
                 ("store.response_timeout", "2s".to_owned()),
                 ("store.partitions", "8".to_owned()),
                 ("flush.grace", GRACE.to_owned()),
-                ("flush.max_hold", "1h".to_owned()),
+                ("flush.max_hold", format!("{}s", max_hold.as_secs())),
                 ("log.level", "info".to_owned()),
             ];
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
@@ -74,45 +74,17 @@ impl World {
             }
             node.launch();
             nodes.push(node);
-            ways.push(way);
         }
         let mut world = Self {
             site,
-            replica,
+            store,
             nodes,
-            ways,
             past: BTreeMap::new(),
         };
-        world.follow();
         for node in &mut world.nodes {
             node.wait_ready();
         }
         world
-    }
-
-    /// The replica follows the master, and has all that it has.
-    fn follow(&self) {
-        let master = self.site.redis.address();
-        let (host, port) = (master.ip().to_string(), master.port().to_string());
-        self.replica.query::<()>(&["REPLICAOF", &host, &port]);
-        self.wait_in_step();
-    }
-
-    fn wait_in_step(&self) {
-        eventually("the replica is in step", SOON, || {
-            let of = |server: &RedisServer, key: &str| {
-                let info: String = server.query(&["INFO", "replication"]);
-                let value = info.lines().find_map(|line| line.strip_prefix(key));
-                value.map(|value| value.trim().to_owned())
-            };
-            let link = of(&self.replica, "master_link_status:");
-            let offsets = [
-                of(&self.site.redis, "master_repl_offset:"),
-                of(&self.replica, "master_repl_offset:"),
-            ];
-            let in_step = link.as_deref() == Some("up") && offsets[0] == offsets[1];
-            when(in_step, format!("{link:?} {offsets:?}"))
-        });
     }
 
     pub(crate) fn begin(&mut self, fault: Fault) {
@@ -126,13 +98,10 @@ impl World {
                 self.nodes[node].signal("TERM");
             }
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("STOP"),
-            Fault::Node(node, NodeFault::Redis(way)) => self.ways[node].set(way),
-            Fault::Redis(RedisFault::Asleep) => self.site.redis.signal("STOP"),
-            Fault::Redis(RedisFault::Ended) => self.site.redis.stop(),
-            Fault::Redis(RedisFault::Killed | RedisFault::Replaced) => self.site.redis.kill(),
-            Fault::Redis(RedisFault::Full) => self.limit_memory("1"),
-            Fault::Redis(RedisFault::Ways(way)) => self.ways.iter().for_each(|it| it.set(way)),
+            Fault::Node(node, NodeFault::Redis(way)) => self.store.set_way(node, way),
+            Fault::Redis(fault) => self.store.begin(fault),
             Fault::Output(mode) => self.site.writes.set(mode),
+            Fault::Straggler => {}
         }
     }
 
@@ -144,32 +113,14 @@ impl World {
                 self.nodes[node].launch();
             }
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("CONT"),
-            Fault::Node(node, NodeFault::Redis(_)) => self.ways[node].set(Way::Open),
-            Fault::Redis(RedisFault::Asleep) => self.site.redis.signal("CONT"),
-            Fault::Redis(RedisFault::Ended | RedisFault::Killed) => self.site.redis.restart(),
-            Fault::Redis(RedisFault::Replaced) => self.replace_master(),
-            Fault::Redis(RedisFault::Full) => self.limit_memory("0"),
-            Fault::Redis(RedisFault::Ways(_)) => self.ways.iter().for_each(|it| it.set(Way::Open)),
+            Fault::Node(node, NodeFault::Redis(_)) => self.store.set_way(node, Way::Open),
+            Fault::Redis(fault) => self.store.end(fault),
             Fault::Output(_) => self.site.writes.set(Mode::Pass),
+            Fault::Straggler => {}
         }
     }
 
-    fn limit_memory(&self, bytes: &str) {
-        self.site
-            .redis
-            .query::<()>(&["CONFIG", "SET", "maxmemory", bytes]);
-    }
-
-    fn replace_master(&mut self) {
-        self.replica.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-        std::mem::swap(&mut self.replica, &mut self.site.redis);
-        for way in &self.ways {
-            way.lead_to(self.site.redis.address());
-        }
-        self.replica.restart();
-    }
-
-    /// Waits until every node is up and has recorded all that it received, and the replica is in step.
+    /// Waits until every node is up and has recorded all that it received, and every replica is in step.
     pub(crate) fn wait_calm(&mut self) {
         for node in &mut self.nodes {
             node.wait_ready();
@@ -188,7 +139,23 @@ impl World {
             }
             Ok(())
         });
-        self.follow();
+        self.store.wait_in_step();
+    }
+
+    /// How often each node has told that Redis went back, in this life.
+    pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {
+        self.nodes.iter().map(rollbacks).collect()
+    }
+
+    /// Waits until each of these nodes, which lived all the while, has told that Redis went back since `before`.
+    pub(crate) fn wait_told(&self, before: &[(u64, usize)], lived: impl Iterator<Item = usize>) {
+        for node in lived {
+            eventually("a node tells that Redis went back", SOON, || {
+                let (told, before) = (rollbacks(&self.nodes[node]), before[node]);
+                let both = told.0 > before.0 && told.1 > before.1;
+                when(both, format!("node {node}: {told:?} after {before:?}"))
+            });
+        }
     }
 
     /// What a node has counted up to now, before its life ends.
@@ -211,4 +178,12 @@ impl World {
         }
         LEDGER.iter().map(|name| (*name, self.past[name])).collect()
     }
+}
+
+/// How often a node has told that Redis went back: in its metric, and at ERROR in its log.
+fn rollbacks(node: &Node) -> (u64, usize) {
+    let log = node.log();
+    let is_told = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");
+    let told = log.lines().filter(is_told).count();
+    (node.metrics().count("eds_store_rollbacks_total"), told)
 }

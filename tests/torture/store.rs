@@ -1,0 +1,260 @@
+//! The Redis of a torture: a server with a replica, a Cluster of three masters with a replica each, or a master that
+//! sentinels watch; and what can befall each.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::fault::RedisFault;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::redis::RedisServer;
+use crate::support::redis_cluster::RedisCluster;
+use crate::support::redis_sentinel::{NAME, RedisSentinel};
+use crate::support::tcp_proxy::{TcpProxy, Way};
+
+/// Which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Server,
+    Cluster,
+    Sentinel,
+}
+
+/// Every server keeps a log, so that a short stop loses nothing.
+const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
+
+/// See the module.
+pub(crate) struct Store {
+    servers: Servers,
+    /// What the last fault befell.
+    victim: usize,
+    /// How many faults there were: each begins with another victim.
+    turn: usize,
+    /// The slot that is being moved, and whence and whereto.
+    moving: Option<(u16, usize, usize)>,
+}
+
+enum Servers {
+    /// The master first; each node has a way of its own to it.
+    Pair(Vec<RedisServer>, Vec<TcpProxy>),
+    Cluster(RedisCluster),
+    Sentinel(RedisSentinel),
+}
+
+impl Store {
+    pub(crate) fn start(kind: Kind, nodes: usize) -> Self {
+        let servers = match kind {
+            Kind::Server => {
+                let pair = vec![RedisServer::start(&LOGGED), RedisServer::start(&LOGGED)];
+                let way = |_| TcpProxy::start(pair[0].address());
+                let ways = (0..nodes).map(way).collect();
+                Servers::Pair(pair, ways)
+            }
+            Kind::Cluster => Servers::Cluster(RedisCluster::start_with_replicas_by(&LOGGED)),
+            Kind::Sentinel => Servers::Sentinel(RedisSentinel::start_by(&LOGGED)),
+        };
+        let store = Self {
+            servers,
+            victim: 0,
+            turn: 0,
+            moving: None,
+        };
+        store.wait_in_step();
+        store
+    }
+
+    /// Where a node finds it.
+    pub(crate) fn url(&self, node: usize) -> String {
+        match &self.servers {
+            Servers::Pair(_, ways) => ways[node].url(),
+            Servers::Cluster(cluster) => cluster.url(),
+            Servers::Sentinel(sentinel) => sentinel.url(NAME),
+        }
+    }
+
+    fn all(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Pair(pair, _) => pair,
+            Servers::Cluster(cluster) => &cluster.nodes,
+            Servers::Sentinel(sentinel) => &sentinel.servers,
+        }
+    }
+
+    fn all_mut(&mut self) -> &mut [RedisServer] {
+        match &mut self.servers {
+            Servers::Pair(pair, _) => pair,
+            Servers::Cluster(cluster) => &mut cluster.nodes,
+            Servers::Sentinel(sentinel) => &mut sentinel.servers,
+        }
+    }
+
+    /// The places of those that are masters now.
+    fn master_places(&self) -> Vec<usize> {
+        let places = 0..self.all().len();
+        places.filter(|at| is_master(&self.all()[*at])).collect()
+    }
+
+    /// Those that hold the data, while nothing befalls them.
+    pub(crate) fn masters(&self) -> Vec<&RedisServer> {
+        let places = self.master_places();
+        places.into_iter().map(|at| &self.all()[at]).collect()
+    }
+
+    /// The way of one node. Only a single server has any.
+    pub(crate) fn set_way(&self, node: usize, way: Way) {
+        if let Servers::Pair(_, ways) = &self.servers {
+            ways[node].set(way);
+        }
+    }
+
+    pub(crate) fn begin(&mut self, fault: RedisFault) {
+        if let RedisFault::Ways(way) = fault {
+            return self.set_ways(way);
+        }
+        let masters = self.master_places();
+        self.turn += 1;
+        self.victim = masters[self.turn % masters.len()];
+        let victim = self.victim;
+        match fault {
+            RedisFault::Asleep => self.all()[victim].signal("STOP"),
+            RedisFault::Ended => self.all_mut()[victim].stop(),
+            RedisFault::Killed | RedisFault::Replaced => self.all_mut()[victim].kill(),
+            RedisFault::Full => self.limit_memory("1"),
+            RedisFault::WentBack => self.copy_log(),
+            RedisFault::SlotMoved => self.begin_move(),
+            RedisFault::Ways(_) => unreachable!("done above"),
+        }
+    }
+
+    pub(crate) fn end(&mut self, fault: RedisFault) {
+        let victim = self.victim;
+        match fault {
+            RedisFault::Asleep => self.all()[victim].signal("CONT"),
+            RedisFault::Ended | RedisFault::Killed => self.all_mut()[victim].restart(),
+            RedisFault::Replaced => self.replace_master(),
+            RedisFault::Full => self.limit_memory("0"),
+            RedisFault::WentBack => self.go_back(),
+            RedisFault::SlotMoved => self.end_move(),
+            RedisFault::Ways(_) => self.set_ways(Way::Open),
+        }
+    }
+
+    fn set_ways(&self, way: Way) {
+        if let Servers::Pair(_, ways) = &self.servers {
+            for it in ways {
+                it.set(way);
+            }
+        }
+    }
+
+    fn limit_memory(&self, bytes: &str) {
+        for server in self.all() {
+            server.query::<()>(&["CONFIG", "SET", "maxmemory", bytes]);
+        }
+    }
+
+    fn log_and_copy(&self) -> [PathBuf; 2] {
+        let directory = self.all()[self.victim].directory();
+        ["appendonlydir", "copy"].map(|name| directory.join(name))
+    }
+
+    /// Keeps what its log is now. A log that is being written anew has nothing yet.
+    fn copy_log(&self) {
+        let server = &self.all()[self.victim];
+        eventually("the log is whole", SOON, || {
+            let info: String = server.query(&["INFO", "persistence"]);
+            let whole = ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"];
+            when(whole.iter().all(|line| info.contains(line)), info)
+        });
+        server.signal("STOP");
+        let mut command = Command::new("cp");
+        let done = command.arg("-r").args(self.log_and_copy()).status();
+        assert!(done.expect("cp is there").success(), "the log is copied");
+        server.signal("CONT");
+    }
+
+    /// Kills it, and starts it with the copy.
+    fn go_back(&mut self) {
+        let [log, copy] = self.log_and_copy();
+        let victim = self.victim;
+        let server = &mut self.all_mut()[victim];
+        server.kill();
+        std::fs::remove_dir_all(&log).expect("a log");
+        std::fs::rename(copy, log).expect("a copy");
+        server.restart();
+    }
+
+    fn replace_master(&mut self) {
+        let Servers::Pair(pair, ways) = &mut self.servers else {
+            unreachable!("the others find a master themselves");
+        };
+        pair[1].query::<()>(&["REPLICAOF", "NO", "ONE"]);
+        pair.swap(0, 1);
+        for way in ways {
+            way.lead_to(pair[0].address());
+        }
+        pair[1].restart();
+    }
+
+    fn begin_move(&mut self) {
+        let Servers::Cluster(cluster) = &self.servers else {
+            unreachable!("only a cluster has slots");
+        };
+        let slot = cluster.slot_of(&format!("{{eds:{}}}", self.turn % 8));
+        let masters = self.master_places();
+        let from = cluster.owner_of(slot, &masters);
+        let to = masters.into_iter().find(|at| *at != from);
+        let to = to.expect("three masters");
+        cluster.begin_move(slot, from, to, 4);
+        self.moving = Some((slot, from, to));
+    }
+
+    fn end_move(&mut self) {
+        let (slot, from, to) = self.moving.take().expect("a move that began");
+        let masters = self.master_places();
+        if let Servers::Cluster(cluster) = &self.servers {
+            let others = masters.into_iter().filter(|at| ![from, to].contains(at));
+            cluster.end_move_among(slot, from, to, others);
+        }
+    }
+
+    /// Waits until there are as many masters as must be, and all others have what they have.
+    pub(crate) fn wait_in_step(&self) {
+        if let Servers::Pair(pair, _) = &self.servers {
+            let at = pair[0].address();
+            let (host, port) = (at.ip().to_string(), at.port().to_string());
+            pair[1].query::<()>(&["REPLICAOF", &host, &port]);
+        }
+        let masters = match &self.servers {
+            Servers::Cluster(_) => 3,
+            Servers::Pair(..) | Servers::Sentinel(_) => 1,
+        };
+        eventually("every replica is in step", 3 * SOON, || {
+            let infos: Vec<String> = self.all().iter().map(replication).collect();
+            let count = |line: &str| infos.iter().filter(|info| info.contains(line)).count();
+            let in_step = count("role:master") == masters
+                && count("master_link_status:up") == infos.len() - masters;
+            let agreed = match &self.servers {
+                Servers::Pair(pair, _) => {
+                    let offsets = [&infos[0], &infos[1]].map(|info| offset(info));
+                    is_master(&pair[0]) && offsets[0] == offsets[1]
+                }
+                Servers::Cluster(cluster) => cluster.is_whole(),
+                Servers::Sentinel(sentinel) => sentinel.named_master().is_some_and(is_master),
+            };
+            when(in_step && agreed, infos.join("\n"))
+        });
+    }
+}
+
+fn replication(server: &RedisServer) -> String {
+    server.query(&["INFO", "replication"])
+}
+
+fn is_master(server: &RedisServer) -> bool {
+    replication(server).contains("role:master")
+}
+
+fn offset(info: &str) -> Option<&str> {
+    let mut lines = info.lines();
+    lines.find_map(|line| line.strip_prefix("master_repl_offset:"))
+}
