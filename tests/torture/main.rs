@@ -1,5 +1,7 @@
-//! Torture: real nodes, a real Redis with a replica, a real InfluxDB, and one fault after another, drawn from a seed.
-//! What is published in the end must be exact. `scripts/torture --minutes N --seed S` is the long way to run it.
+//! Torture: real nodes, a real Redis with a replica (or a Cluster, or one that sentinels watch), a real InfluxDB, and one
+//! fault after another, drawn from a seed.
+//! What is published in the end must be exact. `scripts/torture --minutes N --seed S` is the long way to run
+//! it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,16 +30,31 @@ use store::Kind;
 
 /// The quick half: what every run of the tests can afford. The last phase and its minutes come on top of it.
 const SHORT: Duration = Duration::from_secs(20);
+/// The same for what comes on top of it: a phase or two.
+const SHORTER: Duration = Duration::from_secs(8);
+
+#[track_caller]
+fn short(kind: Kind, lasts: Duration, name: &str) {
+    let seed = support::load::seed();
+    let again = format!("EDS_TEST_SEED={seed} cargo test --test torture -- --exact {name}");
+    torture(kind, lasts, seed, &again);
+}
 
 #[test]
 fn a_short_torture_is_exact() {
-    let seed = support::load::seed();
-    torture(
-        Kind::Server,
-        SHORT,
-        seed,
-        &format!("EDS_TEST_SEED={seed} cargo test --test torture"),
-    );
+    short(Kind::Server, SHORT, "a_short_torture_is_exact");
+}
+
+#[test]
+fn a_short_torture_of_a_cluster_is_exact() {
+    let name = "a_short_torture_of_a_cluster_is_exact";
+    short(Kind::Cluster, SHORTER, name);
+}
+
+#[test]
+fn a_short_torture_with_sentinels_is_exact() {
+    let name = "a_short_torture_with_sentinels_is_exact";
+    short(Kind::Sentinel, SHORTER, name);
 }
 
 #[test]

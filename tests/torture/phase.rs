@@ -78,10 +78,11 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             lasts >= STRAGGLES_FROM,
         );
         faults += plan.len();
+        let counted_before = world.forgotten_or_late(anchor);
         let rollbacks_before = world.rollbacks();
-        let rollback = phase(&mut world, &mut load, &plan, max_hold, began);
+        let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         world.wait_calm();
-        if rollback.is_some() {
+        if let Some(rollback) = &mut rollback {
             let lived = |node: &usize| {
                 let ends = [NodeFault::Killed, NodeFault::Ended];
                 let is_end =
@@ -90,6 +91,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             };
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_told(&rollbacks_before, lived);
+            rollback.counted = world.forgotten_or_late(anchor) - counted_before;
         }
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
@@ -138,6 +140,7 @@ fn phase(
                 rollback = Some(Rollback {
                     published: world.site.points(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
+                    counted: 0,
                 });
                 world.end(fault);
             }

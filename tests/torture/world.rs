@@ -158,6 +158,12 @@ impl World {
         }
     }
 
+    /// The events that a node has counted as forgotten or late in this life.
+    pub(crate) fn forgotten_or_late(&self, node: usize) -> u64 {
+        let metrics = self.nodes[node].metrics();
+        metrics.count("eds_events_forgotten_total") + metrics.count("eds_events_late_total")
+    }
+
     /// What a node has counted up to now, before its life ends.
     fn remember(&mut self, node: usize) {
         let metrics = self.nodes[node].metrics();
