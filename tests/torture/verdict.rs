@@ -118,32 +118,41 @@ impl Verdict {
             );
         });
         self.world.site.assert_one_value_a_point();
-        let minutes: BTreeSet<_> = self.expected.keys().map(|it| it.minute_start_ns).collect();
-        let series: BTreeSet<_> = self.expected.keys().map(|it| &it.series).collect();
-        let events = self
-            .expected
-            .iter()
-            .filter(|(it, _)| it.measurement == CUMULATIVE);
-        let events: u64 = events.map(|(_, count)| count).sum();
-        let open = self.expected.keys().filter(|point| self.was_open(point));
+        self.tell(lost, took);
+    }
+
+    fn tell(&self, lost: u64, took: Duration) {
+        let (open, exact): (Vec<_>, Vec<_>) =
+            self.expected.iter().partition(|it| self.was_open(it.0));
+        let events = |points: &[(&Point, &u64)]| -> u64 {
+            let cumulative = points.iter().filter(|it| it.0.measurement == CUMULATIVE);
+            cumulative.map(|it| it.1).sum()
+        };
+        let minutes: BTreeSet<_> = exact.iter().map(|it| it.0.minute_start_ns).collect();
+        let series: BTreeSet<_> = exact.iter().map(|it| &it.0.series).collect();
         eprintln!(
-            "exact: {} minutes, {} series, {events} events, {} points, 0 lost; {} faults in {} phases; exact {:.1} s \
-             after the last",
+            "exact: {} minutes, {} series, {} events, {} points, 0 lost; {} faults in {} phases; exact {:.1} s after the \
+             last",
             minutes.len(),
             series.len(),
-            self.expected.len(),
+            events(&exact),
+            exact.len(),
             self.faults,
             self.phases,
             took.as_secs_f64()
         );
-        eprintln!(
-            "but for {} points that were open when Redis went back, {} times: {lost} events lost, {} counted; \
-             {} minutes closed by max_hold",
-            open.count(),
-            self.rollbacks.len(),
-            self.counted(),
-            self.stragglers.len()
-        );
+        if !self.rollbacks.is_empty() {
+            eprintln!(
+                "Redis went back {} times: {} points were open, of their {} events {lost} are lost, {} counted",
+                self.rollbacks.len(),
+                open.len(),
+                events(&open),
+                self.counted()
+            );
+        }
+        if !self.stragglers.is_empty() {
+            eprintln!("closed by max_hold: {} minutes", self.stragglers.len());
+        }
     }
 
     fn counted(&self) -> u64 {
