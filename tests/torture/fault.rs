@@ -122,7 +122,8 @@ fn way(random: &mut SmallRng) -> Way {
 
 /// The ways to a Cluster or to one of several masters have no proxy: the servers name each other.
 fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
-    let faults = if kind == Kind::Server { 8 } else { 6 };
+    let has_ways = matches!(kind, Kind::Server | Kind::Forgetful);
+    let faults = if has_ways { 8 } else { 6 };
     match random.random_range(0..faults) {
         0..3 => NodeFault::Killed,
         3 => NodeFault::Ended,
@@ -133,6 +134,7 @@ fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
 
 fn redis_fault(random: &mut SmallRng, kind: Kind) -> RedisFault {
     match (random.random_range(0..10), kind) {
+        (_, Kind::Forgetful) => RedisFault::WentBack,
         (0, _) => RedisFault::Asleep,
         (1, _) => RedisFault::Ended,
         (2, _) => RedisFault::Killed,

@@ -93,9 +93,10 @@ fn a_long_torture_is_exact() {
     let redis = std::env::var("TORTURE_REDIS").unwrap_or_else(|_| "server".to_owned());
     let kind = match redis.as_str() {
         "server" => Kind::Server,
+        "forgetful" => Kind::Forgetful,
         "cluster" => Kind::Cluster,
         "sentinel" => Kind::Sentinel,
-        other => panic!("TORTURE_REDIS is server, cluster or sentinel, not {other}"),
+        other => panic!("TORTURE_REDIS is server, forgetful, cluster or sentinel, not {other}"),
     };
     let again = format!("scripts/torture --minutes {minutes} --seed {seed} --redis {redis}");
     torture(kind, Duration::from_secs(60 * minutes), seed, &again);

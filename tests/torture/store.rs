@@ -15,6 +15,8 @@ use crate::support::tcp_proxy::{TcpProxy, Way};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server,
+    /// The same, and nothing befalls it but that it goes back.
+    Forgetful,
     Cluster,
     Sentinel,
 }
@@ -43,7 +45,7 @@ enum Servers {
 impl Store {
     pub(crate) fn start(kind: Kind, nodes: usize) -> Self {
         let servers = match kind {
-            Kind::Server => {
+            Kind::Server | Kind::Forgetful => {
                 let pair = vec![RedisServer::start(&LOGGED), RedisServer::start(&LOGGED)];
                 let way = |_| TcpProxy::start(pair[0].address());
                 let ways = (0..nodes).map(way).collect();
