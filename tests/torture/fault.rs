@@ -134,13 +134,12 @@ fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
 
 fn redis_fault(random: &mut SmallRng, kind: Kind) -> RedisFault {
     match (random.random_range(0..10), kind) {
-        (_, Kind::Forgetful) => RedisFault::WentBack,
+        (_, Kind::Forgetful) | (6 | 7, Kind::Server) => RedisFault::WentBack,
         (0, _) => RedisFault::Asleep,
         (1, _) => RedisFault::Ended,
         (2, _) => RedisFault::Killed,
         (3, _) => RedisFault::Full,
         (4 | 5, Kind::Server) => RedisFault::Replaced,
-        (6 | 7, Kind::Server) => RedisFault::WentBack,
         (_, Kind::Server) => RedisFault::Ways(way(random)),
         (4..7, _) => RedisFault::Killed,
         (7.., Kind::Cluster) => RedisFault::SlotMoved,
