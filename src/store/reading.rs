@@ -57,7 +57,7 @@ pub trait Reading: Send + Sync + std::fmt::Debug {
     ) -> Result<SealedPage, StoreError>;
 
     /// The minutes of a partition that may have sets, newest first, `most` of those that wait and `most` of those
-    /// that are claimed.
+    /// that are claimed, which are the ones whose lease ends last.
     async fn open_minutes(
         &self,
         partition: Partition,

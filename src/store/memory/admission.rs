@@ -23,7 +23,7 @@ impl State {
             .minutes
             .entry(request.minute)
             .or_default();
-        let is_new = minute.arrivals == 0 && minute.counts.is_empty();
+        let is_new = minute.admitted.is_empty() && minute.counts.is_empty();
         let users = |minute: &MinuteState, series: &str| {
             let sets = minute.sets.get(series);
             sets.map_or(0, |sets| sets.users.len() as u64)
@@ -47,7 +47,10 @@ impl State {
         // What nobody records anything under is forgotten, too. An event may come until it is too old.
         if is_new || minute.expires_ms.is_some() {
             let from_ms = now_ms.max(request.minute.end_millis());
-            minute.expires_ms = Some(deadline(from_ms, retention));
+            let expires_ms = deadline(from_ms, retention);
+            // Never sooner, also when the clock was set back.
+            minute.expires_ms = minute.expires_ms.filter(|_| !is_new).max(Some(expires_ms));
+            self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
         }
         Ok(Admitted {
             overflow_users: users(minute, request.overflow),

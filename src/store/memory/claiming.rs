@@ -20,7 +20,6 @@ impl State {
         let partition = self.partition(index);
         partition.witness.stamp(node, request, now_ms)?;
         partition.set_back(now_ms);
-        partition.forget_expired(now_ms);
         let behind_until = request.behind.then(|| deadline(now_ms, request.lease));
         let grace = if partition.is_behind(node, behind_until, now_ms) {
             request.grace.max(request.max_hold)
@@ -99,12 +98,11 @@ impl State {
     }
 
     pub(super) fn try_probe(&mut self, node: &str, lease: Duration, now_ms: i64) -> bool {
-        let free = self
-            .probe
-            .as_ref()
-            .is_none_or(|(_, until_ms)| *until_ms <= now_ms);
+        let free = self.probe.is_none();
         if free {
-            self.probe = Some((node.to_owned(), deadline(now_ms, lease)));
+            let until_ms = deadline(now_ms, lease);
+            self.probe = Some((node.to_owned(), until_ms));
+            self.next_expiry_ms = self.next_expiry_ms.min(until_ms);
         }
         free
     }
@@ -118,13 +116,18 @@ impl State {
 }
 
 impl PartitionState {
+    /// The claims in the order of their deadlines, as a sorted set has them: those of one deadline by name.
+    pub(super) fn by_deadline(&self) -> Vec<(i64, Minute)> {
+        let deadline = |(minute, held): (&Minute, &Held)| (held.deadline_ms, *minute);
+        let mut claims: Vec<_> = self.claims.iter().map(deadline).collect();
+        claims.sort_by_cached_key(|(deadline_ms, minute)| (*deadline_ms, minute.to_string()));
+        claims
+    }
+
     fn lapsed(&self, now_ms: i64, most: usize) -> Vec<Minute> {
-        self.claims
-            .iter()
-            .filter(|(_, held)| held.deadline_ms <= now_ms)
-            .map(|(minute, _)| *minute)
-            .take(most)
-            .collect()
+        let claims = self.by_deadline().into_iter();
+        let lapsed = claims.take_while(|(deadline_ms, _)| *deadline_ms <= now_ms);
+        lapsed.map(|(_, minute)| minute).take(most).collect()
     }
 
     fn grant(&mut self, node: &str, minute: Minute, micros: i64, lease: Duration) -> String {
@@ -152,9 +155,8 @@ impl PartitionState {
 
     /// Whether a minute that is over may be closed.
     fn is_finished(&mut self, minute: Minute, now_ms: i64, request: &ClaimRequest) -> bool {
-        self.minutes
-            .get_mut(&minute)
-            .is_none_or(|state| state.is_finished(minute, now_ms, request))
+        let state = self.minutes.entry(minute).or_default();
+        state.is_finished(minute, now_ms, request)
     }
 
     /// A clock that was set back would keep every deadline for as much longer.
@@ -171,11 +173,6 @@ impl PartitionState {
                 state.quiet = None;
             }
         }
-    }
-
-    fn forget_expired(&mut self, now_ms: i64) {
-        self.minutes
-            .retain(|_, state| state.expires_ms.is_none_or(|expires| expires > now_ms));
     }
 }
 

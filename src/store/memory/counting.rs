@@ -41,6 +41,10 @@ impl State {
                 done.counted += 1;
             }
         }
+        if done.counted > 0 {
+            // Counts that were admitted after their events came would be forgotten otherwise.
+            state.expires_ms = None;
+        }
         done.left = state.sets.len() as u64;
         Ok(done)
     }
@@ -76,6 +80,7 @@ impl State {
     ) -> Result<bool, StoreError> {
         let (retention, counts_max) = (self.retention, self.counts_max);
         let (partition, _) = self.held(claim)?;
+        let mut expires_ms = i64::MAX;
         if let Some(state) = partition.minutes.get_mut(&claim.minute) {
             for series in series {
                 state.unsent.remove(*series);
@@ -87,10 +92,12 @@ impl State {
             state.arrivals = 0;
             let counts = (state.counts.len() + state.admitted.len()) as u64;
             let kept = kept_for(retention, counts_max, counts);
-            state.expires_ms = Some(deadline(now_ms, kept));
+            expires_ms = deadline(now_ms, kept);
+            state.expires_ms = Some(expires_ms);
         }
         partition.claims.remove(&claim.minute);
         partition.close(claim.minute, retention);
+        self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
         Ok(true)
     }
 

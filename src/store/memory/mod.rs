@@ -101,9 +101,12 @@ impl MemoryStore {
         look(&mut self.lock())
     }
 
+    /// The data, without what has expired.
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock was held is a bug elsewhere; the counts are better served than refused.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.forget_expired(self.now_ms());
+        state
     }
 
     fn now_ms(&self) -> i64 {

@@ -55,9 +55,10 @@ impl Reading for MemoryStore {
     ) -> Result<Vec<Minute>, StoreError> {
         let state = self.lock();
         let partition = &state.partitions[partition.index()];
-        let waiting = partition.waiting.iter().rev().take(most);
-        let claimed = partition.claims.keys().rev().take(most);
-        let minutes: BTreeSet<Minute> = waiting.chain(claimed).copied().collect();
+        let waiting = partition.waiting.iter().rev().take(most).copied();
+        let claimed = partition.by_deadline().into_iter().rev().take(most);
+        let claimed = claimed.map(|(_, minute)| minute);
+        let minutes: BTreeSet<Minute> = waiting.chain(claimed).collect();
         Ok(minutes.into_iter().rev().collect())
     }
 

@@ -17,6 +17,8 @@ pub struct State {
     pub bytes: u64,
     /// Whose turn it is to probe the output, and until when in ms since the epoch.
     pub probe: Option<(String, i64)>,
+    /// Nothing expires before this, in ms since the epoch.
+    pub(super) next_expiry_ms: i64,
     pub(super) retention: Duration,
     /// The counts that a partition keeps after they are sent.
     pub(super) counts_max: u64,
@@ -136,6 +138,7 @@ impl State {
             partitions: partitions.collect(),
             bytes: 0,
             probe: None,
+            next_expiry_ms: i64::MAX,
             retention,
             counts_max: u64::MAX,
             bytes_max,
@@ -155,6 +158,34 @@ impl State {
         match partition.claims.get(&claim.minute) {
             Some(held) if held.token == claim.token => Ok((partition, &mut self.bytes)),
             _ => Err(StoreError::ClaimLost),
+        }
+    }
+
+    /// Forgets what has outlived its time. As in Redis, that is when the millisecond in which it ends is over.
+    pub(super) fn forget_expired(&mut self, now_ms: i64) {
+        if now_ms <= self.next_expiry_ms {
+            return;
+        }
+        self.probe = self
+            .probe
+            .take()
+            .filter(|(_, until_ms)| *until_ms >= now_ms);
+        self.next_expiry_ms = self
+            .probe
+            .as_ref()
+            .map_or(i64::MAX, |(_, until_ms)| *until_ms);
+        for partition in &mut self.partitions {
+            partition.minutes.retain(|_, minute| {
+                if minute.expires_ms.is_none_or(|expires| expires >= now_ms) {
+                    let expires_ms = minute.expires_ms.unwrap_or(i64::MAX);
+                    self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
+                    return true;
+                }
+                minute.counts.clear();
+                minute.admitted.clear();
+                minute.expires_ms = None;
+                minute.arrivals > 0 || minute.quiet.is_some()
+            });
         }
     }
 

@@ -36,6 +36,7 @@ impl State {
         for &minute in &testimony.closed {
             witness.close(minute);
         }
+        witness.forget_before_since();
         Attested {
             epoch: witness.epoch,
             forgot_from_ms: witness.forgot_from_ms,
@@ -52,10 +53,17 @@ impl Witness {
     }
 
     fn close(&mut self, minute: Minute) {
-        if !self.closed.contains_key(&minute) {
+        if !self.has_closed(minute) {
             self.sequence += 1;
             self.closed.insert(minute, self.sequence);
         }
+    }
+
+    /// What is before `since` counts as closed without being listed.
+    fn forget_before_since(&mut self) {
+        let since = self.since.unwrap_or(i64::MIN);
+        self.closed
+            .retain(|minute, _| minute.epoch_minutes() >= since);
     }
 
     /// Stamps the clock. Fails when a node knows more than is here.
@@ -111,9 +119,7 @@ impl PartitionState {
     pub(super) fn close(&mut self, minute: Minute, retention: std::time::Duration) {
         let witness = &mut self.witness;
         let number = minute.epoch_minutes();
-        if witness.since.is_none_or(|since| number >= since) {
-            witness.close(minute);
-        }
+        witness.close(minute);
         let newest = witness.newest.max(Some(number)).unwrap_or(number);
         witness.newest = Some(newest);
         let waiting = self.waiting.first().map(|first| first.epoch_minutes());
@@ -122,9 +128,7 @@ impl PartitionState {
         // It never passes a minute that has something to do.
         if self.claims.is_empty() && witness.since.is_none_or(|before| since > before) {
             witness.since = Some(since);
-            witness
-                .closed
-                .retain(|minute, _| minute.epoch_minutes() >= since);
+            witness.forget_before_since();
         }
     }
 }

@@ -25,9 +25,15 @@ redis.call('HSET', stamps, ARGV[1], stamp)
 if ARGV[5] ~= '' and (not since or since < tonumber(ARGV[5])) then
   since = tonumber(ARGV[5])
   redis.call('HSET', witness, 'since', string.format('%.0f', since))
+  for _, minute in ipairs(redis.call('ZRANGE', closed, 0, -1)) do
+    if tonumber(minute) < since then
+      redis.call('ZREM', closed, minute)
+    end
+  end
 end
 for i = 6, #ARGV do
-  if not redis.call('ZSCORE', closed, ARGV[i]) then
+  -- What is before `since` counts as closed without being listed.
+  if not (since and tonumber(ARGV[i]) < since) and not redis.call('ZSCORE', closed, ARGV[i]) then
     redis.call('ZADD', closed, redis.call('HINCRBY', witness, 'sequence', 1), ARGV[i])
   end
 end

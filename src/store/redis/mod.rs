@@ -83,6 +83,12 @@ impl RedisStore {
         })
     }
 
+    /// What this node is called in Redis: its name and a number by chance.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.node
+    }
+
     fn keys(&self, partition: Partition) -> &PartitionKeys {
         self.keys.partition(partition)
     }

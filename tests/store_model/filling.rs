@@ -1,0 +1,201 @@
+//! Filling minutes and compacting them: the calls that take more than to be passed on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Group, Minute, overflow_series};
+use event_data_service::store::memory::State;
+use event_data_service::store::{Admission, AdmitRequest, Claim, Recording, StoreError};
+
+use super::answers::{Both, told};
+use super::ground::partition;
+use super::step::{At, Event, SERIES, USERS};
+use super::world::{World, minute_of};
+
+/// Redis must not do what is asked of another generation; the model has none and is not asked.
+fn refused<T: Debug>(answer: &Result<T, StoreError>) -> Both {
+    match answer {
+        Err(StoreError::Unavailable(_)) => Both::of("another generation", "another generation"),
+        answer => Both::of(told(answer), "another generation"),
+    }
+}
+
+impl World<'_> {
+    /// The answers, and the series that are refused.
+    pub(super) async fn admit(
+        &self,
+        at: At,
+        minute: Minute,
+        series: &[&str],
+        series_max: u64,
+    ) -> (Both, BTreeSet<String>) {
+        let overflow = overflow_series(partition(at.partition));
+        let request = AdmitRequest {
+            minute,
+            series,
+            series_max,
+            overflow: &overflow,
+        };
+        let admitted = self.ground.nodes[at.node]
+            .admit(partition(at.partition), &request)
+            .await;
+        let model = self.nodes[at.node]
+            .admit(partition(at.partition), &request)
+            .await;
+        let both = Both::of(told(&admitted), told(&model));
+        let admissions = admitted.map(|admitted| admitted.series).unwrap_or_default();
+        let refused = series
+            .iter()
+            .zip(admissions)
+            .filter(|(_, admission)| matches!(admission, Admission::Refused));
+        (
+            both,
+            refused.map(|(series, _)| (*series).to_owned()).collect(),
+        )
+    }
+
+    pub(super) async fn record(
+        &self,
+        at: At,
+        events: &[Event],
+        series_max: Option<u64>,
+        known_user: Option<&str>,
+        stale: bool,
+    ) -> Both {
+        let mut answers = Both::of("", "");
+        let mut refused_in = BTreeMap::new();
+        if let Some(series_max) = series_max {
+            let minutes: BTreeSet<_> = events.iter().map(|event| event.minute).collect();
+            for minute in minutes {
+                let of = events.iter().filter(|event| event.minute == minute);
+                let series: BTreeSet<_> = of.map(|event| SERIES[event.series]).collect();
+                let series: Vec<_> = series.into_iter().collect();
+                let minute = minute_of(minute);
+                let (both, refused) = self.admit(at, minute, &series, series_max).await;
+                answers.redis += &both.redis;
+                answers.memory += &both.memory;
+                refused_in.insert(minute, refused);
+            }
+        }
+        let mut batch = Batch::default();
+        for event in events {
+            let minute = minute_of(event.minute);
+            let timestamp = minute.start_nanos() + event.nanos;
+            assert!(batch.push(minute, SERIES[event.series], USERS[event.user], timestamp));
+        }
+        let overflow = overflow_series(partition(at.partition));
+        let recording = |group: &Group| {
+            refused_in
+                .get(&group.minute)
+                .is_some_and(|refused| refused.contains(&*group.series))
+        };
+        let recordings: Vec<_> = batch
+            .groups()
+            .iter()
+            .map(|group| {
+                let users: BTreeSet<_> =
+                    group.occurrences.iter().map(|it| batch.user(it)).collect();
+                let is_refused = recording(group);
+                Recording {
+                    minute: group.minute,
+                    series: if is_refused { &overflow } else { &group.series },
+                    gathered_from: is_refused.then_some(&group.series),
+                    new_users: users
+                        .into_iter()
+                        .filter(|user| Some(*user) != known_user)
+                        .collect(),
+                    occurrences: &group.occurrences,
+                    batch: &batch,
+                }
+            })
+            .collect();
+        let partition = partition(at.partition);
+        let generation = self.ground.nodes[at.node].generation(partition);
+        if stale && generation != 0 {
+            let node = &self.ground.nodes[at.node];
+            return refused(&node.record(partition, generation + 1, &recordings).await);
+        }
+        let both = self.both(at.node, async |node| {
+            let generation = node.generation(partition);
+            node.record(partition, generation, &recordings).await
+        });
+        let both = both.await;
+        Both::of(answers.redis + &both.redis, answers.memory + &both.memory)
+    }
+
+    /// Which series Redis takes it chooses by lot, so the model is given these.
+    pub(super) async fn compact(
+        &self,
+        node: usize,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Both {
+        let real = &self.ground.nodes[node];
+        let redis = real.compact(claim, series_max, lease).await;
+        if claim.generation != real.generation(claim.partition) {
+            return refused(&redis);
+        }
+        let mut left = BTreeSet::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let page = real
+                .open_page(claim.partition, claim.minute, at)
+                .await
+                .unwrap();
+            left.extend(page.series);
+            cursor = page.next;
+        }
+        let minute_in = |state: &mut State, with: &mut dyn FnMut(&mut BTreeMap<_, _>)| {
+            let minutes = &mut state.partitions[claim.partition.index()].minutes;
+            minutes
+                .get_mut(&claim.minute)
+                .into_iter()
+                .for_each(|minute| with(&mut minute.sets));
+        };
+        let mut spared = BTreeMap::new();
+        let mut before = 0;
+        self.memory.look(|state| {
+            minute_in(state, &mut |sets| {
+                before = sets.len();
+                let all = std::mem::take(sets).into_iter();
+                (spared, *sets) = all.partition(|(series, _)| left.contains(series));
+            });
+        });
+        let mut memory = self.nodes[node].compact(claim, series_max, lease).await;
+        self.memory
+            .look(|state| minute_in(state, &mut |sets| sets.append(&mut spared)));
+        if let Ok(done) = &mut memory {
+            done.left = before.saturating_sub(series_max) as u64;
+        }
+        Both::of(told(&redis), told(&memory))
+    }
+
+    /// A thousand series and some, more than fit a page.
+    pub(super) async fn crowd(&self, at: At, minute: i64) -> Both {
+        let minute = minute_of(minute);
+        let mut batch = Batch::default();
+        for series in 0..1100 {
+            assert!(batch.push(
+                minute,
+                &format!("crowd={series}"),
+                "ann",
+                minute.start_nanos()
+            ));
+        }
+        let recordings = batch.groups().iter().map(|group| Recording {
+            minute,
+            series: &group.series,
+            gathered_from: None,
+            new_users: vec!["ann"],
+            occurrences: &group.occurrences,
+            batch: &batch,
+        });
+        let recordings = recordings.collect::<Vec<_>>();
+        self.both(at.node, async |node| {
+            node.record(partition(at.partition), 0, &recordings).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,178 @@
+//! Both stores with one clock, which stands still until the test moves it.
+
+use std::fs;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use event_data_service::event::{Partition, Partitions};
+use event_data_service::store::memory::MemoryStore;
+use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::{ClaimRequest, Known, Quarantine, Reading, Store};
+use redis::Connection;
+use tempfile::TempDir;
+
+use super::step::{BEGIN_MS, PARTITIONS};
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::redis::RedisServer;
+
+/// One name has what stands between the parts of a token.
+pub(crate) const NAMES: [&str; super::step::NODES] = ["n1", "n2|7", "n3"];
+const RETENTION: Duration = Duration::from_secs(300);
+/// Some counts a minute and partition, so that the more there are the sooner they go.
+const COUNTS_MAX: u64 = 4 * PARTITIONS as u64;
+
+/// A node of either store.
+pub(crate) trait Node: Store + Quarantine + Reading {}
+impl<T: Store + Quarantine + Reading> Node for T {}
+
+pub(crate) fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::new(PARTITIONS).unwrap())
+}
+
+pub(crate) fn partition(index: usize) -> Partition {
+    partitions().iter().nth(index).unwrap()
+}
+
+/// A Redis whose clock stands still, and the nodes that use it.
+pub(crate) struct Ground {
+    // Before the directory with its clock, so that it ends first.
+    _server: RedisServer,
+    clock: TempDir,
+    pub(crate) connection: Connection,
+    pub(crate) nodes: Vec<Arc<dyn Node>>,
+    /// What the nodes are called.
+    identities: Vec<String>,
+    /// The hash tags of the partitions.
+    pub(crate) tags: Vec<String>,
+    micros: Arc<AtomicI64>,
+}
+
+impl Ground {
+    pub(crate) async fn start() -> Self {
+        let clock = TempDir::new().unwrap();
+        let file = clock.path().join("clock");
+        fs::write(&file, shown(BEGIN_MS * 1000)).unwrap();
+        let server = RedisServer::start_with_clock(&file);
+        let stores = NAMES.map(|name| redis_node(&server, name));
+        let mut ground = Self {
+            connection: server.connection(),
+            identities: stores.iter().map(|it| it.identity().to_owned()).collect(),
+            nodes: stores.map(|store| Arc::new(store) as Arc<dyn Node>).into(),
+            _server: server,
+            clock,
+            tags: Vec::new(),
+            micros: Arc::new(AtomicI64::new(0)),
+        };
+        for partition in partitions().iter() {
+            ground.clear();
+            ground.nodes[0].claim(partition, &NOTHING).await.unwrap();
+            let keys = ground.names("*:stamps");
+            ground
+                .tags
+                .push(keys[0].strip_suffix(":stamps").unwrap().to_owned());
+        }
+        ground
+    }
+
+    /// Forgets everything, and gives the nodes of an empty memory store.
+    pub(crate) fn clear(&mut self) -> (Arc<MemoryStore>, Vec<Arc<dyn Node>>) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+        self.set_clock(BEGIN_MS * 1000);
+        let micros = Arc::clone(&self.micros);
+        let clock: event_data_service::store::memory::Clock =
+            Arc::new(move || micros.load(Ordering::Relaxed));
+        let store = MemoryStore::new(
+            NAMES[0],
+            partitions(),
+            RETENTION,
+            u64::MAX,
+            Arc::clone(&clock),
+        );
+        let store = Arc::new(store.keeping(COUNTS_MAX));
+        let node =
+            |name: &String| Arc::new(store.shared_with(name, Arc::clone(&clock))) as Arc<dyn Node>;
+        let nodes = self.identities.iter().map(node).collect();
+        (store, nodes)
+    }
+
+    pub(crate) fn micros(&self) -> i64 {
+        self.micros.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.micros().div_euclid(1000)
+    }
+
+    /// Sets both clocks, in µs since the epoch. What is expired by then is gone, even when the clock is set back.
+    pub(crate) fn set_clock(&mut self, micros: i64) {
+        self.micros.store(micros, Ordering::Relaxed);
+        let next: PathBuf = self.clock.path().join("next");
+        fs::write(&next, shown(micros)).unwrap();
+        fs::rename(next, self.clock.path().join("clock")).unwrap();
+        let expected = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+        eventually("Redis' clock is set", SOON, || {
+            let time: (i64, i64) = redis::cmd("TIME").query(&mut self.connection).unwrap();
+            when(time == expected, format!("{time:?}"))
+        });
+        // Redis drops an expired key when it comes across it: at last when it lists all.
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(0).arg("COUNT").arg(1_000_000);
+        scan.exec(&mut self.connection).unwrap();
+    }
+
+    pub(crate) fn names(&mut self, pattern: &str) -> Vec<String> {
+        redis::cmd("KEYS")
+            .arg(pattern)
+            .query(&mut self.connection)
+            .unwrap()
+    }
+}
+
+/// With half a microsecond, as libfaketime computes with fractions and cuts off.
+fn shown(micros: i64) -> String {
+    format!(
+        "{}.{:06}5\n",
+        micros.div_euclid(1_000_000),
+        micros.rem_euclid(1_000_000)
+    )
+}
+
+/// Claims nothing.
+const NOTHING: ClaimRequest = ClaimRequest {
+    grace: Duration::ZERO,
+    max_hold: Duration::ZERO,
+    lease: Duration::ZERO,
+    lapsed_max: 0,
+    finished_max: 0,
+    behind: false,
+    known: Known {
+        epoch: 0,
+        stamp_ms: 0,
+        sequence: 0,
+        expected_ms: None,
+    },
+};
+
+fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
+    let settings = Settings {
+        address: Address::Tcp {
+            host: server.address().ip().to_string(),
+            port: server.address().port(),
+        },
+        database: 0,
+        credentials: Credentials::default(),
+        timeouts: Timeouts {
+            connect: SOON,
+            response: SOON,
+        },
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        retention: RETENTION,
+        counts_max: COUNTS_MAX,
+        node: name.to_owned(),
+    };
+    RedisStore::new(&settings).unwrap()
+}

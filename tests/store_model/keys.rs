@@ -1,0 +1,231 @@
+//! All that a store holds, as the keys in Redis: what is there, and what must be there by the model.
+
+use std::collections::BTreeMap;
+
+use event_data_service::store::SetAside;
+use event_data_service::store::memory::{MinuteState, PartitionState, State};
+use redis::{Connection, Value, from_redis_value, pipe};
+
+/// Name → content, in an order of its own.
+pub(crate) type Keys = BTreeMap<String, String>;
+
+/// Reads every key. `number` gives the epochs the numbers by which both sides know them.
+pub(crate) fn of_redis(connection: &mut Connection, mut number: impl FnMut(u64) -> usize) -> Keys {
+    let names: Vec<String> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    if names.is_empty() {
+        return Keys::new();
+    }
+    let mut contents = pipe();
+    for name in &names {
+        match kind(name) {
+            Kind::Hash => contents.hgetall(name),
+            Kind::Counts => contents.hgetall(name).cmd("PEXPIRETIME").arg(name),
+            Kind::SortedSet => contents.zrange_withscores(name, 0, -1),
+            Kind::Set => contents.smembers(name),
+            Kind::Text => contents.cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name),
+        };
+    }
+    let contents: Vec<Value> = contents.query(connection).unwrap();
+    let mut contents = contents.into_iter();
+    let mut keys = Keys::new();
+    for name in names {
+        let kind = kind(&name);
+        let content: Vec<String> = from_redis_value(contents.next().unwrap()).unwrap();
+        let expires: Option<i64> = matches!(kind, Kind::Counts | Kind::Text)
+            .then(|| from_redis_value(contents.next().unwrap()).unwrap());
+        // The nodes' settings are no part of what they keep.
+        if name == "eds:settings" {
+            continue;
+        }
+        let entries = if matches!(kind, Kind::Set | Kind::Text) {
+            content
+        } else {
+            let entry = |entry: &[String]| match &*entry[0] {
+                "epoch" if name.ends_with(":witness") => {
+                    format!("epoch={}", number(entry[1].parse().unwrap()))
+                }
+                field => format!("{field}={}", entry[1]),
+            };
+            content.chunks(2).map(entry).collect()
+        };
+        let content = joined(entries, expires.filter(|at| *at >= 0));
+        keys.insert(name, content);
+    }
+    keys
+}
+
+/// What a key holds.
+#[derive(Clone, Copy)]
+enum Kind {
+    Hash,
+    /// A hash that may expire.
+    Counts,
+    SortedSet,
+    Set,
+    /// It may expire.
+    Text,
+}
+
+/// Of a name such as `{eds:2}:minutes` or `{eds:2}:20161204:1118:counts`.
+fn kind(name: &str) -> Kind {
+    let Some((_, rest)) = name.split_once("}:") else {
+        return if name == "eds:probe" {
+            Kind::Text
+        } else {
+            Kind::Hash
+        };
+    };
+    match rest.splitn(3, ':').last().unwrap() {
+        "minutes" | "claims" | "closed" => Kind::SortedSet,
+        "tokens" | "arrivals" | "quiet" | "behind" | "quarantine" | "witness" | "stamps" => {
+            Kind::Hash
+        }
+        "counts" => Kind::Counts,
+        _ => Kind::Set,
+    }
+}
+
+/// What must be there. `tags` are the hash tags of the partitions.
+pub(crate) fn of_memory(state: &State, tags: &[String], number: impl FnMut(u64) -> usize) -> Keys {
+    let mut keys = Keys::new();
+    if let Some((node, until)) = &state.probe {
+        keys.insert(
+            "eds:probe".to_owned(),
+            joined(vec![node.clone()], Some(*until)),
+        );
+    }
+    let mut number = number;
+    for (partition, tag) in state.partitions.iter().zip(tags) {
+        let mut put = |name: &str, entries: Vec<String>, expires: Option<i64>| {
+            if !entries.is_empty() {
+                keys.insert(format!("{tag}:{name}"), joined(entries, expires));
+            }
+        };
+        of_partition(partition, &mut number, &mut put);
+        for (minute, state) in &partition.minutes {
+            of_minute(state, |name, entries, expires| {
+                put(&format!("{minute}:{name}"), entries, expires);
+            });
+        }
+    }
+    keys
+}
+
+fn of_partition(
+    partition: &PartitionState,
+    number: &mut impl FnMut(u64) -> usize,
+    put: &mut impl FnMut(&str, Vec<String>, Option<i64>),
+) {
+    let waiting = partition.waiting.iter();
+    let waiting = waiting.map(|minute| format!("{minute}={}", minute.epoch_minutes()));
+    put("minutes", waiting.collect(), None);
+    let claims = || partition.claims.iter();
+    let deadlines = claims().map(|(minute, held)| format!("{minute}={}", held.deadline_ms));
+    put("claims", deadlines.collect(), None);
+    let tokens = claims().map(|(minute, held)| format!("{minute}={}", held.token));
+    put("tokens", tokens.collect(), None);
+    let minutes = || partition.minutes.iter();
+    let arrivals = minutes().filter(|(_, state)| state.arrivals > 0);
+    let arrivals = arrivals.map(|(minute, state)| format!("{minute}={}", state.arrivals));
+    put("arrivals", arrivals.collect(), None);
+    let quiet = minutes().filter_map(|(minute, state)| {
+        let quiet = state.quiet.as_ref()?;
+        let (since, first) = (quiet.since_ms, quiet.first_ms);
+        Some(format!("{minute}={}|{since}|{first}", quiet.arrivals))
+    });
+    put("quiet", quiet.collect(), None);
+    let behind = partition.behind.iter();
+    put(
+        "behind",
+        behind
+            .map(|(node, until)| format!("{node}={until}"))
+            .collect(),
+        None,
+    );
+    let quarantine = partition.set_aside.values().map(|entry| {
+        let SetAside {
+            minute,
+            series,
+            unique,
+            cumulative,
+            since,
+            words,
+        } = entry;
+        format!("{minute}:{series}={unique}:{cumulative}|{since}|{words}")
+    });
+    put("quarantine", quarantine.collect(), None);
+    let witness = &partition.witness;
+    let there =
+        |name: &str, value: i64, is_there: bool| is_there.then(|| format!("{name}={value}"));
+    let fields = [
+        (witness.epoch != 0).then(|| format!("epoch={}", number(witness.epoch))),
+        there("forgot_from", witness.forgot_from_ms, witness.epoch != 0),
+        there("stamp", witness.stamp_ms, witness.stamp_ms != 0),
+        witness.clock_ms.map(|clock| format!("clock={clock}")),
+        (witness.sequence != 0).then(|| format!("sequence={}", witness.sequence)),
+        witness.since.map(|since| format!("since={since}")),
+        witness.newest.map(|newest| format!("newest={newest}")),
+    ];
+    put("witness", fields.into_iter().flatten().collect(), None);
+    let closed = witness.closed.iter();
+    let closed = closed.map(|(minute, number)| format!("{}={number}", minute.epoch_minutes()));
+    put("closed", closed.collect(), None);
+    let stamps = witness.stamps.iter();
+    put(
+        "stamps",
+        stamps
+            .map(|(node, stamp)| format!("{node}={stamp}"))
+            .collect(),
+        None,
+    );
+}
+
+fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<i64>)) {
+    let counts = state.counts.iter();
+    let counts = counts.map(|(series, (unique, all))| format!("{series}={unique}:{all}"));
+    let admitted = state.admitted.iter().map(|series| format!("{series}="));
+    put("counts", counts.chain(admitted).collect(), state.expires_ms);
+    put("unsent", state.unsent.iter().cloned().collect(), None);
+    put("event_types", state.sets.keys().cloned().collect(), None);
+    for (series, sets) in &state.sets {
+        let users = sets.users.iter().map(ToString::to_string);
+        put(&format!("unique_user:{series}"), users.collect(), None);
+        let events = sets.events.iter();
+        let events = events.map(|(user, timestamp)| format!("{user}_{timestamp}"));
+        let gathered = sets.gathered.iter();
+        let gathered =
+            gathered.map(|(from, user, timestamp)| format!("{user}_{timestamp}_{from:032x}"));
+        put(
+            &format!("cumulative_user:{series}"),
+            events.chain(gathered).collect(),
+            None,
+        );
+    }
+}
+
+fn joined(mut entries: Vec<String>, expires_ms: Option<i64>) -> String {
+    entries.sort_unstable();
+    let expires = expires_ms
+        .map(|at| format!(" until {at}"))
+        .unwrap_or_default();
+    format!("{}{expires}", entries.join(" "))
+}
+
+/// The keys that are not the same, each with what Redis has and what the model has.
+pub(crate) fn different(redis: &Keys, model: &Keys) -> Vec<String> {
+    let names: std::collections::BTreeSet<_> = redis.keys().chain(model.keys()).collect();
+    let differ = names
+        .into_iter()
+        .filter(|name| redis.get(*name) != model.get(*name));
+    let shown =
+        |keys: &Keys, name: &str| keys.get(name).map_or("nothing", String::as_str).to_owned();
+    differ
+        .map(|name| {
+            format!(
+                "{name}\n    redis:  {}\n    memory: {}",
+                shown(redis, name),
+                shown(model, name)
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,161 @@
+//! What operators do, and what those see who only look.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use event_data_service::event::{Minute, overflow_series};
+use event_data_service::store::{SetAside, StoreError};
+
+use super::answers::{Both, told};
+use super::ground::{Node, partition};
+use super::step::SERIES;
+use super::world::{World, minute_of};
+
+/// The counts that a partition keeps when its output refuses them.
+const QUARANTINE_MAX: usize = 10_000;
+
+impl World<'_> {
+    /// Leaves room for so many more.
+    pub(super) fn fill_quarantine(&mut self, at: usize, room: usize) -> Both {
+        let minute = minute_of(0);
+        let there = self
+            .memory
+            .look(|state| state.partitions[at].set_aside.len());
+        let mut fill = redis::pipe();
+        let key = format!("{}:quarantine", self.ground.tags[at]);
+        for number in there..QUARANTINE_MAX - room {
+            let series = format!("filled={number}");
+            fill.hset(&key, format!("{minute}:{series}"), "1:2|3|full");
+            let (unique, cumulative, since, words) = (1, 2, 3, "full".to_owned());
+            let entry = SetAside {
+                minute,
+                series: series.clone(),
+                unique,
+                cumulative,
+                since,
+                words,
+            };
+            self.memory.look(|state| {
+                state.partitions[at]
+                    .set_aside
+                    .insert((minute, series), entry)
+            });
+        }
+        if there < QUARANTINE_MAX - room {
+            fill.exec(&mut self.ground.connection).unwrap();
+        }
+        Both::nothing()
+    }
+
+    /// So many entries of the quarantine, from the so-many-eth on.
+    fn entries(&self, at: usize, nth: usize, most: usize) -> Vec<SetAside> {
+        self.memory.look(|state| {
+            let all = &state.partitions[at].set_aside;
+            all.values()
+                .cycle()
+                .skip(nth % all.len().max(1))
+                .take(most.min(all.len()))
+                .cloned()
+                .collect()
+        })
+    }
+
+    pub(super) async fn send_again(&self, at: usize, nth: usize, most: usize) -> Both {
+        let entries = self.entries(at, nth, most);
+        let minute = entries.first().map_or(minute_of(0), |entry| entry.minute);
+        // Also some that are not there, as they are of another minute.
+        let mut series: Vec<_> = entries.iter().map(|entry| &*entry.series).collect();
+        series.push("never=seen");
+        self.both(0, async |node| {
+            node.send_again(partition(at), minute, &series).await
+        })
+        .await
+    }
+
+    pub(super) async fn forget(&self, at: usize, nth: usize, most: usize, altered: bool) -> Both {
+        let mut entries = self.entries(at, nth, most);
+        if let Some(first) = entries.first_mut().filter(|_| altered) {
+            first.since += 1;
+        }
+        self.both(0, async |node| node.forget(partition(at), &entries).await)
+            .await
+    }
+
+    /// What can be read of a partition and of the minutes around one.
+    pub(super) async fn read(&self, at: usize, minute: i64, most: usize) -> Both {
+        let minutes: Vec<_> = (minute - 2..minute + 2).map(minute_of).collect();
+        let mut answers = self
+            .both(0, async |node| {
+                let all = read(node, at, &minutes).await?;
+                Ok((
+                    node.open_minutes(partition(at), most).await?,
+                    node.open_minutes(partition(at), 1000).await?,
+                    node.backlog(partition(at)).await?,
+                    quarantine(node, at).await?,
+                    all,
+                ))
+            })
+            .await;
+        // Redis counts those that are admitted and have no counts, too, which it may.
+        let sizes = self.ground.nodes[1]
+            .sealed_sizes(partition(at), &minutes)
+            .await;
+        let expected: Vec<u64> = self.memory.look(|state| {
+            let minutes = minutes
+                .iter()
+                .map(|it| state.partitions[at].minutes.get(it));
+            let size = |state: Option<&event_data_service::store::memory::MinuteState>| {
+                state.map_or(0, |state| {
+                    (state.counts.len() + state.admitted.len()) as u64
+                })
+            };
+            minutes.map(size).collect()
+        });
+        let fixed = self.nodes[1]
+            .sealed_sizes(partition(at), &minutes)
+            .await
+            .unwrap();
+        assert!(fixed.iter().zip(&expected).all(|(fixed, all)| fixed <= all));
+        answers.redis += &told(&sizes);
+        answers.memory += &format!("{expected:?}");
+        answers
+    }
+}
+
+/// Sealed counts, and open ones, of each minute.
+type Counts = BTreeMap<Minute, (BTreeSet<String>, BTreeSet<String>, Vec<String>)>;
+
+async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, StoreError> {
+    let mut all = Counts::new();
+    for &minute in minutes {
+        let (sealed, open, counts) = all.entry(minute).or_default();
+        let mut cursor = Some(0);
+        while let Some(from) = cursor {
+            let page = node.sealed_page(partition(at), minute, from).await?;
+            sealed.extend(page.counts.iter().map(|of| format!("{of:?}")));
+            cursor = page.next;
+        }
+        cursor = Some(0);
+        while let Some(from) = cursor {
+            let page = node.open_page(partition(at), minute, from).await?;
+            open.extend(page.series);
+            cursor = page.next;
+        }
+        let overflow = overflow_series(partition(at));
+        let mut series = SERIES.to_vec();
+        series.push(&overflow);
+        let of = node.open_counts(partition(at), minute, &series).await?;
+        counts.extend(of.iter().map(|of| format!("{of:?}")));
+    }
+    Ok(all)
+}
+
+async fn quarantine(node: &dyn Node, at: usize) -> Result<BTreeSet<SetAside>, StoreError> {
+    let mut all = BTreeSet::new();
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        let page = node.set_aside_page(partition(at), from).await?;
+        all.extend(page.counts);
+        cursor = page.next;
+    }
+    Ok(all)
+}

@@ -1,0 +1,137 @@
+//! Claiming and handing back, with all that a node may know or take for known.
+
+use event_data_service::store::{ClaimRequest, Known, Testimony};
+
+use super::answers::{Both, told};
+use super::ground::partition;
+use super::step::{At, Knowledge, Step, millis};
+use super::world::{World, minute_of};
+
+impl World<'_> {
+    /// What the node says that it knows: by the number of the epoch.
+    fn known(&self, at: At, knowledge: Knowledge) -> Known {
+        let own = self.known[at.node][at.partition];
+        match knowledge {
+            Knowledge::Nothing => Known::default(),
+            Knowledge::Own => own,
+            Knowledge::Altered {
+                epochs_back,
+                stamp_ms,
+                closings_back,
+            } => Known {
+                epoch: own.epoch.saturating_sub(epochs_back as u64),
+                stamp_ms: own.stamp_ms + stamp_ms,
+                sequence: own.sequence.saturating_sub(closings_back),
+                ..own
+            },
+        }
+    }
+
+    /// The epoch of this number on each side.
+    fn epochs_of(&self, number: u64) -> [u64; 2] {
+        let number = usize::try_from(number).unwrap();
+        [self.epochs[0].epoch(number), self.epochs[1].epoch(number)]
+    }
+
+    pub(super) async fn claim(&mut self, step: &Step) -> Both {
+        let &Step::Claim {
+            at,
+            grace_ms,
+            max_hold_ms,
+            lease_ms,
+            lapsed_max,
+            finished_max,
+            behind,
+            known,
+            expected,
+        } = step
+        else {
+            return Both::nothing();
+        };
+        let said = self.known(at, known);
+        let request = |epoch| ClaimRequest {
+            grace: millis(grace_ms),
+            max_hold: millis(max_hold_ms),
+            lease: millis(lease_ms),
+            lapsed_max,
+            finished_max,
+            behind,
+            known: Known {
+                epoch,
+                expected_ms: expected.map(|off| self.ground.now_ms() + off),
+                ..said
+            },
+        };
+        let partition = partition(at.partition);
+        let epochs = self.epochs_of(said.epoch);
+        let node = &self.ground.nodes[at.node];
+        let generation = node.generation(partition);
+        let mut redis = node.claim(partition, &request(epochs[0])).await;
+        let mut answer = told(&redis);
+        if let Ok(claimed) = &mut redis {
+            self.claims.extend(claimed.claims.iter().cloned());
+            let own = &mut self.known[at.node][at.partition];
+            (own.stamp_ms, own.sequence) = (claimed.stamp_ms, claimed.sequence);
+            // The model has no generations.
+            claimed
+                .claims
+                .iter_mut()
+                .for_each(|claim| claim.generation = 0);
+            answer = format!("{claimed:?}");
+        } else if node.generation(partition) == generation {
+            answer += " in the same generation";
+        }
+        let memory = self.nodes[at.node]
+            .claim(partition, &request(epochs[1]))
+            .await;
+        Both::of(answer, told(&memory))
+    }
+
+    pub(super) async fn attest(
+        &mut self,
+        at: At,
+        knowledge: Knowledge,
+        since: Option<i64>,
+        closed: &[i64],
+    ) -> Both {
+        let said = self.known(at, knowledge);
+        let testimony = |epoch| Testimony {
+            epoch,
+            stamp_ms: said.stamp_ms,
+            since: since.map(minute_of),
+            closed: closed.iter().copied().map(minute_of).collect(),
+        };
+        let epochs = self.epochs_of(said.epoch);
+        let of = partition(at.partition);
+        let model_epoch = |world: &Self| {
+            world
+                .memory
+                .look(|state| state.partitions[at.partition].witness.epoch)
+        };
+        let before = model_epoch(self);
+        let redis = self.ground.nodes[at.node]
+            .attest(of, &testimony(epochs[0]))
+            .await;
+        let mut memory = self.nodes[at.node].attest(of, &testimony(epochs[1])).await;
+        if let Ok(attested) = &mut memory
+            && attested.epoch != before
+        {
+            // The model makes epochs of its clock, so after it went back one may come again. Here none does.
+            self.model_epochs += 1;
+            attested.epoch = self.model_epochs;
+            let epoch = attested.epoch;
+            self.memory
+                .look(|state| state.partitions[at.partition].witness.epoch = epoch);
+        }
+        let mut answers = [redis, memory];
+        for (answer, epochs) in answers.iter_mut().zip(&mut self.epochs) {
+            if let Ok(attested) = answer {
+                attested.epoch = epochs.number(attested.epoch) as u64;
+            }
+        }
+        if let Ok(attested) = &answers[0] {
+            self.known[at.node][at.partition].epoch = attested.epoch;
+        }
+        Both::of(told(&answers[0]), told(&answers[1]))
+    }
+}

@@ -1,0 +1,343 @@
+//! Plays the steps of a sequence on both stores, and holds their answers and what is in them against each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_data_service::event::{Minute, overflow_series};
+use event_data_service::store::memory::{MemoryStore, State};
+use event_data_service::store::{Claim, Known, StoreError};
+use redis::pipe;
+
+use super::answers::{Both, Epochs, told};
+use super::ground::{Ground, Node, partition};
+use super::keys;
+use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS};
+
+/// The data of both stores at one moment.
+struct Saved {
+    /// Name, when it expires, content.
+    redis: Vec<(String, i64, Vec<u8>)>,
+    memory: State,
+}
+
+/// Both stores, and what the nodes of a sequence have seen of them.
+pub(crate) struct World<'a> {
+    pub(super) ground: &'a mut Ground,
+    pub(super) memory: Arc<MemoryStore>,
+    pub(super) nodes: Vec<Arc<dyn Node>>,
+    /// Of Redis, and of the model.
+    pub(super) epochs: [Epochs; 2],
+    /// All that were granted.
+    pub(super) claims: Vec<Claim>,
+    /// The epoch is its number.
+    pub(super) known: [[Known; PARTITIONS as usize]; NODES],
+    saved: Option<Saved>,
+    /// How many epochs the model had.
+    pub(super) model_epochs: u64,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(ground: &'a mut Ground) -> Self {
+        let (memory, nodes) = ground.clear();
+        Self {
+            ground,
+            memory,
+            nodes,
+            epochs: Default::default(),
+            claims: Vec::new(),
+            known: Default::default(),
+            saved: None,
+            model_epochs: 0,
+        }
+    }
+
+    /// What differs between the stores now, key by key.
+    pub(crate) fn different(&mut self) -> Vec<String> {
+        let [real, model] = &mut self.epochs;
+        let redis = keys::of_redis(&mut self.ground.connection, |epoch| real.number(epoch));
+        let tags = &self.ground.tags;
+        let model = self
+            .memory
+            .look(|state| keys::of_memory(state, tags, |epoch| model.number(epoch)));
+        keys::different(&redis, &model)
+    }
+
+    /// Asks a node of each store.
+    pub(super) async fn both<T: Debug>(
+        &self,
+        node: usize,
+        ask: impl AsyncFn(&dyn Node) -> Result<T, StoreError>,
+    ) -> Both {
+        let redis = ask(&*self.ground.nodes[node]).await;
+        Both::of(told(&redis), told(&ask(&*self.nodes[node]).await))
+    }
+
+    pub(crate) async fn play(&mut self, step: &Step) -> Both {
+        let lease = |ms: &u64| Duration::from_millis(*ms);
+        match step {
+            Step::Move { micros } => {
+                self.ground.set_clock(self.ground.micros() + micros);
+                self.expire();
+                Both::nothing()
+            }
+            Step::Save => self.save(),
+            Step::GoBack => self.go_back(),
+            Step::Crowd { at, minute } => self.crowd(*at, *minute).await,
+            &Step::FillQuarantine { partition, room } => self.fill_quarantine(partition, room),
+            Step::Admit {
+                at,
+                minute,
+                series,
+                series_max,
+            } => {
+                let names: Vec<_> = series.iter().map(|&series| SERIES[series]).collect();
+                self.admit(*at, minute_of(*minute), &names, *series_max)
+                    .await
+                    .0
+            }
+            Step::Users {
+                at,
+                minute,
+                series,
+                users,
+            } => {
+                let names: Vec<_> = users.iter().map(|&user| USERS[user]).collect();
+                let series = series_name(at.partition, *series);
+                self.both(at.node, async |node| {
+                    node.users(partition(at.partition), minute_of(*minute), &series, &names)
+                        .await
+                })
+                .await
+            }
+            Step::Record {
+                at,
+                events,
+                series_max,
+                known_user,
+                stale,
+            } => {
+                let known_user = known_user.map(|user| USERS[user]);
+                self.record(*at, events, *series_max, known_user, *stale)
+                    .await
+            }
+            Step::Attest {
+                at,
+                known,
+                since,
+                closed,
+            } => self.attest(*at, *known, *since, closed).await,
+            Step::Claim { .. } => self.claim(step).await,
+            Step::Compact {
+                node,
+                claim,
+                series_max,
+                lease_ms,
+            } => {
+                let Some(claim) = self.picked(*node, claim) else {
+                    return Both::nothing();
+                };
+                self.compact(*node, &claim, *series_max, lease(lease_ms))
+                    .await
+            }
+            Step::Unsent { node, claim } => {
+                let Some(claim) = self.picked(*node, claim) else {
+                    return Both::nothing();
+                };
+                self.both(*node, async |node| {
+                    let mut all = BTreeMap::new();
+                    let mut cursor = Some(0);
+                    while let Some(at) = cursor {
+                        let page = node.unsent(&claim, at).await?;
+                        // What is there twice has one value.
+                        let counts = page.counts.into_iter();
+                        all.extend(counts.map(|of| (of.series, (of.unique, of.cumulative))));
+                        cursor = page.next;
+                    }
+                    Ok(all)
+                })
+                .await
+            }
+            Step::Acknowledge {
+                node,
+                claim,
+                series,
+                lease_ms,
+            } => {
+                let Some(claim) = self.picked(*node, claim) else {
+                    return Both::nothing();
+                };
+                let names = series.as_ref().map_or_else(
+                    || self.unsent(&claim),
+                    |of| {
+                        of.iter()
+                            .map(|&it| series_name(claim.partition.index(), it))
+                            .collect()
+                    },
+                );
+                let names: Vec<_> = names.iter().map(String::as_str).collect();
+                self.both(*node, async |node| {
+                    node.acknowledge(&claim, &names, lease(lease_ms)).await
+                })
+                .await
+            }
+            Step::SetAside {
+                node,
+                claim,
+                series,
+                words,
+            } => {
+                let Some(claim) = self.picked(*node, claim) else {
+                    return Both::nothing();
+                };
+                let unsent = self.unsent(&claim);
+                let series = unsent.iter().nth(*series);
+                let series = series.map_or(SERIES[0], String::as_str);
+                let words = ["partial write: a | b", "", "1:2|3|4"][*words];
+                self.both(*node, async |node| {
+                    set_aside(node, &claim, series, words).await
+                })
+                .await
+            }
+            Step::Extend {
+                at,
+                claims,
+                lease_ms,
+            } => {
+                let claims = claims.iter().filter_map(|pick| self.picked(at.node, pick));
+                let claims: Vec<_> = claims
+                    .filter(|claim| claim.partition.index() == at.partition)
+                    .collect();
+                let claims: Vec<_> = claims.iter().collect();
+                self.both(at.node, async |node| {
+                    node.extend(partition(at.partition), &claims, lease(lease_ms))
+                        .await
+                })
+                .await
+            }
+            Step::TryProbe { node, lease_ms } => {
+                self.both(*node, async |node| node.try_probe(lease(lease_ms)).await)
+                    .await
+            }
+            Step::EndProbe { node } => self.both(*node, async |node| node.end_probe().await).await,
+            &Step::SendAgain {
+                partition,
+                nth,
+                most,
+            } => self.send_again(partition, nth, most).await,
+            &Step::Forget {
+                partition,
+                nth,
+                most,
+                altered,
+            } => self.forget(partition, nth, most, altered).await,
+            &Step::Read {
+                partition,
+                minute,
+                most,
+            } => self.read(partition, minute, most).await,
+        }
+    }
+
+    fn save(&mut self) -> Both {
+        let names = self.ground.names("*");
+        let mut dump = pipe();
+        for name in &names {
+            dump.cmd("PEXPIRETIME").arg(name).cmd("DUMP").arg(name);
+        }
+        // Not an empty pipeline.
+        dump.cmd("PING").ignore();
+        let contents: Vec<(i64, Vec<u8>)> = dump.query(&mut self.ground.connection).unwrap();
+        let entry = |(name, (expires, content))| (name, expires, content);
+        self.saved = Some(Saved {
+            redis: names.into_iter().zip(contents).map(entry).collect(),
+            memory: self.memory.look(|state| state.clone()),
+        });
+        Both::nothing()
+    }
+
+    /// To the millisecond at which something expires RESTORE takes it for expired, and everything else does not.
+    fn go_back(&mut self) -> Both {
+        let now_ms = self.ground.now_ms();
+        let Some(saved) = &self.saved else {
+            return Both::nothing();
+        };
+        if saved.redis.iter().any(|(_, expires, _)| *expires == now_ms) {
+            return Both::nothing();
+        }
+        let mut restore = pipe();
+        restore.cmd("FLUSHALL");
+        for (name, expires, content) in &saved.redis {
+            restore
+                .cmd("RESTORE")
+                .arg(name)
+                .arg((*expires).max(0))
+                .arg(content)
+                .arg("ABSTTL");
+        }
+        restore.exec(&mut self.ground.connection).unwrap();
+        self.memory.look(|state| *state = saved.memory.clone());
+        self.expire();
+        Both::nothing()
+    }
+
+    /// What has expired in Redis is gone when the clock is set back.
+    fn expire(&self) {
+        self.memory.look(|_| ());
+    }
+
+    /// The claim that is meant, if there is one.
+    fn picked(&self, node: usize, pick: &Pick) -> Option<Claim> {
+        let is_held = |claim: &Claim| {
+            self.memory.look(|state| {
+                let claims = &state.partitions[claim.partition.index()].claims;
+                claims
+                    .get(&claim.minute)
+                    .is_some_and(|held| held.token == claim.token)
+            })
+        };
+        let last = self.claims.iter().rev();
+        let of: Vec<_> = last
+            .filter(|claim| !pick.held || is_held(claim))
+            .take(6)
+            .collect();
+        let mut claim = Claim::clone(of.get(pick.nth % of.len().max(1))?);
+        // Each store of a node counts for itself.
+        let generation = self.ground.nodes[node].generation(claim.partition);
+        claim.generation = generation + u64::from(pick.stale);
+        Some(claim)
+    }
+
+    fn unsent(&self, claim: &Claim) -> BTreeSet<String> {
+        self.memory.look(|state| {
+            let minutes = &state.partitions[claim.partition.index()].minutes;
+            minutes
+                .get(&claim.minute)
+                .map(|minute| minute.unsent.clone())
+                .unwrap_or_default()
+        })
+    }
+}
+
+/// The one place in which counts are set aside.
+async fn set_aside(
+    node: &dyn Node,
+    claim: &Claim,
+    series: &str,
+    words: &str,
+) -> Result<bool, StoreError> {
+    let kept = node.set_aside(claim, &[(series, words)]).await?;
+    Ok(kept == [true])
+}
+
+pub(super) fn minute_of(number: i64) -> Minute {
+    Minute::from_epoch_minutes(number).unwrap()
+}
+
+/// The one after the last is the overflow series.
+fn series_name(at: usize, series: usize) -> String {
+    SERIES
+        .get(series)
+        .map_or_else(|| overflow_series(partition(at)), ToString::to_string)
+}
