@@ -72,7 +72,7 @@ const REACHED: [(&str, &str); 19] = [
     ("Acknowledge ", "taken over by another"),
     ("Unsent ", "(2, 2)"),
     ("SetAside ", "true"),
-    ("SetAside ", "\n    false"),
+    ("SetAside ", "false"),
     ("Extend ", "2"),
     ("TryProbe ", "false"),
     ("SendAgain ", "1"),
@@ -163,8 +163,9 @@ async fn redis_does_as_the_model() {
         let Some(after) = failed_after else {
             steps_before += steps.len();
             for (reached, (step, answer)) in reached.iter_mut().zip(REACHED) {
-                let is_it = |line: &&String| line.starts_with(step) && line.contains(answer);
-                *reached += log.iter().filter(is_it).count();
+                let lines = log.iter().filter_map(|line| line.split_once('\n'));
+                let is_it = |of: &(&str, &str)| of.0.starts_with(step) && of.1.contains(answer);
+                *reached += lines.filter(is_it).count();
             }
             continue;
         };

@@ -210,8 +210,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError>;
 
-    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and quiet, lowest first. Tells what was closed since
-    /// the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
+    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and quiet, lowest first.
+    /// Tells what was closed since the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn claim(
         &self,
         partition: Partition,

@@ -213,7 +213,7 @@ impl Drawing {
     }
 
     /// A minute with a thousand counts to send, and little room for those that are refused.
-    fn crowd_to_send(&mut self) -> [Step; 7] {
+    fn crowd_to_send(&mut self) -> [Step; 5] {
         let at = At {
             node: 0,
             partition: 0,
@@ -224,12 +224,6 @@ impl Drawing {
             stale: false,
         };
         let lease_ms = 30_000;
-        let set_aside = Step::SetAside {
-            node: 0,
-            claim,
-            series: 0,
-            words: 0,
-        };
         [
             self.fill(0),
             Step::Crowd {
@@ -253,9 +247,12 @@ impl Drawing {
                 series_max: 10_000,
                 lease_ms,
             },
-            set_aside.clone(),
-            set_aside.clone(),
-            set_aside,
+            Step::SetAside {
+                node: 0,
+                claim,
+                nth: 0,
+                most: 3,
+            },
         ]
     }
 
@@ -268,8 +265,8 @@ impl Drawing {
         Step::SetAside {
             node: self.index(NODES),
             claim: self.pick(),
-            series: self.index(SERIES.len()),
-            words: self.index(3),
+            nth: self.index(SERIES.len()),
+            most: self.index(4),
         }
     }
 

@@ -135,11 +135,12 @@ pub(crate) enum Step {
         series: Option<Vec<usize>>,
         lease_ms: u64,
     },
+    /// So many of those that are unsent, and one more.
     SetAside {
         node: usize,
         claim: Pick,
-        series: usize,
-        words: usize,
+        nth: usize,
+        most: usize,
     },
     Extend {
         at: At,

@@ -15,6 +15,9 @@ use super::ground::{Ground, Node, partition};
 use super::keys;
 use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS};
 
+/// What the output says of counts that it refuses.
+const MESSAGES: [&str; 3] = ["partial write: a | b", "", "1:2|3|4"];
+
 /// The data of both stores at one moment.
 struct Saved {
     /// Name, when it expires, content.
@@ -182,23 +185,22 @@ impl<'a> World<'a> {
                 })
                 .await
             }
-            Step::SetAside {
+            &Step::SetAside {
                 node,
-                claim,
-                series,
-                words,
+                ref claim,
+                nth,
+                most,
             } => {
-                let Some(claim) = self.picked(*node, claim) else {
+                let Some(claim) = self.picked(node, claim) else {
                     return Both::nothing();
                 };
                 let unsent = self.unsent(&claim);
-                let series = unsent.iter().nth(*series);
-                let series = series.map_or(SERIES[0], String::as_str);
-                let words = ["partial write: a | b", "", "1:2|3|4"][*words];
-                self.both(*node, async |node| {
-                    set_aside(node, &claim, series, words).await
-                })
-                .await
+                let refused = unsent.iter().skip(nth).take(most).map(String::as_str);
+                // One that may have no counts, or come twice.
+                let refused = refused.chain([SERIES[0]]);
+                let refused: Vec<_> = refused.zip(MESSAGES.into_iter().cycle()).collect();
+                self.both(node, async |node| node.set_aside(&claim, &refused).await)
+                    .await
             }
             Step::Extend {
                 at,
@@ -318,17 +320,6 @@ impl<'a> World<'a> {
                 .unwrap_or_default()
         })
     }
-}
-
-/// The one place in which counts are set aside.
-async fn set_aside(
-    node: &dyn Node,
-    claim: &Claim,
-    series: &str,
-    words: &str,
-) -> Result<bool, StoreError> {
-    let kept = node.set_aside(claim, &[(series, words)]).await?;
-    Ok(kept == [true])
 }
 
 pub(super) fn minute_of(number: i64) -> Minute {
