@@ -77,6 +77,7 @@ impl<'a> World<'a> {
         Both::of(told(&redis), told(&ask(&*self.nodes[node]).await))
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     pub(crate) async fn play(&mut self, step: &Step) -> Both {
         let lease = |ms: &u64| Duration::from_millis(*ms);
         match step {
