@@ -36,6 +36,7 @@ mod model {
     pub(crate) mod operator;
     pub(crate) mod step;
     pub(crate) mod witness;
+    pub(crate) mod working;
     pub(crate) mod world;
 }
 

@@ -30,6 +30,14 @@ pub(super) fn told<T: Debug>(answer: &Result<T, StoreError>) -> String {
         .map_or_else(ToString::to_string, |answer| format!("{answer:?}"))
 }
 
+/// Redis must not do what is asked of another generation; the model has none and is not asked.
+pub(super) fn refused<T: Debug>(answer: &Result<T, StoreError>) -> Both {
+    match answer {
+        Err(StoreError::Unavailable(_)) => Both::of("another generation", "another generation"),
+        answer => Both::of(told(answer), "another generation"),
+    }
+}
+
 /// The epochs of a store in the order in which they came. Redis draws them by lot.
 #[derive(Debug, Default)]
 pub(super) struct Epochs(Vec<u64>);

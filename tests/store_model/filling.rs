@@ -1,25 +1,14 @@
-//! Filling minutes and compacting them: the calls that take more than to be passed on.
+//! Filling minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
-use std::time::Duration;
 
 use event_data_service::event::{Batch, Group, Minute, overflow_series};
-use event_data_service::store::memory::State;
-use event_data_service::store::{Admission, AdmitRequest, Claim, Recording, StoreError};
+use event_data_service::store::{Admission, AdmitRequest, Recording};
 
-use super::answers::{Both, told};
+use super::answers::{Both, refused, told};
 use super::ground::partition;
 use super::step::{At, Event, SERIES, USERS};
 use super::world::{World, minute_of};
-
-/// Redis must not do what is asked of another generation; the model has none and is not asked.
-fn refused<T: Debug>(answer: &Result<T, StoreError>) -> Both {
-    match answer {
-        Err(StoreError::Unavailable(_)) => Both::of("another generation", "another generation"),
-        answer => Both::of(told(answer), "another generation"),
-    }
-}
 
 impl World<'_> {
     /// The answers, and the series that are refused.
@@ -60,9 +49,10 @@ impl World<'_> {
         at: At,
         events: &[Event],
         series_max: Option<u64>,
-        known_user: Option<&str>,
+        known_user: Option<usize>,
         stale: bool,
     ) -> Both {
+        let known_user = known_user.map(|user| USERS[user]);
         let mut answers = Both::of("", "");
         let mut refused_in = BTreeMap::new();
         if let Some(series_max) = series_max {
@@ -122,54 +112,6 @@ impl World<'_> {
         });
         let both = both.await;
         Both::of(answers.redis + &both.redis, answers.memory + &both.memory)
-    }
-
-    /// Which series Redis takes it chooses by lot, so the model is given these.
-    pub(super) async fn compact(
-        &self,
-        node: usize,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-    ) -> Both {
-        let real = &self.ground.nodes[node];
-        let redis = real.compact(claim, series_max, lease).await;
-        if claim.generation != real.generation(claim.partition) {
-            return refused(&redis);
-        }
-        let mut left = BTreeSet::new();
-        let mut cursor = Some(0);
-        while let Some(at) = cursor {
-            let page = real
-                .open_page(claim.partition, claim.minute, at)
-                .await
-                .unwrap();
-            left.extend(page.series);
-            cursor = page.next;
-        }
-        let minute_in = |state: &mut State, with: &mut dyn FnMut(&mut BTreeMap<_, _>)| {
-            let minutes = &mut state.partitions[claim.partition.index()].minutes;
-            minutes
-                .get_mut(&claim.minute)
-                .into_iter()
-                .for_each(|minute| with(&mut minute.sets));
-        };
-        let mut spared = BTreeMap::new();
-        let mut before = 0;
-        self.memory.look(|state| {
-            minute_in(state, &mut |sets| {
-                before = sets.len();
-                let all = std::mem::take(sets).into_iter();
-                (spared, *sets) = all.partition(|(series, _)| left.contains(series));
-            });
-        });
-        let mut memory = self.nodes[node].compact(claim, series_max, lease).await;
-        self.memory
-            .look(|state| minute_in(state, &mut |sets| sets.append(&mut spared)));
-        if let Ok(done) = &mut memory {
-            done.left = before.saturating_sub(series_max) as u64;
-        }
-        Both::of(told(&redis), told(&memory))
     }
 
     /// A thousand series and some, more than fit a page.

@@ -1,9 +1,7 @@
 //! Plays the steps of a sequence on both stores, and holds their answers and what is in them against each other.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use event_data_service::event::{Minute, overflow_series};
 use event_data_service::store::memory::{MemoryStore, State};
@@ -13,10 +11,7 @@ use redis::pipe;
 use super::answers::{Both, Epochs, told};
 use super::ground::{Ground, Node, partition};
 use super::keys;
-use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS};
-
-/// What the output says of counts that it refuses.
-const MESSAGES: [&str; 3] = ["partial write: a | b", "", "1:2|3|4"];
+use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS, millis};
 
 /// The data of both stores at one moment.
 struct Saved {
@@ -77,9 +72,7 @@ impl<'a> World<'a> {
         Both::of(told(&redis), told(&ask(&*self.nodes[node]).await))
     }
 
-    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     pub(crate) async fn play(&mut self, step: &Step) -> Both {
-        let lease = |ms: &u64| Duration::from_millis(*ms);
         match step {
             Step::Move { micros } => {
                 self.ground.set_clock(self.ground.micros() + micros);
@@ -122,8 +115,7 @@ impl<'a> World<'a> {
                 known_user,
                 stale,
             } => {
-                let known_user = known_user.map(|user| USERS[user]);
-                self.record(*at, events, *series_max, known_user, *stale)
+                self.record(*at, events, *series_max, *known_user, *stale)
                     .await
             }
             Step::Attest {
@@ -133,76 +125,13 @@ impl<'a> World<'a> {
                 closed,
             } => self.attest(*at, *known, *since, closed).await,
             Step::Claim { .. } => self.claim(step).await,
-            Step::Compact {
-                node,
-                claim,
-                series_max,
-                lease_ms,
-            } => {
-                let Some(claim) = self.picked(*node, claim) else {
-                    return Both::nothing();
-                };
-                self.compact(*node, &claim, *series_max, lease(lease_ms))
-                    .await
-            }
-            Step::Unsent { node, claim } => {
-                let Some(claim) = self.picked(*node, claim) else {
-                    return Both::nothing();
-                };
-                self.both(*node, async |node| {
-                    let mut all = BTreeMap::new();
-                    let mut cursor = Some(0);
-                    while let Some(at) = cursor {
-                        let page = node.unsent(&claim, at).await?;
-                        // What is there twice has one value.
-                        let counts = page.counts.into_iter();
-                        all.extend(counts.map(|of| (of.series, (of.unique, of.cumulative))));
-                        cursor = page.next;
-                    }
-                    Ok(all)
-                })
-                .await
-            }
-            Step::Acknowledge {
-                node,
-                claim,
-                series,
-                lease_ms,
-            } => {
-                let Some(claim) = self.picked(*node, claim) else {
-                    return Both::nothing();
-                };
-                let names = series.as_ref().map_or_else(
-                    || self.unsent(&claim),
-                    |of| {
-                        of.iter()
-                            .map(|&it| series_name(claim.partition.index(), it))
-                            .collect()
-                    },
-                );
-                let names: Vec<_> = names.iter().map(String::as_str).collect();
-                self.both(*node, async |node| {
-                    node.acknowledge(&claim, &names, lease(lease_ms)).await
-                })
-                .await
-            }
-            &Step::SetAside {
-                node,
-                ref claim,
-                nth,
-                most,
-            } => {
-                let Some(claim) = self.picked(node, claim) else {
-                    return Both::nothing();
-                };
-                let unsent = self.unsent(&claim);
-                let refused = unsent.iter().skip(nth).take(most).map(String::as_str);
-                // One that may have no counts, or come twice.
-                let refused = refused.chain([SERIES[0]]);
-                let refused: Vec<_> = refused.zip(MESSAGES.into_iter().cycle()).collect();
-                self.both(node, async |node| node.set_aside(&claim, &refused).await)
-                    .await
-            }
+            Step::Compact { node, claim, .. }
+            | Step::Unsent { node, claim }
+            | Step::Acknowledge { node, claim, .. }
+            | Step::SetAside { node, claim, .. } => match self.picked(*node, claim) {
+                Some(claim) => self.work(*node, &claim, step).await,
+                None => Both::nothing(),
+            },
             Step::Extend {
                 at,
                 claims,
@@ -214,13 +143,13 @@ impl<'a> World<'a> {
                     .collect();
                 let claims: Vec<_> = claims.iter().collect();
                 self.both(at.node, async |node| {
-                    node.extend(partition(at.partition), &claims, lease(lease_ms))
+                    node.extend(partition(at.partition), &claims, millis(*lease_ms))
                         .await
                 })
                 .await
             }
             Step::TryProbe { node, lease_ms } => {
-                self.both(*node, async |node| node.try_probe(lease(lease_ms)).await)
+                self.both(*node, async |node| node.try_probe(millis(*lease_ms)).await)
                     .await
             }
             Step::EndProbe { node } => self.both(*node, async |node| node.end_probe().await).await,
@@ -311,16 +240,6 @@ impl<'a> World<'a> {
         claim.generation = generation + u64::from(pick.stale);
         Some(claim)
     }
-
-    fn unsent(&self, claim: &Claim) -> BTreeSet<String> {
-        self.memory.look(|state| {
-            let minutes = &state.partitions[claim.partition.index()].minutes;
-            minutes
-                .get(&claim.minute)
-                .map(|minute| minute.unsent.clone())
-                .unwrap_or_default()
-        })
-    }
 }
 
 pub(super) fn minute_of(number: i64) -> Minute {
@@ -328,7 +247,7 @@ pub(super) fn minute_of(number: i64) -> Minute {
 }
 
 /// The one after the last is the overflow series.
-fn series_name(at: usize, series: usize) -> String {
+pub(super) fn series_name(at: usize, series: usize) -> String {
     SERIES
         .get(series)
         .map_or_else(|| overflow_series(partition(at)), ToString::to_string)
