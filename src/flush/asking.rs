@@ -9,10 +9,8 @@ use super::FlushSettings;
 use super::watch::Watches;
 use super::worker::Worker;
 use crate::event::Partition;
-use crate::store::{Claim, ClaimRequest, StoreError};
+use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, StoreError};
 
-/// So far the store's clock may be from what is expected of it, in ms: the stores tolerate as much.
-const CLOCK_JUMP_MS: i64 = 2000;
 /// A minute that looks over after a jump is over after this long.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -60,7 +58,7 @@ impl Worker {
         })?;
         let now = Instant::now();
         let jump_ms = watch.witness.heard(&claimed, recorded, now);
-        if jump_ms > CLOCK_JUMP_MS {
+        if jump_ms > CLOCK_TOLERANCE_MS {
             let hold_max = max_hold.max(MINUTE + grace);
             let ahead = Duration::from_millis(jump_ms.unsigned_abs());
             watch.settling.jumped(ahead, hold_max, now);

@@ -29,7 +29,7 @@ use async_trait::async_trait;
 pub use self::admission::{Admission, AdmitRequest, Admitted, SeriesUsers};
 pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
 pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
-pub use self::witness::{Attested, Claimed, Known, Testimony};
+pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Claimed, Known, Testimony};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// Events of one series in one minute, to be recorded.

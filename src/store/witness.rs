@@ -11,6 +11,9 @@ use std::time::Duration;
 use super::Claim;
 use crate::event::Minute;
 
+/// How far a store's clock may be from what a node expects of it, in ms: the way of a call, and the slewing of clocks.
+pub const CLOCK_TOLERANCE_MS: i64 = 2000;
+
 /// What a node has seen of a partition. The default is to know nothing, which every store agrees with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Known {

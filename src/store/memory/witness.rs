@@ -3,10 +3,8 @@
 use super::state::{PartitionState, State, Witness};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
-use crate::store::{Attested, ClaimRequest, StoreError, Testimony};
+use crate::store::{Attested, CLOCK_TOLERANCE_MS, ClaimRequest, StoreError, Testimony};
 
-/// How far the clock may be from what a node expects of it, in ms.
-const CLOCK_TOLERANCE_MS: i64 = 2000;
 /// The closed minutes that are told at once.
 const CLOSED_MAX: usize = 1000;
 

@@ -4,7 +4,8 @@
 -- KEYS  minutes, claims, tokens, arrivals, quiet, behind, witness, closed, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
 --       1 if the node is behind: it has events of the partition that it could not record, or any on disk;
---       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown)
+--       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown),
+--       and how far it may be from that
 -- Gives {stamp ms, now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
 --       that which the node knows, since (empty: from the beginning)}; or nothing when Redis lacks what the node knows
 --
@@ -14,13 +15,12 @@ local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
--- How far the clock may be from what a node expects of it: the way of a call, and the slewing of clocks.
-local CLOCK_TOLERANCE = 2000
 -- When there are more stamps those of nodes that have not come for this long go.
 local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
 -- The closed minutes that are given at once.
 local CLOSED_MAX = 1000
 
+local CLOCK_TOLERANCE = tonumber(ARGV[13])
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)

@@ -2,7 +2,9 @@
 
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Attested, Claim, ClaimRequest, Claimed, StoreError, Testimony};
+use crate::store::{
+    Attested, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Claimed, StoreError, Testimony,
+};
 
 /// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
 const LOOKED_AT_MAX: usize = 1000;
@@ -88,7 +90,8 @@ impl RedisStore {
             .arg(known.epoch)
             .arg(known.stamp_ms)
             .arg(known.sequence)
-            .arg(known.expected_ms.unwrap_or_default());
+            .arg(known.expected_ms.unwrap_or_default())
+            .arg(CLOCK_TOLERANCE_MS);
         let answer: Option<Answer> = self.invoke(keys.slot, script).await?;
         let Some((stamp_ms, now_ms, granted, sequence, closed, since)) = answer else {
             self.gateway.forgot(keys.slot);
