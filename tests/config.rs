@@ -281,3 +281,55 @@ fn check_never_prints_a_secret() {
         );
     }
 }
+
+/// As a node of Kubernetes sets them in every pod, for each port of each Service.
+#[test]
+fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
+    let service = |name: &str, address: &str| {
+        let host = address.trim_matches(['[', ']']);
+        let mut set = vec![
+            (format!("{name}_SERVICE_HOST"), host.to_owned()),
+            (format!("{name}_SERVICE_PORT"), "8094".to_owned()),
+            (format!("{name}_SERVICE_PORT_EVENTS_UDP"), "8094".to_owned()),
+            (format!("{name}_PORT"), format!("udp://{address}:8094")),
+        ];
+        for (protocol, port) in [("udp", "8094"), ("tcp", "8095"), ("sctp", "1")] {
+            let link = format!("{name}_PORT_{port}_{}", protocol.to_uppercase());
+            set.extend([
+                (link.clone(), format!("{protocol}://{address}:{port}")),
+                (format!("{link}_PROTO"), protocol.to_owned()),
+                (format!("{link}_PORT"), port.to_owned()),
+                (format!("{link}_ADDR"), host.to_owned()),
+            ]);
+        }
+        set
+    };
+    let check = |variables: &[(&str, &str)]| eds(&["check", "--config", "/dev/null"], variables);
+    for name in ["EDS", "EDS_NODE", "EDS_PORT", "EDS_SERVICE_PORT", "EDS_2"] {
+        for address in ["10.96.0.12", "[fd00::1:2]"] {
+            let set = service(name, address);
+            let set: Vec<_> = set.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            let output = check(&set);
+            assert!(output.status.success(), "{name}: {}", err(&output));
+        }
+    }
+    for (name, value) in [
+        ("EDS_PORTT", "1"),
+        ("EDS_PORT", "8094"),
+        ("EDS_PORT", "unix://10.96.0.12:8094"),
+        ("EDS_PORT", "udp://eds:8094"),
+        ("EDS_SERVICE", "10.96.0.12"),
+        ("EDS_SERVICE_HOST", "eds"),
+        ("EDS_SERVICE_PORT", "65536"),
+        ("EDS_PORT_8094_UDP_USER", "eds"),
+        ("EDS_PORT_8094_HTTP", "http://10.96.0.12:8094"),
+        ("EDS_PORT_HTTP_TCP_ADDR", "10.96.0.12"),
+        ("EDS_STORE__PORT", "tcp://10.96.0.12:6379"),
+        ("EDS_STORE__SERVICE_HOST", "10.96.0.12"),
+    ] {
+        let output = check(&[(name, value)]);
+        assert_eq!(output.status.code(), Some(2), "{name}={value} is taken");
+        let said = format!("environment {name}: unknown key; did you mean EDS_");
+        assert!(err(&output).starts_with(&said), "{}", err(&output));
+    }
+}

@@ -1,8 +1,10 @@
 //! The environment: `EDS_SECTION__KEY`, and `EDS_NODE`.
 //!
-//! A variable that begins with `EDS_` and names no key is an error, for it was surely meant to.
+//! A variable that begins with `EDS_` and names no key is an error, for it was surely meant to, unless it is one that
+//! Kubernetes sets for a Service whose name begins with `eds`.
 
 use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
 
 use super::keys::{KEYS, Key, VARIABLE_PREFIX};
 use super::problem::{Problem, nearest_variable};
@@ -31,6 +33,12 @@ pub(super) fn read(
             .find(|key| key.variable() == name)
             .map(Key::path)
         else {
+            if value
+                .to_str()
+                .is_some_and(|value| is_of_a_service(&name, value))
+            {
+                continue;
+            }
             let text = format!("unknown key; did you mean {}?", nearest_variable(&name));
             problems.push(problem("", text));
             continue;
@@ -46,4 +54,38 @@ pub(super) fn read(
             problems.push(problem(&path, "is not UTF-8; write it in UTF-8".to_owned()));
         }
     }
+}
+
+/// Whether Kubernetes sets such a variable, with such a value, for a Service: `EDS_SERVICE_HOST`, `EDS_PORT`,
+/// `EDS_NODE_PORT_8094_UDP_ADDR`. A name with two underscores in a row is of the form of a key.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    let words: Vec<&str> = name.split('_').collect();
+    let is_protocol = |word: &str| ["tcp", "udp", "sctp"].contains(&word);
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    let is_url = || {
+        value.split_once("://").is_some_and(|(protocol, address)| {
+            is_protocol(protocol) && address.parse::<SocketAddr>().is_ok()
+        })
+    };
+    // What is said of one port, after its number and protocol.
+    let of_a_port = |what: &[&str]| match what {
+        [] => is_url(),
+        ["ADDR"] => value.parse::<IpAddr>().is_ok(),
+        ["PORT"] => is_port(value),
+        ["PROTO"] => is_protocol(value),
+        _ => false,
+    };
+    if words.contains(&"") {
+        return false;
+    }
+    // The name of the Service may hold the same words, so each place may be where it ends.
+    (1..words.len()).any(|end| match &words[end..] {
+        ["SERVICE", "HOST"] => value.parse::<IpAddr>().is_ok(),
+        ["SERVICE", "PORT", ..] => is_port(value),
+        ["PORT"] => is_url(),
+        ["PORT", port, protocol, what @ ..] => {
+            is_port(port) && is_protocol(&protocol.to_ascii_lowercase()) && of_a_port(what)
+        }
+        _ => false,
+    })
 }
