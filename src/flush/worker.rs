@@ -279,10 +279,10 @@ impl Worker {
             i64::try_from(backlogs.iter().map(part).sum::<u64>()).unwrap_or(i64::MAX)
         };
         self.metrics
-            .minutes_waiting
+            .backlog_waiting
             .set(sum(|backlog| backlog.waiting));
         self.metrics
-            .minutes_claimed
+            .backlog_claimed
             .set(sum(|backlog| backlog.claimed));
         self.metrics
             .counts_set_aside

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::api::{Queries, QuerySources};
 use crate::store::Store;
-use crate::telemetry::{Metrics, Progress};
+use crate::telemetry::{Format, Metrics, Progress};
 
 /// The most connections, however many descriptors there are.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -112,9 +112,16 @@ async fn readyz(State(health): State<Health>) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-async fn metrics(State(health): State<Health>) -> Response {
-    match health.metrics.encode() {
-        Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
+async fn metrics(State(health): State<Health>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::wanted(&accept.join(","));
+    let head = [
+        (header::CONTENT_TYPE, format.content_type()),
+        (header::VARY, "accept"),
+    ];
+    match health.metrics.encode(format) {
+        Ok(text) => (head, text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

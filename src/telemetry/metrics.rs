@@ -1,4 +1,4 @@
-//! The metrics, in the text format of Prometheus and OpenMetrics.
+//! The metrics, in Prometheus' classic text format and in OpenMetrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,13 @@ use std::sync::atomic::AtomicU64;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::exposition::Format;
 use super::{Behind, Confirmed, DropReason, Ledger};
 use crate::event::Rejection;
 
@@ -99,9 +101,9 @@ metrics! {
     /// From the end of a minute until this node sent its last point, in seconds.
     publish_delay_seconds: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 13));
     /// Minutes times partitions that wait for being claimed, open ones included.
-    minutes_waiting: Gauge = Gauge::default();
+    backlog_waiting: Gauge = Gauge::default();
     /// Minutes times partitions that are claimed by any node.
-    minutes_claimed: Gauge = Gauge::default();
+    backlog_claimed: Gauge = Gauge::default();
     /// Counts that are set aside in the store.
     counts_set_aside: Gauge = Gauge::default();
     /// 1 while this node's settings differ from those that all nodes must have alike, so that it sends nothing.
@@ -128,15 +130,12 @@ fn latency() -> Histogram {
 }
 
 impl Metrics {
-    /// All metrics as text, in the format of [`Metrics::CONTENT_TYPE`].
-    pub fn encode(&self) -> Result<String, fmt::Error> {
+    /// All metrics as text.
+    pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(text)
+        Ok(format.of_open_metrics(text))
     }
-
-    /// The media type of [`Metrics::encode`].
-    pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 }
 
 /// Reads the ledger once a scrape, so that its figures add up in every one.
@@ -146,32 +145,34 @@ struct LedgerCollector(Arc<Ledger>);
 impl Collector for LedgerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let totals = self.0.totals();
-        let mut one = |name: &str, help: &str, value: &dyn Fn() -> Value| {
-            let value = value();
-            let metric = encoder.encode_descriptor(name, help, None, value.metric_type())?;
-            value.encode(metric)
-        };
-        one("events_received", "Events read from the sockets", &|| {
-            Value::counter(totals.received)
-        })?;
-        one("events_recorded", "Events confirmed by the store", &|| {
-            Value::counter(totals.recorded)
-        })?;
-        one("events_queued", "Events on the way to the store", &|| {
-            Value::gauge(totals.queued)
-        })?;
+        let to = &mut encoder;
+        let help = "Events read from the sockets";
         one(
-            "events_spooled",
-            "Events among those that are on disk only",
-            &|| Value::gauge(totals.spooled),
+            to,
+            "events_received",
+            help,
+            &ConstCounter::new(totals.received),
         )?;
+        let help = "Events confirmed by the store";
         one(
+            to,
+            "events_recorded",
+            help,
+            &ConstCounter::new(totals.recorded),
+        )?;
+        let help = "Events on the way to the store";
+        one(to, "events_queued", help, &ConstGauge::new(totals.queued))?;
+        let help = "Events among those that are on disk only";
+        one(to, "events_spooled", help, &ConstGauge::new(totals.spooled))?;
+        let help = "Memory of the events on the way to the store that are not on disk";
+        one(
+            to,
             "queue_bytes",
-            "Memory of the events on the way to the store that are not on disk",
-            &|| Value::gauge(totals.queued_bytes),
+            help,
+            &ConstGauge::new(totals.queued_bytes),
         )?;
         by_reason(
-            &mut encoder,
+            to,
             "events_overflowed",
             "Events among the recorded ones that are counted under an overflow series",
             std::iter::once(("too_many_series", totals.overflowed)),
@@ -181,7 +182,7 @@ impl Collector for LedgerCollector {
             .map(|reason| reason.label())
             .zip(totals.rejected);
         by_reason(
-            &mut encoder,
+            to,
             "events_rejected",
             "Lines that are not counted",
             rejected,
@@ -190,40 +191,18 @@ impl Collector for LedgerCollector {
             .iter()
             .map(|reason| reason.label())
             .zip(totals.dropped);
-        by_reason(&mut encoder, "events_dropped", "Events given up", dropped)
+        by_reason(to, "events_dropped", "Events given up", dropped)
     }
 }
 
-enum Value {
-    Counter(ConstCounter<u64>),
-    Gauge(ConstGauge<i64>),
-}
-
-impl Value {
-    fn counter(value: u64) -> Self {
-        Self::Counter(ConstCounter::new(value))
-    }
-
-    fn gauge(value: u64) -> Self {
-        Self::Gauge(ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)))
-    }
-
-    fn metric_type(&self) -> prometheus_client::metrics::MetricType {
-        match self {
-            Self::Counter(counter) => counter.metric_type(),
-            Self::Gauge(gauge) => gauge.metric_type(),
-        }
-    }
-
-    fn encode(
-        &self,
-        encoder: prometheus_client::encoding::MetricEncoder<'_>,
-    ) -> Result<(), fmt::Error> {
-        match self {
-            Self::Counter(counter) => counter.encode(encoder),
-            Self::Gauge(gauge) => gauge.encode(encoder),
-        }
-    }
+/// Tells one metric that is made for this scrape.
+fn one(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 fn by_reason(
@@ -232,8 +211,7 @@ fn by_reason(
     help: &str,
     counts: impl Iterator<Item = (&'static str, u64)>,
 ) -> Result<(), fmt::Error> {
-    let kind = prometheus_client::metrics::MetricType::Counter;
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (reason, count) in counts {
         let labels = [("reason", reason)];
         ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
@@ -257,7 +235,7 @@ mod tests {
         ledger.take_in(&intake);
         let metrics = Metrics::new(Arc::clone(&ledger));
         metrics.datagrams_received.inc();
-        let text = metrics.encode().unwrap();
+        let text = metrics.encode(Format::Classic).unwrap();
         for line in [
             "eds_events_received_total 7",
             "eds_events_queued 5",

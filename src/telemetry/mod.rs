@@ -2,12 +2,14 @@
 
 mod behind;
 mod confirmed;
+mod exposition;
 mod ledger;
 mod metrics;
 mod progress;
 
 pub use behind::Behind;
 pub use confirmed::Confirmed;
+pub use exposition::Format;
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use metrics::Metrics;
 pub use progress::{Heartbeat, Progress};

@@ -147,8 +147,8 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
         let found = site.points();
         let waiting = [
             "eds_events_queued",
-            "eds_minutes_waiting",
-            "eds_minutes_claimed",
+            "eds_backlog_waiting",
+            "eds_backlog_claimed",
         ]
         .map(|name| count(&nodes, name));
         when(

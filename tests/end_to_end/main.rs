@@ -34,6 +34,7 @@ mod queries;
 mod questions;
 mod redis_faults;
 mod refused;
+mod scraped;
 mod secrets;
 mod seed;
 mod sentinel;

@@ -28,13 +28,18 @@ pub(crate) fn post(server: SocketAddr, path: &str, body: &[u8]) -> io::Result<An
 }
 
 fn request(server: SocketAddr, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let head = format!(
         "{method} {path} HTTP/1.0\r\nHost: {server}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all(&[head.as_bytes(), body].concat())?;
+    exchange(server, &[head.as_bytes(), body].concat())
+}
+
+/// What a server answers to these bytes, once it has closed the connection.
+pub(crate) fn exchange(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(request)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     parse(&answer).ok_or_else(|| {

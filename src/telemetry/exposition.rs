@@ -1,0 +1,170 @@
+//! [`Format`]: the two texts in which metrics are told, and which of them a client asks for.
+
+use std::fmt::Write as _;
+
+/// A text format of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format 0.0.4, which everything that reads metrics understands.
+    Classic,
+    /// OpenMetrics 1.0.0, for those that ask for it.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a client wants that sent this `Accept` (RFC 9110): OpenMetrics if it is named, and the classic text is not
+    /// wanted more. Empty: it sent none.
+    #[must_use]
+    pub fn wanted(accept: &str) -> Self {
+        let (mut open, mut classic) = (0.0, (0, 0.0));
+        for range in accept.split(',') {
+            let mut parts = range
+                .split(';')
+                .map(|part| part.trim().to_ascii_lowercase());
+            let kind = parts.next().unwrap_or_default();
+            let (mut quality, mut version) = (1.0, None);
+            for part in parts {
+                match part.split_once('=') {
+                    // What is no number is not wanted.
+                    Some(("q", value)) => quality = value.parse().unwrap_or(0.0),
+                    Some(("version", value)) => version = Some(value.trim_matches('"').to_owned()),
+                    _ => {}
+                }
+            }
+            // The most exact range that fits says how much a text is wanted.
+            let exactness = match kind.as_str() {
+                "text/plain" => 3,
+                "text/*" => 2,
+                "*/*" => 1,
+                "application/openmetrics-text" if version.is_none_or(|it| it == "1.0.0") => {
+                    open = f32::max(open, quality);
+                    continue;
+                }
+                _ => continue,
+            };
+            if exactness > classic.0 || (exactness == classic.0 && quality > classic.1) {
+                classic = (exactness, quality);
+            }
+        }
+        if open > 0.0 && open >= classic.1 {
+            Self::OpenMetrics
+        } else {
+            Self::Classic
+        }
+    }
+
+    /// The media type.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The text in this format. `text` is OpenMetrics as `prometheus-client` writes it: of each metric a line of help,
+    /// a line of its type, and its samples.
+    pub(super) fn of_open_metrics(self, text: String) -> String {
+        if self == Self::OpenMetrics {
+            return text;
+        }
+        let mut classic = String::with_capacity(text.len() + text.len() / 8);
+        let mut help = "";
+        for line in text.lines() {
+            if let Some(line) = line.strip_prefix("# HELP ") {
+                help = line.split_once(' ').map_or("", |(_, help)| help);
+            } else if let Some((name, kind)) = line
+                .strip_prefix("# TYPE ")
+                .and_then(|line| line.split_once(' '))
+            {
+                // Here a metric has the name of its samples.
+                let (suffix, kind) = match kind {
+                    "counter" => ("_total", kind),
+                    "info" => ("_info", "gauge"),
+                    "unknown" => ("", "untyped"),
+                    kind => ("", kind),
+                };
+                // Writing to a string does not fail.
+                let _ = write!(
+                    classic,
+                    "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n"
+                );
+            } else if !line.starts_with('#') {
+                classic.push_str(line);
+                classic.push('\n');
+            }
+        }
+        classic
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_metrics_is_for_those_that_ask_for_it() {
+        use Format::{Classic, OpenMetrics};
+
+        for (accept, wanted) in [
+            ("", Classic),
+            ("*/*", Classic),
+            ("text/plain", Classic),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", Classic),
+            ("application/json", Classic),
+            ("application/openmetrics-text", OpenMetrics),
+            (
+                "Application/OpenMetrics-Text; Version=\"1.0.0\"",
+                OpenMetrics,
+            ),
+            // Prometheus 2.
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                 text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                OpenMetrics,
+            ),
+            // Prometheus 3.
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                 application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
+                 text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+                OpenMetrics,
+            ),
+            // The same, with native histograms.
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
+                 application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                 application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
+                 text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+                OpenMetrics,
+            ),
+            // Prometheus 3 that scrapes with the classic text only.
+            ("text/plain;version=0.0.4;q=0.5,*/*;q=0.4", Classic),
+            ("text/plain, application/openmetrics-text;q=0.9", Classic),
+            (
+                "application/openmetrics-text;q=0.2, text/*;q=0.1, */*",
+                OpenMetrics,
+            ),
+            (
+                "application/openmetrics-text;q=0, text/plain;q=0.1",
+                Classic,
+            ),
+            ("application/openmetrics-text;q=much", Classic),
+            ("application/openmetrics-text;version=0.0.1", Classic),
+            (";;q=,,q=1;*/*", Classic),
+        ] {
+            assert_eq!(Format::wanted(accept), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn the_classic_text_names_a_metric_as_its_samples() {
+        let open = "# HELP a_seconds A.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\na_seconds_total 1.5\n\
+                    # HELP b B # c.\n# TYPE b info\nb_info{c=\"#\"} 1\n# HELP d D.\n# TYPE d unknown\nd 1\n# EOF\n";
+        let classic = "# HELP a_seconds_total A.\n# TYPE a_seconds_total counter\na_seconds_total 1.5\n\
+                       # HELP b_info B # c.\n# TYPE b_info gauge\nb_info{c=\"#\"} 1\n\
+                       # HELP d D.\n# TYPE d untyped\nd 1\n";
+        assert_eq!(Format::Classic.of_open_metrics(open.to_owned()), classic);
+        assert_eq!(Format::OpenMetrics.of_open_metrics(open.to_owned()), open);
+    }
+}
