@@ -87,6 +87,7 @@ suite! {
         nodes_may_record_at_the_same_time;
     claiming:
         a_minute_that_is_not_over_is_not_claimed
+        the_oldest_minute_that_is_not_done_is_told_wherever_it_is
         a_minute_is_claimed_when_it_was_quiet_for_the_grace
         while_a_node_is_behind_quiet_minutes_stay_open
         a_node_is_behind_for_a_lease_if_it_says_no_more

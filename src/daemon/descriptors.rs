@@ -5,6 +5,7 @@
 
 use crate::config::{Config, RedisAddress, StoreUrl};
 use crate::http::CONNECTIONS_MAX;
+use crate::telemetry::open_files_max;
 
 /// The standard streams, the runtime, signals, the log, the listening socket, the output: some 12. The rest is for the
 /// look-up of a name, the files of a reload, and whatever a library opens for a moment.
@@ -22,9 +23,10 @@ const CONNECTIONS_MIN: usize = 4;
 /// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.
 pub(super) fn left_for_http(config: &Config) -> usize {
     let needed = needed(config);
-    let Some(limit) = limit() else {
+    let Some(limit) = open_files_max() else {
         return CONNECTIONS_MAX;
     };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let left = limit.saturating_sub(needed).min(CONNECTIONS_MAX);
     if left < CONNECTIONS_MAX {
         tracing::warn!(
@@ -50,35 +52,4 @@ fn needed(config: &Config) -> usize {
     };
     let spool = config.input.spool.as_ref().map_or(0, |_| SPOOL);
     BASE + config.input.listen.len() * config.input.threads + spool + servers * PER_SERVER
-}
-
-/// `RLIMIT_NOFILE`, as Linux tells it; `None` when there is none, or nobody tells.
-fn limit() -> Option<usize> {
-    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-fn soft_limit(limits: &str) -> Option<usize> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_is_read_as_linux_writes_it() {
-        let limits = |soft: &str| {
-            let head =
-                "Limit                     Soft Limit           Hard Limit           Units     \n";
-            format!(
-                "{head}Max processes 7 9 processes\nMax open files            {soft}   20000   files     \n"
-            )
-        };
-        assert_eq!(soft_limit(&limits("1024")), Some(1024));
-        assert_eq!(soft_limit(&limits("unlimited")), None);
-        assert!(limit().is_some());
-    }
 }

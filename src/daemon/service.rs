@@ -22,7 +22,7 @@ use crate::ingest::{
 };
 use crate::output::Output;
 use crate::spool::{SpoolError, SpoolSettings};
-use crate::store::Store;
+use crate::store::{SET_ASIDE_MAX, Store};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
 
@@ -58,6 +58,24 @@ pub struct ServiceSettings {
     pub http: Option<SocketAddr>,
     /// The most HTTP connections at a time.
     pub http_connections: usize,
+}
+
+impl ServiceSettings {
+    /// What the figures of fill levels are to be held against.
+    fn tell_capacities(&self, store: &dyn Store, metrics: &Metrics) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let limits = &self.sieve.limits;
+        metrics.events_queued_max.set(number(limits.events));
+        metrics.queue_max_bytes.set(number(limits.bytes));
+        let spool = self.spool.as_ref().map_or(0, |spool| spool.bytes_max);
+        metrics.spool_max_bytes.set(number(spool));
+        let (_, memory) = store.memory().unwrap_or_default();
+        metrics.store_memory_max_bytes.set(number(memory));
+        let set_aside = u64::from(self.sieve.partitions.count()) * SET_ASIDE_MAX as u64;
+        metrics.counts_set_aside_max.set(number(set_aside));
+        let connections = self.http.map_or(0, |_| self.http_connections);
+        metrics.http_connections_max.set(number(connections as u64));
+    }
 }
 
 /// Why a node cannot start.
@@ -134,6 +152,7 @@ impl Service {
         // Nothing is known against either yet.
         metrics.store_up.set(1);
         metrics.output_up.set(1);
+        settings.tell_capacities(&*store, &metrics);
         let mut service = Self {
             addresses: Vec::new(),
             http: None,

@@ -62,6 +62,16 @@ impl Minute {
         u16::try_from(self.0.rem_euclid(MINUTES_PER_DAY)).unwrap_or_default()
     }
 
+    /// The earliest minute of these names. Only one of them is read as a date, for there may be many.
+    #[must_use]
+    pub fn earliest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let in_order = |name: &&'a str| {
+            let (date, minute) = name.split_once(':').unwrap_or((name, ""));
+            (date, minute.len(), minute)
+        };
+        names.into_iter().min_by_key(in_order)?.parse().ok()
+    }
+
     fn start(self) -> DateTime<Utc> {
         DateTime::from_timestamp_nanos(self.start_nanos())
     }

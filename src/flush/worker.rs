@@ -19,7 +19,7 @@ use super::held::Held;
 use super::sender::{Sender, log_claim_error};
 use super::standing::Standing;
 use super::watch::Watches;
-use crate::event::{Partition, Partitions};
+use crate::event::{Minute, Partition, Partitions};
 use crate::output::Output;
 use crate::store::{Backlog, Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
@@ -287,6 +287,20 @@ impl Worker {
         self.metrics
             .counts_set_aside
             .set(sum(|backlog| backlog.set_aside));
+        let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
+        let age = oldest.map_or(0.0, |minute| self.age_seconds(minute));
+        self.metrics.oldest_unsent_minute_age_seconds.set(age);
+        let (bytes, _) = self.store.memory().unwrap_or_default();
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.metrics.store_memory_bytes.set(bytes);
+    }
+
+    /// How long ago the minute ended, by the store's clock; 0 when it is not over.
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
+    fn age_seconds(&self, minute: Minute) -> f64 {
+        let now_ms = self.surroundings.now_nanos() / 1_000_000;
+        let age = now_ms.saturating_sub(minute.end_millis()) as f64 / 1000.0;
+        (age + self.metrics.clock_offset_seconds.get()).max(0.0)
     }
 }
 

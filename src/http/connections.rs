@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -34,11 +35,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often the log says that connections wait, or cannot be taken.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves `most` connections at a time until `stop` is cancelled, and then what is under way.
+/// Serves `most` connections at a time, and tells how many are `open`, until `stop` is cancelled, and then what is under way.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     most: usize,
+    open: Gauge,
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(most));
@@ -66,8 +68,11 @@ pub(super) async fn serve(
         match accepted {
             Ok((stream, place)) => {
                 let serving = serve_one(stream, router.clone(), stop.clone());
+                let open = open.clone();
+                open.inc();
                 connections.spawn(async move {
                     serving.await;
+                    open.dec();
                     drop(place);
                 });
             }

@@ -58,13 +58,14 @@ pub async fn serve(
     queries: Arc<Queries>,
     stop: CancellationToken,
 ) {
+    let open = health.metrics.http_connections.clone();
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(health)
         .merge(api::router(queries));
-    connections::serve(listener, router, connections, stop).await;
+    connections::serve(listener, router, connections, open, stop).await;
 }
 
 async fn healthz(State(health): State<Health>) -> Response {

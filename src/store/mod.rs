@@ -27,7 +27,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use self::admission::{Admission, AdmitRequest, Admitted, SeriesUsers};
-pub use self::quarantine::{Quarantine, SetAside, SetAsidePage};
+pub use self::quarantine::{Quarantine, SET_ASIDE_MAX, SetAside, SetAsidePage};
 pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
 pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Claimed, Known, Testimony};
 use crate::event::{Batch, Minute, Occurrence, Partition};
@@ -126,6 +126,8 @@ pub struct Backlog {
     pub claimed: u64,
     /// Counts set aside.
     pub set_aside: u64,
+    /// The earliest of all these minutes.
+    pub oldest: Option<Minute>,
 }
 
 /// Why the store did not do what it was asked.
@@ -264,6 +266,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// How much a partition has to do.
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
+
+    /// The memory that open minutes take in this process and the most that they may take, in bytes; `None` where they are
+    /// elsewhere.
+    fn memory(&self) -> Option<(u64, u64)> {
+        None
+    }
 
     /// What an operator should fix although nothing is lost yet, in words; as far as the last calls have shown it.
     fn warnings(&self) -> Vec<String> {

@@ -8,6 +8,9 @@ use async_trait::async_trait;
 use super::StoreError;
 use crate::event::{Minute, Partition};
 
+/// The most counts that a partition sets aside.
+pub const SET_ASIDE_MAX: usize = 10_000;
+
 /// Counts of one series in one minute that an output refused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetAside {

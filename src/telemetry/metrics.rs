@@ -13,6 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::exposition::Format;
+use super::process::Process;
 use super::{Behind, Confirmed, DropReason, Ledger};
 use crate::event::Rejection;
 
@@ -30,20 +31,22 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Metrics of a node, all zero, that tell the ledger too. Each is named as its field is, with `eds_`
-            /// in front, and has the field's documentation as its help.
+            /// Metrics of a node, all zero, that tell the ledger and the process too. Each is named as its field is, with
+            /// `eds_` in front, and has the field's documentation as its help.
             #[must_use]
             pub fn new(ledger: Arc<Ledger>) -> Self {
-                let mut registry = Registry::with_prefix("eds");
-                registry.register_collector(Box::new(LedgerCollector(ledger)));
+                let mut registry = Registry::default();
+                registry.register_collector(Box::new(Process::default()));
+                let ours = registry.sub_registry_with_prefix("eds");
+                ours.register_collector(Box::new(LedgerCollector(ledger)));
                 $(
                     let $field: $kind = $metric;
                     let help = concat!($($help),+).trim().trim_end_matches('.');
-                    registry.register(stringify!($field), help, $field.clone());
+                    ours.register(stringify!($field), help, $field.clone());
                 )*
                 let behind = Behind::default();
                 let help = "Partitions whose events this node cannot record at the moment";
-                registry.register("partitions_behind", help, behind.gauge.clone());
+                ours.register("partitions_behind", help, behind.gauge.clone());
                 Self { $($field,)* behind, confirmed: Confirmed::default(), registry }
             }
         }
@@ -53,11 +56,17 @@ macro_rules! metrics {
 metrics! {
     /// Datagrams read from the sockets.
     datagrams_received: Counter = Counter::default();
+    /// What the kernel gives the receive buffers of the sockets together.
+    receive_buffer_bytes: Gauge = Gauge::default();
     /// Datagrams that the kernel dropped because a receive buffer was full.
     kernel_drops: Counter = Counter::default();
     /// Datagrams that the kernel had dropped from inherited sockets before this node looked. Those before it have
     /// counted of them what they saw.
     kernel_drops_inherited: Gauge = Gauge::default();
+    /// The most events that may wait in memory (`input.queue_events`).
+    events_queued_max: Gauge = Gauge::default();
+    /// The most memory for events that wait (`input.queue_bytes`).
+    queue_max_bytes: Gauge = Gauge::default();
     /// Attempts to record that failed and are made again.
     record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.
@@ -78,6 +87,8 @@ metrics! {
     spool_read_failures: Counter = Counter::default();
     /// Size of the files in `input.spool_dir`.
     spool_bytes: Gauge = Gauge::default();
+    /// The most that the files in `input.spool_dir` may take (`input.spool_max`); 0: there is no such directory.
+    spool_max_bytes: Gauge = Gauge::default();
     /// Claims that this node took.
     claims: Counter = Counter::default();
     /// Claims among them that another node, or an earlier life of this one, had let lapse.
@@ -104,8 +115,21 @@ metrics! {
     backlog_waiting: Gauge = Gauge::default();
     /// Minutes times partitions that are claimed by any node.
     backlog_claimed: Gauge = Gauge::default();
+    /// How long ago the oldest minute ended that waits or is claimed by any node; 0: none is over. A minute that is
+    /// closed and sent counts again when events come for it.
+    oldest_unsent_minute_age_seconds: Gauge<f64, AtomicU64> = Gauge::default();
     /// Counts that are set aside in the store.
     counts_set_aside: Gauge = Gauge::default();
+    /// The most counts that all partitions together set aside.
+    counts_set_aside_max: Gauge = Gauge::default();
+    /// The memory that open minutes take in this process, roughly; 0: they are in Redis.
+    store_memory_bytes: Gauge = Gauge::default();
+    /// The most memory for them (`store.memory_max`); 0: they are in Redis.
+    store_memory_max_bytes: Gauge = Gauge::default();
+    /// HTTP connections that are open.
+    http_connections: Gauge = Gauge::default();
+    /// The most HTTP connections at a time.
+    http_connections_max: Gauge = Gauge::default();
     /// 1 while this node's settings differ from those that all nodes must have alike, so that it sends nothing.
     settings_differ: Gauge = Gauge::default();
     /// 1 while another process uses this node's name.
@@ -146,31 +170,36 @@ impl Collector for LedgerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let totals = self.0.totals();
         let to = &mut encoder;
-        let help = "Events read from the sockets";
-        one(
-            to,
-            "events_received",
-            help,
-            &ConstCounter::new(totals.received),
-        )?;
-        let help = "Events confirmed by the store";
-        one(
-            to,
-            "events_recorded",
-            help,
-            &ConstCounter::new(totals.recorded),
-        )?;
-        let help = "Events on the way to the store";
-        one(to, "events_queued", help, &ConstGauge::new(totals.queued))?;
-        let help = "Events among those that are on disk only";
-        one(to, "events_spooled", help, &ConstGauge::new(totals.spooled))?;
-        let help = "Memory of the events on the way to the store that are not on disk";
-        one(
-            to,
-            "queue_bytes",
-            help,
-            &ConstGauge::new(totals.queued_bytes),
-        )?;
+        for (name, help, count) in [
+            (
+                "events_received",
+                "Events read from the sockets",
+                totals.received,
+            ),
+            (
+                "events_recorded",
+                "Events confirmed by the store",
+                totals.recorded,
+            ),
+        ] {
+            one(to, name, help, &ConstCounter::new(count))?;
+        }
+        let bytes_help = "Memory of the events on the way to the store that are not on disk";
+        for (name, help, level) in [
+            (
+                "events_queued",
+                "Events on the way to the store",
+                totals.queued,
+            ),
+            (
+                "events_spooled",
+                "Events among those that are on disk only",
+                totals.spooled,
+            ),
+            ("queue_bytes", bytes_help, totals.queued_bytes),
+        ] {
+            one(to, name, help, &ConstGauge::new(level))?;
+        }
         by_reason(
             to,
             "events_overflowed",
@@ -196,7 +225,7 @@ impl Collector for LedgerCollector {
 }
 
 /// Tells one metric that is made for this scrape.
-fn one(
+pub(super) fn one(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

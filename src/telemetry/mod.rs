@@ -5,6 +5,7 @@ mod confirmed;
 mod exposition;
 mod ledger;
 mod metrics;
+mod process;
 mod progress;
 
 pub use behind::Behind;
@@ -12,4 +13,5 @@ pub use confirmed::Confirmed;
 pub use exposition::Format;
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use metrics::Metrics;
+pub use process::open_files_max;
 pub use progress::{Heartbeat, Progress};

@@ -1,11 +1,13 @@
-//! What Prometheus gets of a node.
+//! What Prometheus gets of a node, and what it is told of the process, of capacities and of what waits.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::http_client::{Answer, exchange};
+use crate::support::http_proxy::Mode;
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
 use crate::support::metrics::Metrics;
 use crate::support::node::Node;
@@ -105,4 +107,99 @@ fn open_metrics_is_told_only_where_it_is_asked_for() {
         let line = format!("\n# TYPE eds_claims{counter} counter\neds_claims_total ");
         assert!(body.contains(&line), "{accept}: {body}");
     }
+}
+
+#[test]
+fn the_process_is_told_under_the_usual_names() {
+    let before = SystemTime::now();
+    let node = Node::start("one", &[]);
+    let metrics = node.metrics();
+    let since = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let started = metrics.value("process_start_time_seconds");
+    assert!(since(before) <= started && started <= since(SystemTime::now()));
+    let [resident, taken] = ["resident", "virtual"]
+        .map(|which| metrics.count(&format!("process_{which}_memory_bytes")));
+    assert!(1 << 20 < resident && resident < taken, "{resident} {taken}");
+    let [open, most] = ["open", "max"].map(|which| metrics.count(&format!("process_{which}_fds")));
+    assert!(5 < open && open < most, "{open} {most}");
+    assert!(metrics.count("process_threads") > 2);
+    let cpu = || node.metrics().value("process_cpu_seconds_total");
+    let first = cpu();
+    eventually("it takes CPU time", SOON, || {
+        let now = cpu();
+        when(now > first, now)
+    });
+}
+
+#[test]
+fn what_fills_is_told_with_what_it_may_hold() {
+    let keys = [
+        ("input.queue_events", "1234"),
+        ("input.queue_bytes", "3MiB"),
+        ("input.spool_max", "5MiB"),
+        ("input.receive_buffer", "128KiB"),
+        ("store.memory_max", "7MiB"),
+    ];
+    let mut node = Node::new("one", &keys);
+    node.set("input.spool_dir", &node.spool().display().to_string());
+    node.launch();
+    node.wait_ready();
+    let mut sender = Sender::paced_by(&node);
+    // Of the minute that is open now.
+    sender.send_unrecorded(b"a=b value=c", &node, &[]);
+    eventually("the memory of the open minute is told", SOON, || {
+        let bytes = node.metrics().count("eds_store_memory_bytes");
+        when(bytes > 0, bytes)
+    });
+    let metrics = node.metrics();
+    for (level, most, value) in [
+        ("eds_events_queued", "eds_events_queued_max", 1234),
+        ("eds_queue_bytes", "eds_queue_max_bytes", 3 << 20),
+        ("eds_spool_bytes", "eds_spool_max_bytes", 5 << 20),
+        (
+            "eds_store_memory_bytes",
+            "eds_store_memory_max_bytes",
+            7 << 20,
+        ),
+        ("eds_http_connections", "eds_http_connections_max", 256),
+        ("eds_counts_set_aside", "eds_counts_set_aside_max", 320_000),
+        (
+            "eds_kernel_drops_total",
+            "eds_receive_buffer_bytes",
+            128 << 10,
+        ),
+    ] {
+        assert!(metrics.has(level), "{level}");
+        assert_eq!(metrics.count(most), value, "{most}");
+    }
+    // This very question has one.
+    assert!(metrics.count("eds_http_connections") >= 1);
+}
+
+#[test]
+fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
+    let mut site = Site::start();
+    let node = site.start_node("one", &[]);
+    let age = || node.metrics().value("eds_oldest_unsent_minute_age_seconds");
+    let mut sender = Sender::paced_by(&node);
+    site.writes.set(Mode::Refuse);
+    let ended = SystemTime::now() - Duration::from_secs(600);
+    let ended_ns = i64::try_from(ended.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
+    let line = format!("a=b value=c {ended_ns}");
+    sender.send(line.as_bytes(), &node, &[]);
+    eventually("it is old", SOON, || {
+        let age = age();
+        when((540.0..700.0).contains(&age), age)
+    });
+    let first = age();
+    eventually("it gets older", SOON, || {
+        let age = age();
+        when(age > first + 2.0, age)
+    });
+    site.writes.set(Mode::Pass);
+    site.wait_exact(&sender.truth.points(), SOON);
+    eventually("nothing is old", SOON, || {
+        let age = age();
+        when(age == 0.0, age)
+    });
 }

@@ -27,6 +27,33 @@ pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
     assert_eq!(node.backlog().await, (1, 0, 0));
 }
 
+pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(ground: &Ground) {
+    let node = ground.node("a");
+    assert_eq!(node.oldest().await, None);
+    // 20161204:999, :1118 and 20161205:3.
+    let minutes = [SEED_MINUTE - 119, SEED_MINUTE, SEED_MINUTE + 325];
+    let series = &series_of_one_partition(1)[0];
+    for minute in minutes.iter().rev() {
+        node.record(&[event(*minute, series, "x", 0)]).await;
+        assert_eq!(node.oldest().await, Some(*minute), "it waits");
+    }
+    let mut claims = node.claim(&AT_ONCE).await;
+    claims.sort_by_key(|claim| claim.minute);
+    assert_eq!(node.backlog().await, (0, 3, 0));
+    // The earliest lapses last.
+    let first = &claims[0];
+    let store = &node.0;
+    let extended = store
+        .extend(first.partition, &[first], 2 * AT_ONCE.lease)
+        .await;
+    assert_eq!(extended.unwrap(), 1);
+    for (claim, minute) in claims.iter().zip(minutes) {
+        assert_eq!(node.oldest().await, Some(minute), "it is claimed");
+        node.finish(std::slice::from_ref(claim)).await;
+    }
+    assert_eq!(node.oldest().await, None);
+}
+
 pub(crate) async fn a_minute_is_claimed_when_it_was_quiet_for_the_grace(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {

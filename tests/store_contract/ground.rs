@@ -316,6 +316,15 @@ impl Node {
         self.finish(&claims).await
     }
 
+    /// The epoch minute of the oldest that waits or is claimed, over all partitions.
+    pub(crate) async fn oldest(&self) -> Option<i64> {
+        let mut all = Vec::new();
+        for partition in partitions().iter() {
+            all.extend(self.0.backlog(partition).await.unwrap().oldest);
+        }
+        all.iter().min().map(|minute| minute.epoch_minutes())
+    }
+
     /// Waiting, claimed and set aside, over all partitions.
     pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
         let mut sum = (0, 0, 0);

@@ -44,6 +44,14 @@ impl Metrics {
         sum
     }
 
+    /// The value of a metric without labels.
+    #[track_caller]
+    pub(crate) fn value(&self, name: &str) -> f64 {
+        let mut samples = self.samples.iter();
+        let sample = samples.find(|(sample, ..)| sample == name);
+        sample.unwrap_or_else(|| panic!("no {name}")).2
+    }
+
     /// Whether there is such a metric at all.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|(sample, _, _)| sample == name)

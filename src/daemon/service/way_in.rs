@@ -85,6 +85,9 @@ impl Service {
         socket: Socket,
     ) -> Result<Vec<Receiver>, StartError> {
         self.addresses.extend(socket.local_addr()?.as_socket());
+        // The kernel tells the double of what it has room for.
+        let buffer = i64::try_from(socket.recv_buffer_size()? / 2).unwrap_or(i64::MAX);
+        self.metrics.receive_buffer_bytes.inc_by(buffer);
         let mut receivers = Vec::new();
         for _ in 1..settings.threads {
             let socket = socket.try_clone()?;

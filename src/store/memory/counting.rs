@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::state::{State, deadline};
 use crate::store::witness::kept_for;
-use crate::store::{Claim, Compaction, SetAside, StoreError, UnsentCounts, UnsentPage};
+use crate::store::{
+    Claim, Compaction, SET_ASIDE_MAX, SetAside, StoreError, UnsentCounts, UnsentPage,
+};
 
 /// The counts given at once.
 const UNSENT_PAGE: usize = 500;
-/// The counts that a partition sets aside at most.
-const SET_ASIDE_MAX: usize = 10_000;
 
 impl State {
     pub(super) fn compact(

@@ -227,6 +227,11 @@ impl Store for MemoryStore {
         Ok(self.lock().partition(partition).backlog())
     }
 
+    fn memory(&self) -> Option<(u64, u64)> {
+        let state = self.lock();
+        Some((state.bytes, state.bytes_max))
+    }
+
     fn describe(&self) -> String {
         "this process' memory (single node)".to_owned()
     }

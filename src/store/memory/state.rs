@@ -212,6 +212,7 @@ impl PartitionState {
             waiting: self.waiting.len() as u64,
             claimed: self.claims.len() as u64,
             set_aside: self.set_aside.len() as u64,
+            oldest: self.waiting.iter().chain(self.claims.keys()).min().copied(),
         }
     }
 }

@@ -37,13 +37,10 @@ pub use self::link::Timeouts;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    SET_ASIDE_MAX, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
-
-/// The most counts set aside that a partition keeps.
-const QUARANTINE_MAX: usize = 10_000;
 
 /// Sets in Redis, shared by all nodes.
 #[derive(Debug)]
@@ -275,7 +272,7 @@ impl Store for RedisStore {
         script
             .arg(claim.minute.to_string())
             .arg(&claim.token)
-            .arg(QUARANTINE_MAX);
+            .arg(SET_ASIDE_MAX);
         for (series, words) in refused {
             script.arg(series).arg(words);
         }
@@ -318,22 +315,7 @@ impl Store for RedisStore {
     }
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
-        let keys = self.keys(partition);
-        let mut pipeline = ::redis::pipe();
-        pipeline
-            .zcard(&keys.minutes)
-            .zcard(&keys.claims)
-            .hlen(&keys.quarantine);
-        let (waiting, claimed, set_aside) = self
-            .drain(partition, async move |connection| {
-                pipeline.query_async(connection).await
-            })
-            .await?;
-        Ok(Backlog {
-            waiting,
-            claimed,
-            set_aside,
-        })
+        self.look_at_backlog(partition).await
     }
 
     fn warnings(&self) -> Vec<String> {

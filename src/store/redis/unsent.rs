@@ -1,12 +1,41 @@
-//! Reading the counts that no output has confirmed.
+//! Reading what no output has confirmed: how much there is, and the counts.
 
 use super::RedisStore;
-use crate::store::{Claim, StoreError, UnsentCounts, UnsentPage};
+use crate::event::{Minute, Partition};
+use crate::store::{Backlog, Claim, StoreError, UnsentCounts, UnsentPage};
 
 /// The counts read at once, roughly.
 const UNSENT_PAGE: usize = 500;
 
 impl RedisStore {
+    pub(super) async fn look_at_backlog(
+        &self,
+        partition: Partition,
+    ) -> Result<Backlog, StoreError> {
+        let keys = self.keys(partition);
+        let mut pipeline = ::redis::pipe();
+        // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+        pipeline
+            .zcard(&keys.minutes)
+            .zrange(&keys.minutes, 0, 0)
+            .zrange(&keys.claims, 0, -1)
+            .hlen(&keys.quarantine);
+        let (waiting, mut names, claimed, set_aside) = self
+            .drain(partition, async move |connection| {
+                let answer = pipeline.query_async(connection);
+                answer.await as Result<(u64, Vec<String>, Vec<String>, u64), _>
+            })
+            .await?;
+        let count = claimed.len() as u64;
+        names.extend(claimed);
+        Ok(Backlog {
+            waiting,
+            claimed: count,
+            set_aside,
+            oldest: Minute::earliest(names.iter().map(String::as_str)),
+        })
+    }
+
     pub(super) async fn unsent_page(
         &self,
         claim: &Claim,
