@@ -1,5 +1,7 @@
 //! The log: text or JSON on standard error, or the journal, with a level that can be changed while it runs.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -31,12 +33,13 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     let (filter, handle) = reload::Layer::new(targets(log.level));
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
-            let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(ansi)
-                .with_target(false)
-                .boxed()
+            let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+            // By itself it is coloured everywhere, unless NO_COLOR is set.
+            if std::io::stderr().is_terminal() {
+                layer.boxed()
+            } else {
+                layer.with_ansi(false).boxed()
+            }
         }
         LogFormat::Json => fmt::layer().with_writer(std::io::stderr).json().boxed(),
         LogFormat::Journald => tracing_journald::layer()

@@ -44,6 +44,7 @@ mod site;
 mod skew;
 mod spool;
 mod support_itself;
+mod terminal;
 mod tls;
 mod two_nodes;
 mod upgrade;

@@ -1,0 +1,78 @@
+//! What is written to a terminal: coloured, but not for those who set `NO_COLOR`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::node::Node;
+use crate::support::process::signal;
+
+/// Starts the binary on a terminal of its own, in an environment of these variables. What it writes there is the output.
+fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new("script");
+    let eds = env!("CARGO_BIN_EXE_eds");
+    // `exec`, so that the id that is printed first is that of the binary.
+    let run = format!("echo $$ && exec '{eds}' {arguments}");
+    command
+        .args(["--quiet", "--return", "--flush", "--command", &run])
+        .arg("/dev/null")
+        .env_clear()
+        .envs([("PATH", "/usr/bin:/bin"), ("SHELL", "/bin/sh")])
+        .env("TERM", "xterm-256color")
+        .envs(variables.iter().copied());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    child.expect("script, of Debian's package bsdutils")
+}
+
+/// All that it writes until it ends, which it is asked to once it has written `until`.
+fn written(arguments: &str, variables: &[(&str, &str)], until: Option<&str>) -> String {
+    let mut child = on_terminal(arguments, variables);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut pid = String::new();
+    output.read_line(&mut pid).unwrap();
+    let mut text = String::new();
+    while until.is_some_and(|until| !text.contains(until)) {
+        assert!(output.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    if until.is_some() {
+        signal(pid.trim().parse().unwrap(), "TERM");
+    }
+    output.read_to_string(&mut text).unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{arguments}: {status}: {text}");
+    text
+}
+
+/// Whether it has a sequence that sets a colour or another look: ESC [ … m.
+fn is_coloured(text: &str) -> bool {
+    text.split("\x1b[").skip(1).any(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';');
+        end.is_some_and(|end| rest[end..].starts_with('m'))
+    })
+}
+
+#[test]
+fn no_color_holds_for_all_that_is_written_to_a_terminal() {
+    let node = Node::new("one", &[]);
+    node.write_config();
+    let run = format!("run --config '{}'", node.config_path().display());
+    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = sink.local_addr().unwrap();
+    let send = format!("send --to {to} --events 3000 --rate 10000");
+    for (arguments, until, has_colours) in [
+        (run.as_str(), Some("started"), true),
+        ("--help", None, true),
+        ("send --help", None, true),
+        (&send, None, false),
+        ("demo", None, false),
+    ] {
+        for variables in [&[][..], &[("NO_COLOR", "")]] {
+            let text = written(arguments, variables, until);
+            assert_eq!(is_coloured(&text), has_colours, "{arguments}: {text:?}");
+        }
+        let text = written(arguments, &[("NO_COLOR", "1")], until);
+        assert!(!is_coloured(&text), "{arguments}: {text:?}");
+        // It is a terminal all the same: the progress is drawn.
+        assert_eq!(text.contains("\x1b["), arguments == send, "{text:?}");
+    }
+}
