@@ -22,10 +22,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::HEAD_BYTES_MAX;
+use super::explained::Explained;
+
 /// How long the head of a request may take, from the connection or the last answer on.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// The largest head of a request, in bytes.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How long a client may take to read its answer, in bytes that the kernel does not hold for it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(15);
 /// After how long a connection ends with the answer that is under way.
@@ -121,7 +122,7 @@ async fn serve_one(stream: TcpStream, router: Router, stop: CancellationToken) {
         .header_read_timeout(HEAD_WITHIN)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(2 * HEAD_BYTES_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Explained(stream)), answer));
     let ends = Instant::now() + LASTS_MAX;
     let mut is_ending = false;
     loop {

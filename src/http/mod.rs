@@ -6,13 +6,16 @@
 
 mod api;
 mod connections;
+mod explained;
+mod problem;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
@@ -20,11 +23,16 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use self::api::{Queries, QuerySources};
+use self::problem::Problem;
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics, Progress};
 
 /// The most connections, however many descriptors there are.
 pub const CONNECTIONS_MAX: usize = 256;
+/// The largest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The longest path and query of a request, in bytes.
+const URI_BYTES_MAX: usize = 8 * 1024;
 /// How long a worker may stand still before the process is unhealthy.
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
@@ -64,8 +72,21 @@ pub async fn serve(
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(health)
-        .merge(api::router(queries));
+        .merge(api::router(queries))
+        .fallback(async || Problem::no_path())
+        .method_not_allowed_fallback(async || Problem::method())
+        .layer(middleware::from_fn(bounded));
     connections::serve(listener, router, connections, open, stop).await;
+}
+
+/// Answers what is not too long.
+async fn bounded(request: Request, next: Next) -> Response {
+    let uri = request.uri();
+    let bytes = uri.path().len() + uri.query().map_or(0, |query| 1 + query.len());
+    if bytes > URI_BYTES_MAX {
+        return Problem::long_uri(bytes).into_response();
+    }
+    next.run(request).await
 }
 
 async fn healthz(State(health): State<Health>) -> Response {
@@ -123,6 +144,6 @@ async fn metrics(State(health): State<Health>, headers: HeaderMap) -> Response {
     ];
     match health.metrics.encode(format) {
         Ok(text) => (head, text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(error) => Problem::unavailable(error.to_string()).into_response(),
     }
 }

@@ -29,6 +29,7 @@ mod outage;
 mod output_faults;
 mod overload;
 mod power_cut;
+mod problems;
 mod quarantine;
 mod queries;
 mod questions;

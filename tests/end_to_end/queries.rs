@@ -27,7 +27,7 @@ const USERS: [(&str, i64); 6] = [
 /// As `top.rs` has it.
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const JSON: &str = "application/json";
-const PROBLEM: &str = "application/problem+json";
+pub(crate) const PROBLEM: &str = "application/problem+json";
 
 fn ask(node: &Node, path: &str) -> Answer {
     node.get(path).expect("a node answers")
@@ -293,7 +293,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
 }
 
 /// Every property that an answer has, and every one that the schema requires, are the same ones.
-fn check_schema(file: &Value, schema: &Value, answer: &Value, place: &str) {
+pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: &str) {
     let schema = match schema["$ref"].as_str() {
         Some(reference) => file.pointer(&reference[1..]).unwrap(),
         None => schema,

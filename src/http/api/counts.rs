@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::parameters::{Filter, Range, matches};
-use super::problem::Problem;
 use super::turns::Pace;
 use crate::event::{Minute, Partitions};
+use crate::http::problem::Problem;
 use crate::store::Reading;
 
 /// The most counts, or series, in one answer.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::problem::Problem;
 use crate::coordination::{
     Arbiter, ComputeError, ComputeOnce, ComputeSettings, Computed, InvalidSetting, Token,
     is_to_be_refreshed,
 };
+use crate::http::problem::Problem;
 
 /// How long a list is the present one.
 pub(super) const LIST_TTL: Duration = Duration::from_secs(30);

@@ -1,14 +1,12 @@
 //! The queries: `/api/v1/minutes`, `/live`, `/top` and `/series`, as `docs/openapi.json` describes them.
 //!
 //! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
-//! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps,
-//! `problem` says what is wrong.
+//! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps.
 
 mod answer;
 mod counts;
 mod lists;
 mod parameters;
-mod problem;
 mod top;
 mod turns;
 
@@ -25,11 +23,11 @@ use self::answer::{LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
 use self::counts::Source;
 use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
-use self::problem::Problem;
 use self::turns::{Pace, Turns};
 use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::{Arbiter, InvalidSetting};
 use crate::event::Partitions;
+use crate::http::problem::Problem;
 use crate::store::Reading;
 use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;

@@ -7,8 +7,8 @@ use axum::extract::Query;
 use axum::http::Uri;
 use chrono::{DateTime, Utc};
 
-use super::problem::Problem;
 use crate::event::{Minute, tags};
+use crate::http::problem::Problem;
 
 /// The longest query string, in bytes.
 pub(super) const QUERY_BYTES_MAX: usize = 2048;

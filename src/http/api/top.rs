@@ -12,8 +12,8 @@ use super::Queries;
 use super::answer::{self, Tagged};
 use super::lists::{Found, KEPT_TTL};
 use super::parameters::{By, Filter, Range, Top};
-use super::problem::Problem;
 use super::turns::has_room;
+use crate::http::problem::Problem;
 
 /// A list as it is kept.
 #[derive(Debug, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::problem::Problem;
 use crate::coordination::{AcquireError, Arbiter, InvalidSetting, Mutex};
+use crate::http::problem::Problem;
 use crate::store::{Reading, StoreError};
 
 /// After how long another node has its turn when the one that had it is gone.

@@ -4,8 +4,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::{HEAD_BYTES_MAX, URI_BYTES_MAX};
 use crate::coordination::{ArbiterError, ComputeError};
 use crate::store::StoreError;
+
+/// The media type of a [`Problem`].
+pub(super) const CONTENT_TYPE: &str = "application/problem+json";
 
 /// A request that gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -57,6 +61,52 @@ impl Problem {
     /// A request that is right and asks for too much.
     pub(super) fn too_much(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Too much", detail)
+    }
+
+    /// There is no such path.
+    pub(super) fn no_path() -> Self {
+        let detail = "there is nothing at this path; there are /healthz, /readyz, /metrics and, under /api/v1, minutes, \
+                      live, series and top";
+        Self::new(StatusCode::NOT_FOUND, "Not there", detail)
+    }
+
+    /// The path is there, but only to be read.
+    pub(super) fn method() -> Self {
+        let detail = "nothing can be changed here; ask by GET or HEAD";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail)
+    }
+
+    /// Path and query have so many bytes.
+    pub(super) fn long_uri(bytes: usize) -> Self {
+        let detail =
+            format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; ask for less");
+        Self::new(StatusCode::URI_TOO_LONG, "Too long", detail)
+    }
+
+    /// What hyper refused with this status before it was a request.
+    pub(super) fn of_head(status: &str) -> Option<Self> {
+        let (status, title, detail) = match status {
+            "400" => (
+                StatusCode::BAD_REQUEST,
+                "Not HTTP",
+                "the head is not one of HTTP/1.1; send a request line and headers as in RFC 9112"
+                    .to_owned(),
+            ),
+            "431" => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "Too large",
+                format!(
+                    "the head has more than {HEAD_BYTES_MAX} bytes, or too many headers; send less"
+                ),
+            ),
+            _ => return None,
+        };
+        Some(Self::new(status, title, detail))
+    }
+
+    /// It as JSON.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// What is asked for is not there.
@@ -128,9 +178,9 @@ impl From<StoreError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
-        let body = serde_json::to_string(&self).unwrap_or_default();
+        let body = self.json();
         let headers = [
-            (header::CONTENT_TYPE, "application/problem+json"),
+            (header::CONTENT_TYPE, CONTENT_TYPE),
             (header::CACHE_CONTROL, "no-store"),
         ];
         let mut response = (status, headers, body).into_response();

@@ -1,0 +1,91 @@
+//! What is no question is answered like a wrong one: by a problem that says what is wrong.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::queries::{PROBLEM, check_schema};
+use crate::support::http_client::exchange;
+use crate::support::node::Node;
+
+#[test]
+fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
+    let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
+    let described = file["components"]["responses"].as_object().unwrap();
+    let node = Node::start("one", &[]);
+    let get = |path: &str| format!("GET {path} HTTP/1.0\r\n\r\n");
+    let long = |bytes: usize| "x".repeat(bytes);
+    let mut provoked = BTreeSet::new();
+    for (request, status, word) in [
+        (get("/"), 404, "/healthz"),
+        (get("/metrics/"), 404, "/metrics"),
+        (get("/api/v1/minute"), 404, "minutes"),
+        (get("/api/v1/top/1?n=3"), 404, "top"),
+        ("POST /healthz HTTP/1.0\r\n\r\n".to_owned(), 405, "GET"),
+        ("DELETE /metrics HTTP/1.0\r\n\r\n".to_owned(), 405, "HEAD"),
+        (
+            "PUT /api/v1/top?n=3 HTTP/1.0\r\n\r\n".to_owned(),
+            405,
+            "GET",
+        ),
+        (get(&format!("/{}", long(8192))), 414, "8193 bytes"),
+        (get(&format!("/api/v1/live?{}", long(9000))), 414, "8192"),
+        (get(&format!("/{}", long(20_000))), 431, "16384"),
+        (
+            format!("GET /readyz HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(101)),
+            431,
+            "headers",
+        ),
+        (
+            format!("GET /readyz HTTP/1.1\r\nx: {}\r\n\r\n", long(20_000)),
+            431,
+            "less",
+        ),
+        ("what is this\r\n\r\n".to_owned(), 400, "RFC 9112"),
+        (
+            "GET /healthz HTTP/1.1\r\nHost\r\n\r\n".to_owned(),
+            400,
+            "HTTP/1.1",
+        ),
+        ("GET /healthz HTTP/3.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
+        ("GET \\ HTTP/1.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
+    ] {
+        let shown = &request[..request.len().min(60)];
+        let answer = exchange(node.http(), request.as_bytes()).unwrap();
+        assert_eq!(answer.status, status, "{shown:?}: {}", answer.head);
+        let kind = format!("content-type: {PROBLEM}");
+        assert!(answer.head.contains(&kind), "{shown:?}: {}", answer.head);
+        let length = format!("content-length: {}", answer.body.len());
+        assert!(answer.head.contains(&length), "{shown:?}: {}", answer.head);
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        let described = &described[&status.to_string()];
+        let schema = &described["content"][PROBLEM]["schema"];
+        check_schema(&file, schema, &body, shown);
+        assert_eq!(body["status"], status);
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.contains(word), "{shown:?}: {detail}");
+        let allowed = answer.head.contains("\r\nallow: get,head");
+        assert_eq!(allowed, described["headers"].get("Allow").is_some());
+        provoked.insert(status.to_string());
+    }
+    assert_eq!(provoked, described.keys().cloned().collect());
+    // Every path says that it can answer so.
+    for (path, question) in file["paths"].as_object().unwrap() {
+        for status in ["405", "414", "431"] {
+            let reference = &question["get"]["responses"][status]["$ref"];
+            assert_eq!(
+                *reference,
+                format!("#/components/responses/{status}"),
+                "{path}"
+            );
+        }
+    }
+    // Two requests in one go: the answer of the first is as it is without the second.
+    let two = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nwhat is this\r\n\r\n";
+    let answer = exchange(node.http(), two).unwrap();
+    assert!(
+        answer.status == 200 && answer.body.starts_with("ok\n"),
+        "{answer:?}"
+    );
+    assert_eq!(node.get("/healthz").unwrap().status, 200);
+}
