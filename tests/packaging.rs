@@ -108,6 +108,34 @@ fn no_secret_is_in_the_image() {
     }
 }
 
+/// What is installed is small; what is measured can be looked into.
+#[test]
+fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let setting = |profile: &str, key: &str| {
+        let value = manifest["profile"].get(profile)?.get(key)?;
+        Some(value.as_str()?.to_owned())
+    };
+    assert!(["symbols", "debuginfo"].contains(&&*setting("release", "strip").unwrap()));
+    assert_eq!(setting("release", "debug"), None);
+    assert_eq!(setting("profiling", "inherits").unwrap(), "release");
+    for profile in ["profiling", "bench"] {
+        assert_eq!(setting(profile, "strip").unwrap(), "none");
+        assert_eq!(setting(profile, "debug").unwrap(), "line-tables-only");
+    }
+    // The image has that binary, and no other.
+    let image = read("Dockerfile");
+    let built: Vec<_> = image
+        .lines()
+        .filter(|line| line.contains("cargo build"))
+        .collect();
+    assert!(
+        matches!(built[..], [line] if line.contains("--release ")),
+        "{built:?}"
+    );
+    assert!(image.contains("cp target/release/eds "));
+}
+
 #[test]
 fn the_unit_is_hardened() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/eds.service");
