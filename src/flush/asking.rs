@@ -10,6 +10,7 @@ use super::watch::Watches;
 use super::worker::Worker;
 use crate::event::Partition;
 use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, StoreError};
+use crate::telemetry::Throttle;
 
 /// A minute that looks over after a jump is over after this long.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -112,11 +113,11 @@ impl Worker {
         );
     }
 
-    /// Warns of clocks that differ so much that events come late. Answers whether it did.
-    pub(super) fn tell_of_clock(&self) -> bool {
+    /// Warns of clocks that differ so much that events come late.
+    pub(super) fn tell_of_clock(&self, told: &mut Throttle) {
         let offset_seconds = self.metrics.clock_offset_seconds.get();
         let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
-        if warns {
+        if warns && told.is_due() {
             tracing::warn!(
                 offset_seconds,
                 grace = ?self.settings.grace,
@@ -124,7 +125,6 @@ impl Worker {
                  events are there; set both by NTP"
             );
         }
-        warns
     }
 }
 

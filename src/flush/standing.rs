@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Throttle};
 
 /// How long a round waits for the settings of the others; then it goes on as before.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
@@ -18,12 +18,23 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
 const TELL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How this node stands to the others, as far as it knows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Standing {
     differs: bool,
-    differs_told: Option<Instant>,
-    registered: Option<Instant>,
-    taken_told: Option<Instant>,
+    differs_told: Throttle,
+    registered: Throttle,
+    taken_told: Throttle,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            differs: false,
+            differs_told: Throttle::new(TELL_INTERVAL),
+            registered: Throttle::new(REGISTER_INTERVAL),
+            taken_told: Throttle::new(TELL_INTERVAL),
+        }
+    }
 }
 
 impl Standing {
@@ -32,32 +43,29 @@ impl Standing {
         if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
             self.compared(difference, metrics);
         }
-        if is_time(self.registered, REGISTER_INTERVAL) {
-            self.registered = Some(Instant::now());
-            if let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await {
-                metrics.name_taken.set(i64::from(taken));
-                if taken && is_time(self.taken_told, TELL_INTERVAL) {
-                    self.taken_told = Some(Instant::now());
-                    tracing::warn!(
-                        "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
-                         two apart: give each node a name of its own (node, EDS_NODE or --node)"
-                    );
-                }
+        if self.registered.is_due()
+            && let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await
+        {
+            metrics.name_taken.set(i64::from(taken));
+            if taken && self.taken_told.is_due() {
+                tracing::warn!(
+                    "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
+                     two apart: give each node a name of its own (node, EDS_NODE or --node)"
+                );
             }
         }
     }
 
     fn compared(&mut self, difference: Option<StoreError>, metrics: &Metrics) {
         if difference.is_none() && self.differs {
-            self.differs_told = None;
+            self.differs_told.reset();
             tracing::info!("the settings are those of the other nodes again; going on");
         }
         self.differs = difference.is_some();
         metrics.settings_differ.set(i64::from(self.differs));
         if let Some(error) = difference
-            && is_time(self.differs_told, TELL_INTERVAL)
+            && self.differs_told.is_due()
         {
-            self.differs_told = Some(Instant::now());
             tracing::error!(%error, "this node closes no minute and sends nothing");
         }
     }
@@ -66,10 +74,6 @@ impl Standing {
     pub(super) const fn agrees(&self) -> bool {
         !self.differs
     }
-}
-
-fn is_time(last: Option<Instant>, interval: Duration) -> bool {
-    last.is_none_or(|at| at.elapsed() >= interval)
 }
 
 /// An output that takes nothing while this node's settings differ from those of all nodes. Looked at before each write:

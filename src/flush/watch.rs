@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
+use crate::telemetry::Throttle;
 
 /// How often it is said that the witness cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -33,8 +33,8 @@ pub(super) struct Watches {
     rollbacks: Mutex<Vec<Rollback>>,
     /// Where it outlives the process.
     file: Option<PathBuf>,
-    /// When it was last said that it cannot be written.
-    complained: Mutex<Option<Instant>>,
+    /// When it is said that it cannot be written.
+    complaint: Mutex<Throttle>,
 }
 
 /// The file: one [`Past`] for each partition.
@@ -62,7 +62,7 @@ impl Watches {
             partitions: past.into_iter().map(watch).collect(),
             rollbacks: Mutex::default(),
             file,
-            complained: Mutex::default(),
+            complaint: Mutex::new(Throttle::new(LOG_INTERVAL)),
         }
     }
 
@@ -119,12 +119,11 @@ impl Watches {
     }
 
     fn complain(&self, file: &Path, error: &io::Error) {
-        let mut complained = self
-            .complained
+        let mut complaint = self
+            .complaint
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if complained.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            *complained = Some(Instant::now());
+        if complaint.is_due() {
             tracing::error!(
                 path = %file.display(),
                 %error,

@@ -23,7 +23,7 @@ use crate::event::{Minute, Partition, Partitions};
 use crate::output::Output;
 use crate::store::{Backlog, Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
-use crate::telemetry::{Heartbeat, Metrics};
+use crate::telemetry::{Heartbeat, Metrics, Throttle};
 
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
@@ -70,9 +70,9 @@ impl Worker {
         let mut breaker = Breaker::default();
         let watches = Watches::open(self.partitions, self.witness_file.clone());
         let mut standing = Standing::default();
-        let mut backlog_seen: Option<Instant> = None;
-        let mut away_told: Option<Instant> = None;
-        let mut offset_told: Option<Instant> = None;
+        let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
+        let mut away_told = Throttle::new(AWAY_LOG_INTERVAL);
+        let mut offset_told = Throttle::new(OFFSET_LOG_INTERVAL);
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
@@ -82,24 +82,18 @@ impl Worker {
             match round.await {
                 Ok(()) => {
                     self.metrics.store_up.set(1);
-                    away_told = None;
+                    away_told.reset();
                 }
                 Err(error) => {
                     self.metrics.store_up.set(0);
-                    if away_told.is_none_or(|at| at.elapsed() >= AWAY_LOG_INTERVAL) {
-                        away_told = Some(Instant::now());
+                    if away_told.is_due() {
                         tracing::warn!(%error, "cannot claim minutes; trying again");
                     }
                 }
             }
             self.tell_of_rollbacks(&watches);
-            if offset_told.is_none_or(|at| at.elapsed() >= OFFSET_LOG_INTERVAL)
-                && self.tell_of_clock()
-            {
-                offset_told = Some(Instant::now());
-            }
-            if backlog_seen.is_none_or(|at| at.elapsed() >= BACKLOG_INTERVAL) {
-                backlog_seen = Some(Instant::now());
+            self.tell_of_clock(&mut offset_told);
+            if backlog_seen.is_due() {
                 self.look_at_backlog().await;
             }
             let rest = self.settings.interval.saturating_sub(began.elapsed());

@@ -12,13 +12,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Delivery, QueueLimits};
 use crate::event::{Batch, Minute, Partition, Partitions};
 use crate::spool::{Spool, Taken, is_gone, segment};
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
@@ -133,7 +132,8 @@ impl Unspooler {
     /// a file that is gone; a system without a descriptor or a disk that fails for a while says nothing about it. `None`
     /// when the node stops.
     async fn read(&self, path: &Path) -> Option<Loaded> {
-        let (mut pause, mut told, mut was_gone) = (READ_PAUSE_MIN, None::<Instant>, false);
+        let mut told = Throttle::new(LOG_INTERVAL);
+        let (mut pause, mut was_gone) = (READ_PAUSE_MIN, false);
         loop {
             let (owned, partitions) = (path.to_owned(), self.partitions);
             let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, partitions));
@@ -148,8 +148,7 @@ impl Unspooler {
             }
             was_gone = gone;
             self.metrics.spool_read_failures.inc();
-            if !gone && told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-                told = Some(Instant::now());
+            if !gone && told.is_due() {
                 tracing::error!(
                     segment = %path.display(),
                     %error,

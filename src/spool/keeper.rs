@@ -15,7 +15,7 @@ use super::directory::Directory;
 use super::state::State;
 use super::{SpoolError, SpoolSettings};
 use crate::event::Batch;
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
 
 /// The batches that may wait for the disk.
 const ORDERS: usize = 8;
@@ -38,7 +38,7 @@ pub struct Keeper {
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
-    told: Option<Instant>,
+    told: Throttle,
     /// Since when there is no descriptor or no memory.
     short_since: Option<Instant>,
 }
@@ -93,7 +93,7 @@ impl Keeper {
             ledger,
             metrics,
             heartbeat,
-            told: None,
+            told: Throttle::new(LOG_INTERVAL),
             short_since: None,
         };
         keeper.tell_state();
@@ -153,7 +153,7 @@ impl Keeper {
     fn keep(&mut self, batch: &Batch) {
         let (told, short_since) = (&mut self.told, &mut self.short_since);
         let appended = self.directory.append(batch, |error| {
-            if is_time_to_log(told) {
+            if told.is_due() {
                 tracing::error!(
                     %error,
                     "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped: raise \
@@ -176,7 +176,7 @@ impl Keeper {
         // disk is full are better off in memory.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
-        if lost > 0 && is_time_to_log(&mut self.told) {
+        if lost > 0 && self.told.is_due() {
             if let Some(error) = appended.error {
                 tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
             } else {
@@ -199,14 +199,6 @@ impl Keeper {
         let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
         self.metrics.spool_bytes.set(bytes);
     }
-}
-
-fn is_time_to_log(told: &mut Option<Instant>) -> bool {
-    let is_time = told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
-    if is_time {
-        *told = Some(Instant::now());
-    }
-    is_time
 }
 
 impl Spool {

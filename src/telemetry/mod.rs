@@ -7,6 +7,7 @@ mod ledger;
 mod metrics;
 mod process;
 mod progress;
+mod throttle;
 
 pub use behind::Behind;
 pub use confirmed::Confirmed;
@@ -15,3 +16,4 @@ pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use metrics::Metrics;
 pub use process::open_files_max;
 pub use progress::{Heartbeat, Progress};
+pub use throttle::Throttle;
