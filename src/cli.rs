@@ -1,6 +1,7 @@
 //! The command line: what may be typed, and which exit code comes of it.
 //!
-//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration. Nothing below exits by itself.
+//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node that ended and lost events.
+//! Nothing below exits by itself.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use crate::{daemon, demo, quarantine, send};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
+const LOST: u8 = 3;
 
 /// Exact counts of events and of distinct users, per minute and series, from UDP lines that reach any number
 /// of nodes
@@ -25,7 +27,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Receive events, count them, send the counts: the service
+    /// Receive events, count them, send the counts: the service. Exit code 3 means that it stopped in order, and that
+    /// events are lost: the last line of the log says how many, and how
     Run(Flags),
     /// Show the whole path in one process, at once, with nothing to install
     Demo,
@@ -99,6 +102,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let code = if error.is::<ConfigErrors>() || error.is::<daemon::NothingShared>() {
                 MISUSED
+            } else if error.is::<daemon::EventsLost>() {
+                LOST
             } else {
                 FAILED
             };

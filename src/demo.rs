@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::coordination::memory::MemoryArbiter;
 use crate::daemon::{Service, ServiceSettings};
@@ -166,7 +167,8 @@ async fn show() -> anyhow::Result<()> {
         "\nThe first number of a series is how many different users had the event, the second how many events \
          there were."
     );
-    service.drain(Duration::from_secs(5)).await;
+    let at_once = CancellationToken::new();
+    service.drain(Duration::from_secs(5), &at_once).await;
     Ok(())
 }
 

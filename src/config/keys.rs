@@ -120,7 +120,7 @@ pub static KEYS: &[Key] = &[
     key("input", "max_users_per_series", Integer { min: 0, max: 1_000_000_000 }, "10000000", "most users of a series in one minute, of all nodes, nearly; 0: no limit"),
     key("input", "max_rate_per_source", Integer { min: 0, max: 10_000_000 }, "0", "most lines a second of one source address; 0: no limit"),
     key("input", "remember_users", Integer { min: 0, max: 1_000_000_000 }, "1000000", "users remembered as recorded, to spare the store the same user twice"),
-    key("input", "drain_timeout", duration("0s", "10m"), "20s", "at shutdown, the longest to record what is queued"),
+    key("input", "drain_timeout", duration("0s", "10m"), "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process"),
 
     key("store", "url", StoreUrl, "memory:", "where minutes are gathered: memory: redis[s]:// redis+unix:// redis+cluster:// redis+sentinel://"),
     key("store", "prefix", Name { max: 32 }, "eds", "what the names of all keys in Redis begin with"),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use sd_notify::NotifyState;
+use tokio_util::sync::CancellationToken;
 
 pub use self::operate::{NothingShared, SettingsAction, quarantine, settings};
 pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
@@ -27,6 +28,11 @@ use crate::telemetry::LedgerTotals;
 
 /// How long the sockets may go unread at the start.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
+
+/// A node ended in order, and not all that it had received outlives it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} events that this node had received are lost: the last line of the log says how")]
+pub struct EventsLost(u64);
 
 /// Runs a node until it is told to stop. `flags` and `environment` are read again for the log level on SIGHUP.
 pub fn run(
@@ -99,7 +105,8 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     match checked {
         Ok(()) => {}
         Err(error @ StoreError::Refused { .. }) => {
-            service.drain(Duration::ZERO).await;
+            let at_once = CancellationToken::new();
+            service.drain(Duration::ZERO, &at_once).await;
             return Err(error.into());
         }
         Err(error) => {
@@ -128,20 +135,59 @@ async fn serve(
     };
     systemd::notify(&[NotifyState::Stopping]);
     tracing::info!("draining");
-    let totals = service.drain(drain_timeout).await;
+    let at_once = CancellationToken::new();
+    let drain = service.drain(drain_timeout, &at_once);
+    let asked_again = async {
+        loop {
+            match requests.recv().await {
+                Some(Request::Reload) => reload(),
+                Some(Request::Drain) => {
+                    tracing::warn!("asked again to end; ending at once");
+                    at_once.cancel();
+                }
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let totals = tokio::select! {
+        totals = drain => totals,
+        () = asked_again => unreachable!("it goes on for ever"),
+    };
     watchdog.abort();
     tell(&totals);
-    failure.map_or(Ok(()), |failure| Err(failure.into()))
+    match (failure, totals.lost()) {
+        (Some(failure), _) => Err(failure.into()),
+        (None, 0) => Ok(()),
+        (None, events) => Err(EventsLost(events).into()),
+    }
 }
 
+/// The last line of the log: what became of every event.
 fn tell(totals: &LedgerTotals) {
     let LedgerTotals {
         received,
         recorded,
         queued,
+        given_up,
         ..
     } = *totals;
     let rejected: u64 = totals.rejected.iter().sum();
     let dropped: u64 = totals.dropped.iter().sum();
-    tracing::info!(received, recorded, rejected, dropped, queued, "stopped");
+    if totals.lost() == 0 {
+        tracing::info!(
+            received, recorded, rejected, dropped, queued, given_up, "stopped"
+        );
+    } else {
+        tracing::warn!(
+            received,
+            recorded,
+            rejected,
+            dropped,
+            queued,
+            given_up,
+            "stopped, and events are lost: those dropped were not recorded; those given up were recorded in the memory \
+             of this process only, in minutes that were not over or in counts that no output took (store.url names a store \
+             that outlives it)"
+        );
+    }
 }

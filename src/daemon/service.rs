@@ -2,7 +2,8 @@
 //!
 //! It owns the threads and tasks. Nothing is read before [`Service::listen`]. They stop in the order of the data: first the listeners, which read what the
 //! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker lets go
-//! of its claims meanwhile.
+//! of its claims meanwhile, or sends what is left of a store that ends with the process. Whatever hangs, the end does not
+//! wait for it longer than it may.
 
 mod way_in;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordination::InvalidSetting;
@@ -25,6 +27,15 @@ use crate::spool::{SpoolError, SpoolSettings};
 use crate::store::{SET_ASIDE_MAX, Store};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
+
+/// What a worker gets to let go of its claims, or to send the rest, when the time is over.
+const LET_GO_MAX: Duration = Duration::from_secs(3);
+/// How long the disk may take what the store did not; as long as a listener waits for it.
+const DISK_MAX: Duration = Duration::from_secs(12);
+/// The same when the node is to end at once.
+const AT_ONCE_MAX: Duration = Duration::from_secs(1);
+/// How long HTTP connections that are open may take.
+const SIDE_MAX: Duration = Duration::from_secs(1);
 
 /// How a node behaves.
 #[derive(Debug, Clone)]
@@ -132,7 +143,9 @@ pub struct Service {
     flush: JoinSet<()>,
     /// The HTTP server.
     side: JoinSet<()>,
+    store: Arc<dyn Store>,
     stop: CancellationToken,
+    recorded: CancellationToken,
     stop_side: CancellationToken,
     abandon: CancellationToken,
 }
@@ -163,7 +176,9 @@ impl Service {
             ingest: JoinSet::new(),
             flush: JoinSet::new(),
             side: JoinSet::new(),
+            store: Arc::clone(&store),
             stop: CancellationToken::new(),
+            recorded: CancellationToken::new(),
             stop_side: CancellationToken::new(),
             abandon: CancellationToken::new(),
         };
@@ -196,6 +211,7 @@ impl Service {
             metrics: Arc::clone(&service.metrics),
             heartbeat: service.progress.watch("the flush worker"),
             stop: service.stop.clone(),
+            recorded: service.recorded.clone(),
         };
         service.flush.spawn(worker.run());
         Ok(service)
@@ -248,35 +264,62 @@ impl Service {
     }
 
     /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and lets go of all
-    /// claims. Answers what became of all events.
-    pub async fn drain(mut self, within: Duration) -> LedgerTotals {
+    /// claims. What ends with the process is closed and sent in the same time. `at_once` cuts all of it short. Answers what
+    /// became of all events.
+    pub async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> LedgerTotals {
+        let deadline = Instant::now() + within;
+        let until = async |deadline: Instant, after: Duration| {
+            let cut_short = async {
+                at_once.cancelled().await;
+                tokio::time::sleep(after).await;
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => {}
+                () = cut_short => {}
+            }
+        };
         self.stop.cancel();
         // What they would have read stays where it is.
         self.listeners.clear();
-        let deadline = tokio::time::sleep(within);
-        tokio::pin!(deadline);
-        let mut in_time = true;
-        loop {
-            tokio::select! {
-                ended = self.ingest.join_next() => match ended {
-                    None => break,
-                    Some(Ok(())) => {}
-                    Some(Err(error)) => tracing::error!(%error, "a part of the node failed"),
-                },
-                () = &mut deadline, if in_time => {
-                    in_time = false;
-                    tracing::error!(
-                        events = self.ledger.totals().queued,
-                        "cannot record what is queued within input.drain_timeout; giving it up"
-                    );
-                    self.abandon.cancel();
-                }
+        if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {
+            tracing::error!(
+                events = self.ledger.totals().in_memory(),
+                "cannot record what is queued in the time that there is (input.drain_timeout); giving it up, or to \
+                 input.spool_dir"
+            );
+            self.abandon.cancel();
+            let disk_max = Instant::now() + DISK_MAX;
+            if !all_end(&mut self.ingest, until(disk_max, AT_ONCE_MAX)).await {
+                tracing::error!(
+                    "a part of the node does not end, perhaps since a disk hangs; leaving it"
+                );
             }
         }
-        while self.flush.join_next().await.is_some() {}
+        self.recorded.cancel();
+        let let_go = deadline.max(Instant::now() + LET_GO_MAX);
+        all_end(&mut self.flush, until(let_go, Duration::ZERO)).await;
+        self.flush.abort_all();
         self.stop_side.cancel();
         // A client that keeps its connection open does not keep the node.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.side.join_next()).await;
-        self.ledger.totals()
+        let side_max = Instant::now() + SIDE_MAX;
+        all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
+        let given_up = self.store.ends_with_process().unwrap_or_default();
+        self.ledger.totals().at_end(given_up)
+    }
+}
+
+/// Waits for the end of all parts, but not for longer than this. Answers whether they have ended.
+async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output = ()>) -> bool {
+    let all = async {
+        while let Some(ended) = parts.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a part of the node failed");
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = all => true,
+        () = until => false,
     }
 }

@@ -1,8 +1,9 @@
-//! Signals: SIGTERM and SIGINT drain, a second one ends the process at once, SIGHUP reloads the log level.
+//! Signals: SIGTERM and SIGINT drain, a second one cuts that short, a third ends the process whatever it is doing, SIGHUP
+//! reloads the log level.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 /// What an operator asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// End, and lose nothing.
+    /// End, and lose nothing; asked again: end at once.
     Drain,
     /// Read the log level again.
     Reload,
@@ -20,11 +21,10 @@ pub(super) enum Request {
 
 /// Listens for signals from now on.
 pub(super) fn listen() -> io::Result<mpsc::UnboundedReceiver<Request>> {
-    let draining = Arc::new(AtomicBool::new(false));
+    let ending = Arc::<AtomicBool>::default();
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag down and raises it, the second finds it up.
-        flag::register_conditional_shutdown(signal, 1, Arc::clone(&draining))?;
-        flag::register(signal, Arc::clone(&draining))?;
+        // Works in the handler itself, also where nothing else does any more.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&ending))?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     // At most a few: they are sent by people.
@@ -32,10 +32,13 @@ pub(super) fn listen() -> io::Result<mpsc::UnboundedReceiver<Request>> {
     std::thread::Builder::new()
         .name("eds-signals".to_owned())
         .spawn(move || {
+            let mut draining = false;
             for signal in signals.forever() {
                 let request = if signal == SIGHUP {
                     Request::Reload
                 } else {
+                    ending.store(draining, Ordering::SeqCst);
+                    draining = true;
                     Request::Drain
                 };
                 if sender.send(request).is_err() {

@@ -1,8 +1,9 @@
 //! [`Worker`]: the task that claims, compacts and sends, for all partitions.
 //!
 //! It owns the claims that it holds and nothing else; it waits for the store and the output, each with its own
-//! time limits. It stops after `stop` is cancelled, at the end of the step it is in, and lets go of its claims
-//! so that any other node takes them up at once.
+//! time limits. It stops after `stop` is cancelled, at the end of the step it is in or a little later, and lets go of its
+//! claims so that any other node takes them up at once. Where the store ends with the process there is no other: it goes
+//! on when all is `recorded`, closes every minute that is over, and sends until nothing is left or it is broken off.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ const CONCURRENT: usize = 8;
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it looks at the store in a long rest.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a round may go on after the stop.
+const STEP_MAX: Duration = Duration::from_secs(2);
 /// How often it is said that the clocks differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How often it is said that the store is away.
@@ -61,6 +64,8 @@ pub struct Worker {
     pub heartbeat: Heartbeat,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
+    /// Cancelled when nothing more is recorded.
+    pub recorded: CancellationToken,
 }
 
 impl Worker {
@@ -79,7 +84,16 @@ impl Worker {
             let look = standing.look(&*self.store, &self.metrics);
             self.heartbeat.during(look).await;
             let round = self.round(&held, &mut breaker, &watches, standing.agrees());
-            match round.await {
+            let result = tokio::select! {
+                biased;
+                result = round => result,
+                () = self.overdue() => {
+                    // What it was about to write is written again, by whoever takes the claims up.
+                    let _ = self.store.end_probe().await;
+                    break;
+                }
+            };
+            match result {
                 Ok(()) => {
                     self.metrics.store_up.set(1);
                     away_told.reset();
@@ -103,6 +117,35 @@ impl Worker {
             }
         }
         held.let_all_go(&*self.store, Duration::ZERO).await;
+        self.heartbeat.rest();
+        if self.store.ends_with_process().is_some() {
+            self.recorded.cancelled().await;
+            self.close_all(&held, &mut breaker, &watches).await;
+        }
+    }
+
+    /// Closes what is over, quiet or not, for nothing more can come, and sends it. A minute that still fills stays: a part
+    /// of its events would be published as if it were all.
+    async fn close_all(mut self, held: &Held, breaker: &mut Breaker, watches: &Watches) {
+        self.stop = CancellationToken::new();
+        self.settings.grace = Duration::ZERO;
+        self.settings.max_hold = Duration::ZERO;
+        loop {
+            let before = self.metrics.claims.get();
+            // What it finds is claimed and not sent.
+            let _ = self.round(held, breaker, watches, true).await;
+            self.look_at_backlog().await;
+            if self.metrics.claims.get() == before && self.metrics.minutes_claimed.get() == 0 {
+                return;
+            }
+            tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
+        }
+    }
+
+    /// Comes back when a round may not go on: a while after the stop.
+    async fn overdue(&self) {
+        self.stop.cancelled().await;
+        tokio::time::sleep(STEP_MAX).await;
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that

@@ -79,6 +79,7 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
         metrics: Arc::clone(&metrics),
         heartbeat: Progress::default().watch("worker"),
         stop: CancellationToken::new(),
+        recorded: CancellationToken::new(),
     };
     let running = tokio::spawn(worker.run());
     output.asked.notified().await;

@@ -179,7 +179,7 @@ impl Unspooler {
             Some(written) => {
                 loaded.missing = written.saturating_sub(events);
                 let lost = usize::try_from(loaded.missing).unwrap_or(usize::MAX);
-                self.ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+                self.ledger.lost_in_spool(DropReason::SpoolFailed, lost);
             }
         }
         self.metrics.spool_damaged.inc_by(damaged);
@@ -220,7 +220,7 @@ impl Unspooler {
             () = self.stop.cancelled() => None,
         };
         let Some(room) = room else {
-            self.ledger.spooled(batch.events());
+            self.ledger.stay_spooled(batch.events());
             self.ledger.released(batch.bytes());
             return false;
         };

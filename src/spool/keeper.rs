@@ -171,6 +171,7 @@ impl Keeper {
             .refused_by_spool(DropReason::SpoolFull, appended.full);
         self.ledger
             .refused_by_spool(DropReason::SpoolFailed, appended.failed);
+        self.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
         // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
         // disk is full are better off in memory.

@@ -273,6 +273,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// How many different events would be lost if the process ended now: those of minutes that are not counted, and of
+    /// counts that no output has. `None` where the store outlives the process.
+    fn ends_with_process(&self) -> Option<u64> {
+        None
+    }
+
     /// What an operator should fix although nothing is lost yet, in words; as far as the last calls have shown it.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

@@ -41,7 +41,7 @@ impl DropReason {
     }
 }
 
-/// How many events are where. All but `queued`, `spooled` and `queued_bytes` only grow.
+/// How many events are where. All but `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerTotals {
     /// Lines read from the sockets that are events, valid or not, and events that an earlier run left on disk.
@@ -50,6 +50,8 @@ pub struct LedgerTotals {
     pub recorded: u64,
     /// Those of them that are counted under an overflow series.
     pub overflowed: u64,
+    /// Different events among the recorded ones that ended with the process, unpublished: 0 until it ends.
+    pub given_up: u64,
     /// Lines that are not counted, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
     /// Events that were not kept, by place in [`DropReason::ALL`].
@@ -58,6 +60,8 @@ pub struct LedgerTotals {
     pub queued: u64,
     /// Events among them that are on disk only, or on their way there.
     pub spooled: u64,
+    /// Events among these that are on their way there.
+    pub unwritten: u64,
     /// The memory that the others take, in bytes; roughly.
     pub queued_bytes: u64,
 }
@@ -69,6 +73,22 @@ impl LedgerTotals {
         let rejected: u64 = self.rejected.iter().sum();
         let dropped: u64 = self.dropped.iter().sum();
         self.received == self.recorded + rejected + dropped + self.queued
+    }
+
+    /// The same once the process ends: what is not on disk is dropped, and so many recorded events are given up.
+    #[must_use]
+    pub const fn at_end(mut self, given_up: u64) -> Self {
+        let on_disk = self.spooled.saturating_sub(self.unwritten);
+        self.dropped[DropReason::Shutdown as usize] += self.queued.saturating_sub(on_disk);
+        self.queued = on_disk;
+        self.given_up = given_up;
+        self
+    }
+
+    /// Events that this process had taken and that nobody has any more.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.dropped.iter().sum::<u64>() + self.given_up
     }
 
     /// Events on the way to the store that take memory.
@@ -115,6 +135,7 @@ impl Ledger {
             intake.queued + intake.spooled + intake.dropped + intake.rejected.iter().sum::<u64>();
         totals.queued += intake.queued + intake.spooled;
         totals.spooled += intake.spooled;
+        totals.unwritten += intake.spooled;
         totals.queued_bytes += intake.queued_bytes;
         totals.dropped[DropReason::QueueFull as usize] += intake.dropped;
         for (total, rejected) in totals.rejected.iter_mut().zip(&intake.rejected) {
@@ -152,12 +173,30 @@ impl Ledger {
     }
 
     /// Events of the queue go to the spool after all; their memory is given back apart.
-    pub fn spooled(&self, events: usize) {
+    pub fn to_be_spooled(&self, events: usize) {
+        let mut totals = self.lock();
+        totals.spooled += events as u64;
+        totals.unwritten += events as u64;
+    }
+
+    /// Events that came from the spool stay there; their memory is given back apart.
+    pub fn stay_spooled(&self, events: usize) {
         self.lock().spooled += events as u64;
+    }
+
+    /// Events that were to go to the spool are there.
+    pub fn written(&self, events: usize) {
+        self.lock().unwritten -= events as u64;
     }
 
     /// The spool could not keep events that were to go there.
     pub fn refused_by_spool(&self, reason: DropReason, events: usize) {
+        self.written(events);
+        self.lost_in_spool(reason, events);
+    }
+
+    /// Events of the spool cannot be read again.
+    pub fn lost_in_spool(&self, reason: DropReason, events: usize) {
         let mut totals = self.lock();
         totals.queued -= events as u64;
         totals.spooled -= events as u64;
@@ -222,10 +261,15 @@ mod tests {
         ledger.take_in(&intake);
         ledger.refused_by_spool(DropReason::SpoolFull, 1);
         ledger.restored(3);
-        ledger.spooled(2);
+        ledger.to_be_spooled(2);
+        ledger.written(5);
         let totals = ledger.totals();
         assert_eq!((totals.queued, totals.spooled), (17, 9));
         assert_eq!(totals.in_memory(), 8);
+        // What is on disk is for the next process, and no loss.
+        let ended = totals.at_end(4);
+        assert!(ended.is_balanced());
+        assert_eq!((ended.queued, ended.lost()), (8, 1 + 9 + 4));
         ledger.unspooled(9, 100);
         ledger.recorded(17);
         let totals = ledger.totals();

@@ -44,6 +44,7 @@ mod signals;
 mod site;
 mod skew;
 mod spool;
+mod stops;
 mod support_itself;
 mod terminal;
 mod tls;

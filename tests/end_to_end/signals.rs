@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -12,7 +12,6 @@ use crate::support::eventually::{SOON, eventually, when};
 use crate::support::load::{SEED_MINUTE_NS, Sender};
 use crate::support::node::{Node, eds};
 use crate::support::ports::free_port;
-use crate::support::redis_proxy::RedisProxy;
 use crate::support::truth::Truth;
 
 fn numbered_datagram(number: usize) -> String {
@@ -94,36 +93,6 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     site.writes.set(crate::support::http_proxy::Mode::Pass);
     let _second = site.start_node("second", &keys);
     site.wait_exact(&sender.truth.points(), SOON);
-}
-
-#[test]
-fn a_second_signal_ends_a_node_at_once() {
-    let site = Site::start();
-    let proxy = RedisProxy::start(site.redis.address());
-    let keys = [
-        ("store.url", proxy.url()),
-        ("input.drain_timeout", "10m".to_owned()),
-    ];
-    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
-    let mut node = site.start_node("one", &keys);
-    proxy.mute(true);
-    let mut sender = Sender::paced_by(&node);
-    sender.send(numbered_datagram(0).as_bytes(), &node, &[]);
-    sender.wait_received(&node);
-    node.signal("TERM");
-    eventually("it stops being ready", SOON, || match node.get("/readyz") {
-        Ok(answer) if answer.status == 200 => Err(answer.body),
-        _ => Ok(()),
-    });
-    node.signal("TERM");
-    let signalled = Instant::now();
-    let status = node.wait_for_exit(SOON);
-    assert!(
-        signalled.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        signalled.elapsed()
-    );
-    assert!(!status.success(), "it had something to lose: {status}");
 }
 
 #[test]

@@ -92,6 +92,7 @@ impl Publisher {
             metrics: Arc::clone(&publisher.metrics),
             heartbeat: Progress::default().watch("worker"),
             stop: publisher.stop.clone(),
+            recorded: CancellationToken::new(),
         };
         tokio::spawn(worker.run());
         publisher

@@ -199,6 +199,7 @@ impl Node {
             metrics,
             heartbeat: progress.watch("worker"),
             stop: life.stop.clone(),
+            recorded: CancellationToken::new(),
         };
         let listening: BoxFuture<'_, ()> = Box::pin(listen(world, life, &self.inbox, senders));
         let flushing: BoxFuture<'_, ()> = Box::pin(worker.run());

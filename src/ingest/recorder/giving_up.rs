@@ -12,10 +12,10 @@ impl Recorder {
         let events = parts.iter().map(Part::events).sum();
         match (origin, &self.spool) {
             (Origin::Replay, _) => {}
-            (Origin::Spool, _) => ledger.spooled(events),
+            (Origin::Spool, _) => ledger.stay_spooled(events),
             (Origin::Queue, None) => ledger.dropped(DropReason::Shutdown, events),
             (Origin::Queue, Some(spool)) => {
-                ledger.spooled(events);
+                ledger.to_be_spooled(events);
                 let mut rest = Batch::default();
                 let lost = parts.iter().map(|part| part.copy(batch, &mut rest)).sum();
                 ledger.refused_by_spool(DropReason::SpoolFailed, lost);

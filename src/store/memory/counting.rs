@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{State, deadline};
+use super::state::{PartitionState, Sets, State, deadline};
 use crate::store::witness::kept_for;
 use crate::store::{
     Claim, Compaction, SET_ASIDE_MAX, SetAside, StoreError, UnsentCounts, UnsentPage,
@@ -99,6 +99,20 @@ impl State {
         partition.close(claim.minute, retention);
         self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
         Ok(true)
+    }
+
+    /// The different events that no output has, those of refused counts included.
+    pub(super) fn unpublished(&self) -> u64 {
+        let of = |partition: &PartitionState| {
+            let set_aside = partition.set_aside.values().map(|counts| counts.cumulative);
+            let minutes = partition.minutes.values().flat_map(|minute| {
+                let unsent = minute.unsent.iter().filter_map(|it| minute.counts.get(it));
+                let open = minute.sets.values().map(Sets::cumulative);
+                open.chain(unsent.map(|&(_, cumulative)| cumulative))
+            });
+            set_aside.chain(minutes).sum::<u64>()
+        };
+        self.partitions.iter().map(of).sum()
     }
 
     pub(super) fn set_aside(

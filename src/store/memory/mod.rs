@@ -232,6 +232,10 @@ impl Store for MemoryStore {
         Some((state.bytes, state.bytes_max))
     }
 
+    fn ends_with_process(&self) -> Option<u64> {
+        Some(self.lock().unpublished())
+    }
+
     fn describe(&self) -> String {
         "this process' memory (single node)".to_owned()
     }

@@ -1,0 +1,201 @@
+//! What a stop does to events that are not published yet: it sends what it can, says what is lost, in the log and in
+//! the exit code, and never takes longer than it may.
+
+use std::time::{Duration, Instant};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::http_proxy::{HttpProxy, Mode};
+use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::node::Node;
+use crate::support::read_back;
+use crate::support::redis_proxy::RedisProxy;
+use crate::support::truth::compare;
+
+/// The exit code of a stop that loses events.
+const LOST: Option<i32> = Some(3);
+/// What a stop may take beside `input.drain_timeout`, on a machine that is busy.
+const BESIDE: Duration = Duration::from_secs(8);
+/// No minute closes by itself.
+const NEVER: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
+
+fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
+    for (user, at) in users.iter().zip(nanos..) {
+        let line = format!("event_type=login,product=shop value={user} {at}");
+        sender.send(line.as_bytes(), node, &[]);
+    }
+    eventually("all is recorded", SOON, || {
+        let queued = node.metrics().count("eds_events_queued");
+        when(queued == 0, queued)
+    });
+}
+
+/// The last line of a node's log that says what became of its events.
+fn ledger(node: &Node) -> String {
+    let log = node.log();
+    let line = log.lines().rfind(|line| line.contains(" stopped"));
+    line.unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn assert_says(line: &str, words: &[&str]) {
+    for word in words {
+        assert!(line.contains(word), "{word} is not in {line:?}");
+    }
+}
+
+/// Stops it, and answers the exit code. It must end within its time.
+#[track_caller]
+fn stop(node: &mut Node, within: Duration) -> Option<i32> {
+    let began = Instant::now();
+    let code = node.terminate().code();
+    eprintln!("ended after {:?}", began.elapsed());
+    assert!(began.elapsed() < within, "{:?}", began.elapsed());
+    code
+}
+
+#[test]
+fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
+    let mut node = Node::start("one", &NEVER);
+    let mut sender = Sender::paced_by(&node);
+    // More minutes than a round claims.
+    for minute in 0..40 {
+        let at = SEED_MINUTE_NS + minute * MINUTE_NS;
+        send(&mut sender, &node, &["ann", "ben", "ann"], at);
+    }
+    assert_eq!(node.stdout(), "");
+    assert_eq!(stop(&mut node, SOON), Some(0));
+    compare(
+        &sender.truth.points(),
+        &read_back::written(node.stdout().as_bytes()),
+    )
+    .unwrap();
+    assert_says(&ledger(&node), &["INFO", "recorded=120", "given_up=0"]);
+}
+
+#[test]
+fn a_memory_store_gives_up_the_open_minute_and_says_so() {
+    let mut node = Node::start("one", &NEVER);
+    let mut sender = Sender::paced_by(&node);
+    send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
+    let over = sender.truth.points();
+    // However long the test takes to stop the node, this minute is not over by then.
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+    send(&mut sender, &node, &["ann", "ben", "eve"], now + MINUTE_NS);
+    assert_eq!(stop(&mut node, SOON), LOST);
+    // A part of the events would be another value than the one that the minute should have.
+    compare(&over, &read_back::written(node.stdout().as_bytes())).unwrap();
+    let words = [
+        "WARN",
+        "received=4",
+        "recorded=4",
+        "dropped=0",
+        "given_up=3",
+    ];
+    assert_says(&ledger(&node), &words);
+}
+
+#[test]
+fn a_memory_store_gives_up_what_no_output_took() {
+    let mut output = HttpProxy::start(None);
+    output.set(Mode::Refuse);
+    let url = output.url();
+    let keys = [
+        ("output.url", &*url),
+        ("output.api", "v1"),
+        ("output.database", "eds"),
+        ("flush.grace", "200ms"),
+        ("input.drain_timeout", "2s"),
+    ];
+    let mut node = Node::start("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    send(&mut sender, &node, &["ann", "ben"], SEED_MINUTE_NS);
+    eventually("the output does not take it", SOON, || {
+        when(node.metrics().count("eds_output_up") == 0, "it is up")
+    });
+    assert_eq!(stop(&mut node, Duration::from_secs(2) + BESIDE), LOST);
+    assert_says(&ledger(&node), &["WARN", "recorded=2", "given_up=2"]);
+}
+
+/// A node whose Redis does not answer any more, with an event that it could not record.
+fn with_a_mute_redis(site: &Site, drain_timeout: &str) -> (Node, RedisProxy) {
+    let proxy = RedisProxy::start(site.redis.address());
+    let url = proxy.url();
+    let keys = [
+        ("store.url", &*url),
+        ("store.response_timeout", "30s"),
+        ("store.replay_window", "0s"),
+        ("input.drain_timeout", drain_timeout),
+    ];
+    let node = site.start_node("one", &keys);
+    proxy.mute(true);
+    let mut sender = Sender::paced_by(&node);
+    let line = format!("event_type=login value=ann {SEED_MINUTE_NS}");
+    sender.send_unrecorded(line.as_bytes(), &node, &[]);
+    sender.wait_received(&node);
+    (node, proxy)
+}
+
+#[test]
+fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() {
+    let site = Site::start();
+    let (mut node, _proxy) = with_a_mute_redis(&site, "1s");
+    assert_eq!(stop(&mut node, Duration::from_secs(1) + BESIDE), LOST);
+    assert_says(
+        &ledger(&node),
+        &["WARN", "received=1", "dropped=1", "queued=0"],
+    );
+}
+
+#[test]
+fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_told_all_the_same() {
+    let site = Site::start();
+    let (mut node, _proxy) = with_a_mute_redis(&site, "10m");
+    node.signal("TERM");
+    eventually("it drains", SOON, || {
+        when(node.log().contains("draining"), node.log())
+    });
+    assert_eq!(stop(&mut node, BESIDE), LOST);
+    assert_says(
+        &ledger(&node),
+        &["WARN", "received=1", "dropped=1", "queued=0"],
+    );
+}
+
+#[test]
+fn a_long_backlog_keeps_no_node() {
+    let load = Load {
+        seed: 1,
+        minutes_ns: (0..20).map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
+        events: 5_000,
+        series: 100,
+        users: 50,
+    };
+    // An output that is silent, one that takes the writes, two points each, but slowly, and one that refuses them.
+    for mode in [Mode::Hang, Mode::Trickle, Mode::Answer(400)] {
+        let mut site = Site::start();
+        site.writes.set(Mode::Refuse);
+        let keys = [
+            ("flush.grace", "1s"),
+            ("flush.lease", "1m"),
+            ("output.timeout", "20s"),
+            ("output.batch_lines", "2"),
+        ];
+        let mut node = site.start_node("one", &keys);
+        let mut sender = Sender::paced_by(&node);
+        for datagram in load.datagrams() {
+            sender.send(&datagram, &node, &[]);
+        }
+        eventually("all is counted", SOON, || {
+            let counted = node.metrics().count("eds_series_counted_total");
+            when(counted > 1_500, counted)
+        });
+        let written = site.writes.writes().len();
+        site.writes.set(mode);
+        eventually("it is being sent", SOON, || {
+            when(site.writes.writes().len() > written, written)
+        });
+        // All that it took is in Redis, for whoever comes next.
+        assert_eq!(stop(&mut node, BESIDE), Some(0), "{mode:?}");
+    }
+}
