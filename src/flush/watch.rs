@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::late::Late;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
@@ -31,6 +32,7 @@ pub(super) struct Watches {
     partitions: Vec<Mutex<Watch>>,
     /// What stores were found to have forgotten, until it is told.
     rollbacks: Mutex<Vec<Rollback>>,
+    late: Mutex<Late>,
     /// Where it outlives the process.
     file: Option<PathBuf>,
     /// When it is said that it cannot be written.
@@ -61,6 +63,7 @@ impl Watches {
         Self {
             partitions: past.into_iter().map(watch).collect(),
             rollbacks: Mutex::default(),
+            late: Mutex::default(),
             file,
             complaint: Mutex::new(Throttle::new(LOG_INTERVAL)),
         }
@@ -70,6 +73,11 @@ impl Watches {
     pub(super) fn of(&self, partition: Partition) -> MutexGuard<'_, Watch> {
         let watch = &self.partitions[partition.index()];
         watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Events that came too late. Never to be held while anything is waited for.
+    pub(super) fn late(&self) -> MutexGuard<'_, Late> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn forgot(&self, rollback: Rollback) {

@@ -106,6 +106,7 @@ impl Worker {
                 }
             }
             self.tell_of_rollbacks(&watches);
+            watches.late().tell(false);
             self.tell_of_clock(&mut offset_told);
             if backlog_seen.is_due() {
                 self.look_at_backlog().await;
@@ -122,6 +123,7 @@ impl Worker {
             self.recorded.cancelled().await;
             self.close_all(&held, &mut breaker, &watches).await;
         }
+        watches.late().tell(true);
     }
 
     /// Closes what is over, quiet or not, for nothing more can come, and sends it. A minute that still fills stays: a part
@@ -185,7 +187,7 @@ impl Worker {
             });
             let work = async {
                 stream::iter(&claims)
-                    .for_each_concurrent(CONCURRENT, |claim| self.compact(held, claim))
+                    .for_each_concurrent(CONCURRENT, |claim| self.compact(held, watches, claim))
                     .await;
                 self.heartbeat.beat();
                 if self.stop.is_cancelled() {
@@ -275,7 +277,7 @@ impl Worker {
     }
 
     /// Turns all sets of a claim into counts.
-    async fn compact(&self, held: &Held, claim: &Claim) {
+    async fn compact(&self, held: &Held, watches: &Watches, claim: &Claim) {
         while !self.stop.is_cancelled() {
             match self
                 .store
@@ -286,6 +288,8 @@ impl Worker {
                     self.metrics.series_counted.inc_by(done.counted);
                     if done.late > 0 {
                         self.metrics.events_late.inc_by(done.late);
+                        let now = self.surroundings.now_nanos();
+                        watches.late().add(claim, done.late, now);
                         tracing::debug!(
                             minute = %claim.minute,
                             partition = claim.partition.index(),

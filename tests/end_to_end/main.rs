@@ -48,5 +48,6 @@ mod stops;
 mod support_itself;
 mod terminal;
 mod tls;
+mod told;
 mod two_nodes;
 mod upgrade;
