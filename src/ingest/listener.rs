@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
-use super::{Delivery, Receiver, Sieve, SourceRates};
+use super::sieve::beginning;
+use super::{Delivery, Receiver, Sample, Sieve, SourceRates};
 use crate::event::datagram::pieces;
 use crate::event::{Partition, Partitions};
 use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
@@ -21,10 +22,8 @@ use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
 const BATCH_EVENTS: usize = 16_384;
 /// A batch for the disk of so many bytes is handed over although it is young.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
-/// How often the kernel is asked what it dropped.
+/// How often the kernel is asked what it dropped, and it is looked which lines the log should show.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a rejected line is shown in the log, at most.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the socket is read after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long the disk may take the last events at the end.
@@ -89,7 +88,6 @@ impl Listener {
         };
         let mut swept = Instant::now();
         let mut drops_asked = Instant::now();
-        let mut sampled: Option<Instant> = None;
         let sweep_interval = self.settings.read_timeout();
         let due = self.settings.linger.saturating_sub(2 * sweep_interval);
         while !self.stop.is_cancelled() {
@@ -107,9 +105,7 @@ impl Listener {
             if now - drops_asked >= DROPS_INTERVAL {
                 drops_asked = now;
                 self.count_drops();
-                if sampled.is_none_or(|at| now - at >= SAMPLE_INTERVAL) && self.show_sample() {
-                    sampled = Some(now);
-                }
+                self.show_samples();
             }
         }
         self.drain();
@@ -120,15 +116,20 @@ impl Listener {
         let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
         let mut datagrams = 0;
         for datagram in self.receiver.datagrams() {
+            tracing::trace!(
+                source = datagram.source.map(tracing::field::display),
+                bytes = datagram.bytes.len(),
+                begins = %beginning(datagram.bytes),
+                "a datagram"
+            );
             let lines_max = match (&self.rates, datagram.source) {
                 (Some(rates), Some(source)) => {
                     let lines = pieces(datagram.bytes, datagram.truncated).count();
-                    rates.take(source, lines, Instant::now())
+                    rates.take(source.ip(), lines, Instant::now())
                 }
                 _ => usize::MAX,
             };
-            self.sieve
-                .datagram_within(lines_max, datagram.bytes, datagram.truncated, now);
+            self.sieve.datagram_within(lines_max, datagram, now);
             datagrams += 1;
         }
         self.metrics.datagrams_received.inc_by(datagrams);
@@ -203,12 +204,28 @@ impl Listener {
         }
     }
 
-    fn show_sample(&mut self) -> bool {
-        let Some((reason, line)) = self.sieve.take_sample() else {
-            return false;
-        };
-        tracing::warn!(reason = reason.label(), line, "rejected a line: {reason}");
-        true
+    /// Shows a rejected line of each reason: not often, but more often to who wants details.
+    fn show_samples(&mut self) {
+        for Sample {
+            reason,
+            source,
+            line,
+        } in self.sieve.take_samples()
+        {
+            let source = source.map(tracing::field::display);
+            let label = reason.label();
+            if let Some(lines) = self.ledger.is_time_to_show(reason) {
+                tracing::warn!(
+                    reason = label,
+                    lines,
+                    source,
+                    line,
+                    "rejected lines: {reason}"
+                );
+            } else {
+                tracing::debug!(reason = label, source, line, "rejected a line: {reason}");
+            }
+        }
     }
 
     /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
@@ -230,6 +247,7 @@ impl Listener {
             }
         }
         self.count_drops();
+        self.show_samples();
         // A recorder that waits for its server, or a disk that hangs, must not keep the others from what is theirs.
         let keep_until = Instant::now() + KEEP_MAX;
         let mut left: Vec<Partition> = self.settings.partitions.iter().collect();

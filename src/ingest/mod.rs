@@ -32,7 +32,7 @@ pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};
 pub use remembered::Budget;
 pub use replay::ReplayWindow;
-pub use sieve::{QueueLimits, Sieve, SieveSettings};
+pub use sieve::{QueueLimits, Sample, Sieve, SieveSettings};
 pub use socket::{BindError, bind};
 pub use unspooler::Unspooler;
 

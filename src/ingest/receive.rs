@@ -11,7 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::{MaybeUninitSlice, Socket};
@@ -37,7 +37,7 @@ pub struct Receiver {
     lengths: Vec<(usize, bool)>,
     /// Room for the source addresses, and those read last; none where nobody wants to know.
     names: Vec<libc::sockaddr_storage>,
-    sources: Vec<Option<IpAddr>>,
+    sources: Vec<Option<SocketAddr>>,
     /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
     drops_seen: Option<u32>,
     batched: bool,
@@ -52,7 +52,7 @@ pub struct Received<'a> {
     /// Whether there were more.
     pub truncated: bool,
     /// The address that it says it comes from, if the receiver tells the sources.
-    pub source: Option<IpAddr>,
+    pub source: Option<SocketAddr>,
 }
 
 impl Receiver {
@@ -212,7 +212,7 @@ impl Receiver {
         }
         self.lengths.push((len, received.is_truncated()));
         if !self.names.is_empty() {
-            self.sources.push(name.as_socket().map(|name| name.ip()));
+            self.sources.push(name.as_socket());
         }
         Ok(())
     }
@@ -250,19 +250,21 @@ impl Receiver {
 }
 
 /// The address that the kernel wrote.
-fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let name_of: *const libc::sockaddr_storage = name;
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
             // SAFETY: a sockaddr_storage has the size and alignment of every address, all bytes of it are
             // initialised, and the family says that this one is there.
             let name = unsafe { &*name_of.cast::<libc::sockaddr_in>() };
-            Some(Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr)).into())
+            let address = Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr));
+            Some((address, u16::from_be(name.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
             let name = unsafe { &*name_of.cast::<libc::sockaddr_in6>() };
-            Some(Ipv6Addr::from(name.sin6_addr.s6_addr).into())
+            let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            Some((address, u16::from_be(name.sin6_port)).into())
         }
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! Reading real datagrams over loopback.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use super::*;
@@ -69,9 +69,11 @@ fn tells_the_sources_when_they_are_wanted() {
         let to = socket.local_addr().unwrap();
         let mut receiver = Receiver::new(socket.into(), 64);
         receiver.batched = batched;
-        let expect = |receiver: &mut Receiver, expected: &[Option<IpAddr>]| {
+        let sender = UdpSocket::bind(address).unwrap();
+        let from = sender.local_addr().unwrap();
+        let expect = |receiver: &mut Receiver, expected: &[Option<SocketAddr>]| {
             for _ in expected {
-                UdpSocket::bind(address).unwrap().send_to(b"x", to).unwrap();
+                sender.send_to(b"x", to).unwrap();
             }
             let mut sources = Vec::new();
             while sources.len() < expected.len() {
@@ -82,8 +84,8 @@ fn tells_the_sources_when_they_are_wanted() {
         };
         expect(&mut receiver, &[None, None]);
         let mut receiver = receiver.with_sources();
-        expect(&mut receiver, &[Some(to.ip()); 3]);
-        expect(&mut receiver, &[Some(to.ip())]);
+        expect(&mut receiver, &[Some(from); 3]);
+        expect(&mut receiver, &[Some(from)]);
     }
 }
 

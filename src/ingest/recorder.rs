@@ -334,7 +334,8 @@ impl Recorder {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
             if !keep && origin != Origin::Replay {
-                self.ledger.rejected(Rejection::TooOld, part.events());
+                let series = &part.group.series;
+                self.rejected(Rejection::TooOld, part.events(), series);
             }
             keep
         });

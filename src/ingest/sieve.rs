@@ -1,8 +1,9 @@
 //! From datagrams to batches: splits, parses, judges, and gathers by partition. No I/O.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::ArrivalStamps;
+use super::{ArrivalStamps, Received};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Batch, LineRules, Minute, Parser, Partition, Partitions, Rejection, Window};
 use crate::spool::Spool;
@@ -44,7 +45,18 @@ pub struct Sieve {
     intake: Intake,
     /// What the ledger said then.
     totals: LedgerTotals,
-    sample: Option<(Rejection, String)>,
+    samples: Vec<Sample>,
+}
+
+/// A line that was rejected, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Why.
+    pub reason: Rejection,
+    /// Where it says it comes from, if that is known.
+    pub source: Option<SocketAddr>,
+    /// Its beginning, escaped.
+    pub line: String,
 }
 
 /// What does not fit into memory, on its way to the disk.
@@ -64,7 +76,7 @@ enum Room {
 
 /// What may wait for the disk in a sieve, in bytes.
 const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The bytes of a rejected line that are shown in the log.
+/// The bytes of a line or a datagram that are shown in the log.
 const SAMPLE_BYTES: usize = 120;
 
 impl Sieve {
@@ -85,7 +97,7 @@ impl Sieve {
             overflow: None,
             intake: Intake::default(),
             totals: LedgerTotals::default(),
-            sample: None,
+            samples: Vec::new(),
         }
     }
 
@@ -99,11 +111,21 @@ impl Sieve {
 
     /// Takes in a datagram that arrived now (nanoseconds since the epoch).
     pub fn datagram(&mut self, bytes: &[u8], truncated: bool, now: i64) {
-        self.datagram_within(usize::MAX, bytes, truncated, now);
+        let datagram = Received {
+            bytes,
+            truncated,
+            source: None,
+        };
+        self.datagram_within(usize::MAX, datagram, now);
     }
 
     /// The same for a source that may send so many lines more.
-    pub fn datagram_within(&mut self, lines_max: usize, bytes: &[u8], truncated: bool, now: i64) {
+    pub fn datagram_within(&mut self, lines_max: usize, datagram: Received<'_>, now: i64) {
+        let Received {
+            bytes,
+            truncated,
+            source,
+        } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
             let room = self.room();
             let taken = if place >= lines_max {
@@ -119,14 +141,17 @@ impl Sieve {
             };
             if let Err(reason) = taken {
                 self.intake.rejected[reason.index()] += 1;
-                if self.sample.is_none() {
+                if self.samples.iter().all(|sample| sample.reason != reason) {
                     let line = if let Piece::Line(line) = piece {
                         line
                     } else {
                         bytes
                     };
-                    let shown = line.get(..SAMPLE_BYTES).unwrap_or(line);
-                    self.sample = Some((reason, shown.escape_ascii().to_string()));
+                    self.samples.push(Sample {
+                        reason,
+                        source,
+                        line: beginning(line).to_string(),
+                    });
                 }
             }
         }
@@ -202,9 +227,9 @@ impl Sieve {
         self.totals = totals;
     }
 
-    /// One of the lines rejected since this was last asked: the reason and its beginning, escaped.
-    pub const fn take_sample(&mut self) -> Option<(Rejection, String)> {
-        self.sample.take()
+    /// The first line that was rejected for each reason since this was last asked.
+    pub fn take_samples(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.samples)
     }
 
     /// The spool, and the open batch of events for it.
@@ -217,6 +242,11 @@ impl Sieve {
     pub fn open(&mut self, partition: Partition) -> &mut Batch {
         &mut self.open[partition.index()]
     }
+}
+
+/// The beginning of what somebody sent, as it may stand in the log.
+pub(super) fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
+    bytes.get(..SAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 
 #[cfg(test)]
@@ -261,17 +291,26 @@ mod tests {
         assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);
         assert_eq!(intake.rejected[Rejection::TooOld.index()], 1);
         assert_eq!(queued(&mut sieve), 2);
-        assert_eq!(
-            sieve.take_sample(),
-            Some((Rejection::TagsMissing, "broken".to_owned()))
-        );
+        let samples = sieve.take_samples();
+        let samples: Vec<_> = samples.iter().map(|it| (it.reason, &*it.line)).collect();
+        let expected = [
+            (Rejection::TagsMissing, "broken"),
+            (Rejection::TooOld, "a=1 value=v 1"),
+        ];
+        assert_eq!(samples, expected);
+        assert_eq!(sieve.take_samples(), []);
     }
 
     #[test]
     fn lines_beyond_the_rate_of_their_source_are_rejected() {
         let mut sieve = sieve(100);
         let text = b"a=1 value=u\n\nbroken\n# note\na=1 value=v\na=1 value=w";
-        sieve.datagram_within(2, text, false, NOW);
+        let datagram = Received {
+            bytes: text,
+            truncated: false,
+            source: None,
+        };
+        sieve.datagram_within(2, datagram, NOW);
         let intake = sieve.take_intake();
         assert_eq!(intake.queued, 1);
         assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);

@@ -4,7 +4,9 @@
 //! taken once a batch and not once an event, so no reader ever sees an event in two places or in none.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use super::Throttle;
 use crate::event::Rejection;
 
 /// Why an event that could have been counted was not kept.
@@ -113,13 +115,52 @@ pub struct Intake {
     pub dropped: u64,
 }
 
+/// How often a rejected line is shown for each reason, at most.
+const SHOW_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The ledger of this node.
-#[derive(Debug, Default)]
-pub struct Ledger(Mutex<LedgerTotals>);
+#[derive(Debug)]
+pub struct Ledger {
+    totals: Mutex<LedgerTotals>,
+    shown: Mutex<Vec<Shown>>,
+}
+
+/// What the log has shown of the lines that were rejected for a reason.
+#[derive(Debug)]
+struct Shown {
+    due: Throttle,
+    /// Those that were rejected by then.
+    lines: u64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        let shown = |_| Shown {
+            due: Throttle::new(SHOW_INTERVAL),
+            lines: 0,
+        };
+        Self {
+            totals: Mutex::default(),
+            shown: Mutex::new(Rejection::ALL.iter().map(shown).collect()),
+        }
+    }
+}
 
 impl Ledger {
     fn lock(&self) -> MutexGuard<'_, LedgerTotals> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the log should show a line that was rejected for this reason: the first, and one a minute. Then it answers
+    /// how many were rejected since the one before.
+    pub fn is_time_to_show(&self, reason: Rejection) -> Option<u64> {
+        let lines = self.lock().rejected[reason.index()];
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = &mut shown[reason.index()];
+        shown
+            .due
+            .is_due()
+            .then(|| lines - std::mem::replace(&mut shown.lines, lines))
     }
 
     /// How many events are where, all at the same moment.

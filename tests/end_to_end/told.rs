@@ -67,3 +67,70 @@ fn late_events_are_told_once_a_minute() {
         assert!(all[1].contains(word), "{word}: {all:?}");
     }
 }
+#[test]
+fn each_reason_of_rejection_is_told_with_a_line_and_its_source() {
+    let keys = [("log.level", "info"), ("input.max_users_per_series", "1")];
+    let mut node = Node::start("one", &keys);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let source = format!("source={}", socket.local_addr().unwrap());
+    let long = format!("event_type={} value=u", "\u{1b}[31m".repeat(1000));
+    let two_users = format!("a=1 value=u {SEED_MINUTE_NS}\na=1 value=v {SEED_MINUTE_NS}");
+    let reasons = ["tags_missing", "control_character", "too_many_users"];
+    for (round, received) in [(1, 6), (2, 12)] {
+        let datagram = format!("broken\nbroken\nmore\n{long}\n{two_users}");
+        send(&socket, &node, datagram.as_bytes(), received);
+        eventually("all are counted", SOON, || {
+            let metrics = node.metrics();
+            let rejected = reasons
+                .map(|reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]));
+            when(
+                rejected == [3, 1, 1].map(|of| of * round),
+                format!("{rejected:?}"),
+            )
+        });
+    }
+    for reason in reasons {
+        eventually("a line of each reason is shown", SOON, || {
+            let shown = lines(&node, &format!("reason=\"{reason}\""));
+            let is_shown = shown.len() == 1 && shown[0].contains("WARN");
+            when(is_shown, format!("{shown:?}"))
+        });
+    }
+    let shown = lines(&node, "rejected ");
+    assert_eq!(shown.len(), reasons.len(), "{shown:?}");
+    for line in &shown {
+        let known = line.contains(&source) || line.contains("too_many_users");
+        assert!(known, "{line}");
+        assert!(line.len() < 600 && !line.contains('\u{1b}'), "{line}");
+    }
+    assert_eq!(node.terminate().code(), Some(0));
+}
+
+#[test]
+fn more_detail_tells_more_lines_and_each_datagram() {
+    let mut node = Node::start("one", &[("log.level", "trace")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let source = format!("source={}", socket.local_addr().unwrap());
+    for round in 1..=2 {
+        let line = format!("broken{round}");
+        send(&socket, &node, line.as_bytes(), round);
+        eventually("the line and its datagram are told", SOON, || {
+            let shown = lines(&node, &line);
+            let has = |level| {
+                let mut shown = shown.iter();
+                shown.any(|line: &String| line.contains(level) && line.contains(&source))
+            };
+            let level = if round == 1 { "WARN" } else { "DEBUG" };
+            when(has("TRACE") && has(level), format!("{shown:?}"))
+        });
+    }
+    node.set("log.level", "info");
+    node.write_config();
+    node.signal("HUP");
+    eventually("it tells less", SOON, || {
+        when(node.log().contains("reloaded the log level"), "not yet")
+    });
+    let before = node.log().len();
+    send(&socket, &node, b"broken3", 3);
+    assert!(!node.log()[before..].contains("broken3"), "{}", node.log());
+}

@@ -154,10 +154,7 @@ impl Service {
         let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate)));
         for (index, receiver) in receivers.into_iter().enumerate() {
             let listener = Listener {
-                receiver: match rates {
-                    Some(_) => receiver.with_sources(),
-                    None => receiver,
-                },
+                receiver: receiver.with_sources(),
                 rates: rates.clone(),
                 sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
                 settings: settings.listener,

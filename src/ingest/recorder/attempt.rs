@@ -9,6 +9,7 @@ use super::Recorder;
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::parts::{Origin, Part};
 use crate::ingest::remembered::{Fingerprint, Learnt};
+use crate::ingest::sieve::beginning;
 use crate::store::{Recording, Store, StoreError};
 
 impl Recorder {
@@ -60,7 +61,7 @@ impl Recorder {
             let left = part.without(batch, refused);
             let events = part.events() - left.iter().map(Part::events).sum::<usize>();
             if origin != Origin::Replay {
-                self.ledger.rejected(Rejection::TooManyUsers, events);
+                self.rejected(Rejection::TooManyUsers, events, recording.series);
             }
             let overflow = recording.gathered_from.map(|_| overflow);
             for part in &left {
@@ -82,6 +83,17 @@ impl Recorder {
                 .await?;
         }
         Ok(Some((recordings, learnt)))
+    }
+
+    /// Events that were queued are not counted after all. Where they came from is not known any more.
+    pub(super) fn rejected(&self, reason: Rejection, events: usize, series: &str) {
+        self.ledger.rejected(reason, events);
+        if events > 0
+            && let Some(lines) = self.ledger.is_time_to_show(reason)
+        {
+            let (label, series) = (reason.label(), beginning(series.as_bytes()));
+            tracing::warn!(reason = label, lines, %series, "rejected events that were queued: {reason}");
+        }
     }
 
     /// The users for whom the overflow series of their minute has no room. Its recordings may be thousands, of a user
