@@ -1,4 +1,4 @@
-//! [`Standing`]: how this node stands to the others, and [`Agreed`]: an output for as long as it agrees with them.
+//! [`Standing`]: how this node stands to the others and to the store, and [`Agreed`]: an output for as long as it agrees with them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ const TELL_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Standing {
     differs: bool,
+    /// Whether the store has no room for events.
+    full: bool,
     differs_told: Throttle,
     registered: Throttle,
     taken_told: Throttle,
@@ -30,6 +32,7 @@ impl Default for Standing {
     fn default() -> Self {
         Self {
             differs: false,
+            full: false,
             differs_told: Throttle::new(TELL_INTERVAL),
             registered: Throttle::new(REGISTER_INTERVAL),
             taken_told: Throttle::new(TELL_INTERVAL),
@@ -38,11 +41,13 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// Compares the settings, and registers this node when it is time.
+    /// Compares the settings, looks whether the store takes events, and registers this node when it is time.
     pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
         if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
             self.compared(difference, metrics);
         }
+        let checked = timeout(LOOK_WITHIN, store.check()).await;
+        self.full = matches!(checked, Ok(Err(StoreError::Full(_))));
         if self.registered.is_due()
             && let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await
         {
@@ -68,6 +73,11 @@ impl Standing {
         {
             tracing::error!(%error, "this node closes no minute and sends nothing");
         }
+    }
+
+    /// Whether the store had room for events when it was last looked at.
+    pub(super) const fn has_room(&self) -> bool {
+        !self.full
     }
 
     /// Whether minutes may be closed and counts sent with this node's settings.

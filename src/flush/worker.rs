@@ -95,7 +95,7 @@ impl Worker {
             };
             match result {
                 Ok(()) => {
-                    self.metrics.store_up.set(1);
+                    self.metrics.store_up.set(standing.has_room().into());
                     away_told.reset();
                 }
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; and the queries, see `api`.
 //!
 //! `/healthz` says whether the process should live: it fails when a worker stands still. `/readyz` says whether it
-//! should be sent events: it fails, with reasons, while the store is away and while the node drains. An output
+//! should be sent events: it fails, with reasons, while the store is away or has no room and while the node drains. An output
 //! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
 
 mod api;

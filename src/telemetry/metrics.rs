@@ -143,7 +143,7 @@ metrics! {
     events_forgotten: Counter = Counter::default();
     /// How far the store's clock is ahead of this node's, in seconds.
     clock_offset_seconds: Gauge<f64, AtomicU64> = Gauge::default();
-    /// 1 while the store answers this node.
+    /// 1 while the store answers this node and has room for events.
     store_up: Gauge = Gauge::default();
     /// 1 while the output takes what this node writes.
     output_up: Gauge = Gauge::default();

@@ -68,7 +68,19 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     site.writes.set(Mode::Pass);
     site.wait_exact(&first_minute, BACK);
     // A node that comes now has nothing to record, and closes nothing either.
-    let _idle = site.start_node("idle", &keys);
+    let mut idle = site.node("idle", &keys);
+    idle.launch();
+    for node in nodes.iter().chain([&idle]) {
+        eventually("it says what is wrong and how to mend it", SOON, || {
+            let answer = node.get("/readyz").map_err(|error| error.to_string())?;
+            let says = answer.body.contains("raise maxmemory");
+            let up = node.metrics().count("eds_store_up");
+            when(
+                answer.status == 503 && says && up == 0,
+                format!("{answer:?}"),
+            )
+        });
+    }
     eventually(
         "more than the grace is over, and what follows trouble",
         SOON,
@@ -86,6 +98,14 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
 
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     let room = Instant::now();
+    idle.wait_ready();
+    for node in nodes.iter().chain([&idle]) {
+        eventually("it is ready again", SOON, || {
+            let answer = node.get("/readyz").map_err(|error| error.to_string())?;
+            let up = node.metrics().count("eds_store_up");
+            when(answer.status == 200 && up == 1, format!("{answer:?}"))
+        });
+    }
     site.wait_exact(&sender.truth.points(), BACK);
     eprintln!(
         "full for {:?}; exact {:?} after there was room",

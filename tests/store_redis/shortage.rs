@@ -39,6 +39,8 @@ async fn all_but_recording_goes_on() {
     limit_memory(&server, 1);
     server.query::<()>(&["SCRIPT", "FLUSH"]);
     let new = store(&tcp(&server));
+    // Before anything was refused to it.
+    assert_full(&new.check().await);
     assert_full(&record(&new, minute(), &["s=1"], 2).await);
     drain_all(&new).await.unwrap();
 }

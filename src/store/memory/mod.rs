@@ -117,7 +117,7 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn check(&self) -> Result<(), StoreError> {
-        Ok(())
+        self.lock().check_room()
     }
 
     fn generation(&self, _partition: Partition) -> u64 {

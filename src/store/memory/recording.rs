@@ -13,7 +13,7 @@ impl State {
             return Ok(());
         }
         Err(StoreError::Full(format!(
-            "the open minutes take {} bytes; store.memory_max allows {}",
+            "the open minutes take {} bytes and store.memory_max is {}; raise it, or use a Redis",
             self.bytes, self.bytes_max
         )))
     }

@@ -28,15 +28,35 @@ pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// Whether more of a server's memory is used than questions may find, from the answer to INFO.
-pub(super) fn shortage(info: &str) -> Option<String> {
+/// How many bytes a server uses of its `maxmemory`, and that, from the answer to INFO; `None` where it has none.
+fn memory(info: &str) -> Option<(u64, u64)> {
     let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
     let most = number("maxmemory").filter(|most| *most > 0)?;
     let beside = number("mem_not_counted_for_evict").unwrap_or(0);
-    let percent = number("used_memory")?
-        .saturating_sub(beside)
-        .saturating_mul(100)
-        / most;
+    Some((number("used_memory")?.saturating_sub(beside), most))
+}
+
+/// Whether a server refuses events, from the answer to INFO.
+pub(super) fn check_room(info: &str) -> Result<(), StoreError> {
+    match memory(info) {
+        Some((used, most)) if used > most => Err(full()),
+        _ => Ok(()),
+    }
+}
+
+/// A server refuses events.
+pub(super) fn full() -> StoreError {
+    StoreError::Full(
+        "a Redis server uses all of its maxmemory and refuses events, which wait in the nodes; raise maxmemory (Memory of \
+         Redis in the README says how much is needed), or have fewer users or series"
+            .to_owned(),
+    )
+}
+
+/// Whether more of a server's memory is used than questions may find, from the answer to INFO.
+pub(super) fn shortage(info: &str) -> Option<String> {
+    let (used, most) = memory(info)?;
+    let percent = used.saturating_mul(100) / most;
     (percent >= QUESTIONS_PERCENT_MAX).then(|| {
         format!(
             "a Redis server uses {percent} % of its maxmemory, and from {QUESTIONS_PERCENT_MAX} % on there are no \
@@ -104,5 +124,16 @@ mod tests {
         refused(&fit.replace("master", "slave"), "replica");
         refused(&fit.replace("loading:0", "loading:1"), "loading");
         refused("", "Redis unknown");
+    }
+
+    #[test]
+    fn a_server_without_room_is_full_and_one_without_a_limit_never() {
+        let info = |used: u64, most: u64| {
+            format!("used_memory:{used}\r\nmem_not_counted_for_evict:10\r\nmaxmemory:{most}\r\n")
+        };
+        check_room(&info(110, 100)).unwrap();
+        check_room(&info(500, 0)).unwrap();
+        let error = check_room(&info(111, 100)).unwrap_err().to_string();
+        assert!(error.contains("raise maxmemory"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 //! are known to agree on how the sets are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -19,6 +20,9 @@ use crate::store::StoreError;
 
 /// How often the servers' memory is looked at, at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a server counts as full after it refused something: longer than a recorder waits before it tries again.
+const REFUSED_LATELY: Duration = Duration::from_secs(3);
 
 /// Which connection a command goes over.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +49,8 @@ pub(super) struct Gateway {
     agreeing: Mutex<()>,
     /// What [`shortage`](Self::shortage) last saw, and when.
     looked: Mutex<Option<Looked>>,
+    /// When a server last refused something because its memory was used up.
+    refused: std::sync::Mutex<Option<Instant>>,
 }
 
 impl Gateway {
@@ -55,6 +61,7 @@ impl Gateway {
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
             looked: Mutex::new(None),
+            refused: std::sync::Mutex::default(),
         })
     }
 
@@ -79,20 +86,36 @@ impl Gateway {
         self.topology.describe()
     }
 
-    /// Looks whether this node agrees with all others, and all servers that are known answer on the connections that
-    /// events need.
+    /// Looks whether this node agrees with all others, all servers that are known answer on the connections that
+    /// events need, and have room for them.
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         self.agree().await?;
         self.difference().await?.map_or(Ok(()), Err)?;
         for server in self.topology.servers() {
-            for lane in [Lane::Recording, Lane::Draining] {
-                let ping = async |connection: &mut MultiplexedConnection| {
-                    redis::cmd("PING").query_async::<()>(connection).await
-                };
-                self.run_on(&server, lane, 0, ping).await?;
-            }
+            let ping = async |connection: &mut MultiplexedConnection| {
+                redis::cmd("PING").query_async::<()>(connection).await
+            };
+            self.run_on(&server, Lane::Recording, 0, ping).await?;
+            fitness::check_room(&self.memory(&server, Lane::Draining).await?)?;
         }
-        Ok(())
+        // What is recorded in one go takes memory, too: it may be refused while a little is left.
+        match *self.refused() {
+            Some(at) if at.elapsed() < REFUSED_LATELY => Err(fitness::full()),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a server tells of its memory.
+    async fn memory(&self, server: &Server, lane: Lane) -> Result<String, StoreError> {
+        let info = async |connection: &mut MultiplexedConnection| {
+            let info = redis::cmd("INFO").arg("memory").take();
+            info.query_async::<String>(connection).await
+        };
+        self.run_on(server, lane, 0, info).await
     }
 
     /// Which server has hardly any memory left, in words.
@@ -111,11 +134,7 @@ impl Gateway {
     async fn look_for_shortage(&self) -> Result<Option<String>, StoreError> {
         self.agree().await?;
         for server in self.topology.servers() {
-            let info = async |connection: &mut MultiplexedConnection| {
-                let info = redis::cmd("INFO").arg("memory").take();
-                info.query_async::<String>(connection).await
-            };
-            let info = self.run_on(&server, Lane::Reading, 0, info).await?;
+            let info = self.memory(&server, Lane::Reading).await?;
             if let Some(shortage) = fitness::shortage(&info) {
                 return Ok(Some(shortage));
             }
@@ -218,7 +237,13 @@ impl Gateway {
                 if reply::may_have_moved(&error) {
                     self.topology.suspect();
                 }
-                Err(link.failed(&connected, &error))
+                match link.failed(&connected, &error) {
+                    StoreError::Full(_) => {
+                        *self.refused() = Some(Instant::now());
+                        Err(fitness::full())
+                    }
+                    error => Err(error),
+                }
             }
         }
     }
