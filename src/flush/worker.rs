@@ -3,7 +3,7 @@
 //! It owns the claims that it holds and nothing else; it waits for the store and the output, each with its own
 //! time limits. It stops after `stop` is cancelled, at the end of the step it is in or a little later, and lets go of its
 //! claims so that any other node takes them up at once. Where the store ends with the process there is no other: it goes
-//! on when all is `recorded`, closes every minute that is over, and sends until nothing is left or it is broken off.
+//! on until all is `recorded`, closes every minute that is over, and sends until nothing is left or it is broken off.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,7 +70,11 @@ pub struct Worker {
 
 impl Worker {
     /// Goes round until it is stopped.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
+        let is_alone = self.store.ends_with_process().is_some();
+        if is_alone {
+            self.stop = self.recorded.clone();
+        }
         let held = Held::default();
         let mut breaker = Breaker::default();
         let watches = Watches::open(self.partitions, self.witness_file.clone());
@@ -118,9 +122,7 @@ impl Worker {
             }
         }
         held.let_all_go(&*self.store, Duration::ZERO).await;
-        self.heartbeat.rest();
-        if self.store.ends_with_process().is_some() {
-            self.recorded.cancelled().await;
+        if is_alone {
             self.close_all(&held, &mut breaker, &watches).await;
         }
         watches.late().tell(true);
@@ -137,7 +139,10 @@ impl Worker {
             // What it finds is claimed and not sent.
             let _ = self.round(held, breaker, watches, true).await;
             self.look_at_backlog().await;
-            if self.metrics.claims.get() == before && self.metrics.minutes_claimed.get() == 0 {
+            if self.metrics.claims.get() > before {
+                continue;
+            }
+            if self.metrics.minutes_claimed.get() == 0 {
                 return;
             }
             tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
