@@ -142,7 +142,7 @@ impl Worker {
             if self.metrics.claims.get() > before {
                 continue;
             }
-            if self.metrics.minutes_claimed.get() == 0 {
+            if self.metrics.backlog_claimed.get() == 0 {
                 return;
             }
             tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
