@@ -197,3 +197,25 @@ fn nothing_is_left_for_later() {
         }
     }
 }
+
+/// What stands in the log is read by people: `Some("127.0.0.1:8095")` is Rust, `127.0.0.1:8095` an address.
+#[test]
+fn nothing_is_logged_as_rust_has_it() {
+    let is_debug = |line: &str| {
+        let names = |(_, rest): (usize, &str)| rest[1..].starts_with(|c: char| c.is_alphabetic());
+        let fields = line.match_indices('?').map(|(at, _)| (at, &line[at..]));
+        fields.filter(|field| names(*field)).any(|(at, _)| {
+            let before = line[..at].trim_end();
+            before.is_empty() || before.ends_with(['=', ',']) || before.ends_with("!(")
+        })
+    };
+    assert!(is_debug("    ?level,") && is_debug("error!(workers = ?stalled, "));
+    assert!(!is_debug("    .find(x)?.next();"));
+    for (path, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let place = format!("src/{}:{}", path.display(), number + 1);
+            assert!(!is_debug(code), "{place} logs a field by `?`");
+        }
+    }
+}

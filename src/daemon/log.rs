@@ -14,15 +14,19 @@ use crate::config::{Log, LogFormat, LogLevel};
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-/// Our own events from `level` on, and those of libraries from `warn` on: their details are theirs.
-fn targets(level: LogLevel) -> Targets {
-    let level = match level {
+const fn filter(level: LogLevel) -> LevelFilter {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
+    }
+}
+
+/// Our own events from `level` on, and those of libraries from `warn` on: their details are theirs.
+fn targets(level: LogLevel) -> Targets {
+    let level = filter(level);
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target(env!("CARGO_CRATE_NAME"), level)
@@ -55,8 +59,12 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
 
 impl LogHandle {
     pub(super) fn set_level(&self, level: LogLevel) {
-        if let Err(error) = self.0.reload(targets(level)) {
-            tracing::warn!(%error, "cannot change the level of the log");
+        match self.0.reload(targets(level)) {
+            Ok(()) => {
+                let level = filter(level);
+                tracing::info!(%level, "reloaded the log level; all else waits for a restart");
+            }
+            Err(error) => tracing::warn!(%error, "cannot change the level of the log"),
         }
     }
 }

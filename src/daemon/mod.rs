@@ -50,15 +50,11 @@ pub fn run(
         .context("cannot start the runtime")?;
     let result = runtime.block_on(async {
         let reload = || match config::reload_log_level(flags, environment.iter().cloned()) {
-            Ok(level) => {
-                log.set_level(level);
-                tracing::info!(
-                    ?level,
-                    "reloaded the log level; all else waits for a restart"
-                );
-            }
+            Ok(level) => log.set_level(level),
             Err(errors) => {
-                tracing::error!(%errors, "the configuration has mistakes; nothing reloaded");
+                let errors: Vec<_> = errors.problems().iter().map(ToString::to_string).collect();
+                let errors = errors.join("; ");
+                tracing::error!(errors, "the configuration has mistakes; nothing reloaded");
             }
         };
         let service = start(config, inherited).await?;
@@ -76,12 +72,13 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     let held = inherited.len();
     let mut service =
         Service::start(&settings, inherited, store.clone(), output.clone(), sources).await?;
+    let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
     tracing::info!(
         node = config.node,
         version = env!("CARGO_PKG_VERSION"),
-        listen = ?service.addresses,
+        listen = addresses.join(", "),
         inherited = held,
-        http = ?service.http,
+        http = service.http.map(tracing::field::display),
         store = store.describe(),
         output = output.describe(),
         "started"

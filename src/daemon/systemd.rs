@@ -27,7 +27,10 @@ pub(super) async fn feed_watchdog(progress: Progress) {
         if stalled.is_empty() {
             notify(&[NotifyState::Watchdog]);
         } else {
-            tracing::error!(workers = ?stalled, "standing still; not feeding the watchdog");
+            tracing::error!(
+                workers = stalled.join(", "),
+                "standing still; not feeding the watchdog"
+            );
         }
     }
 }

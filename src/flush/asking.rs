@@ -120,7 +120,7 @@ impl Worker {
         if warns && told.is_due() {
             tracing::warn!(
                 offset_seconds,
-                grace = ?self.settings.grace,
+                grace = %humantime::format_duration(self.settings.grace),
                 "the store's clock, which closes minutes, is not this node's: where it is ahead minutes close before their \
                  events are there; set both by NTP"
             );

@@ -77,13 +77,13 @@ impl Sender<'_> {
         let output = self.output.describe();
         if let Some((first, last)) = kept.minutes {
             tracing::error!(
-                output, counts = kept.counts, %first, %last, examples = ?kept.examples,
+                output, counts = kept.counts, %first, %last, examples = kept.examples.join("; "),
                 "the output refuses these counts; they are in the quarantine: see `eds quarantine list`"
             );
         }
         if let Some((first, last)) = discarded.minutes {
             tracing::error!(
-                output, counts = discarded.counts, %first, %last, examples = ?discarded.examples,
+                output, counts = discarded.counts, %first, %last, examples = discarded.examples.join("; "),
                 "the output refuses these counts, and the quarantine is full: they are discarded, and can be read at \
                  /api/v1/minutes only, as long as counts are kept"
             );
