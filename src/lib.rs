@@ -18,3 +18,4 @@ pub mod spool;
 pub mod store;
 pub mod surroundings;
 pub mod telemetry;
+pub mod words;

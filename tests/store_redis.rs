@@ -29,5 +29,6 @@ mod store_redis {
     mod role;
     mod shortage;
     mod site;
+    mod strangers;
     mod tls;
 }

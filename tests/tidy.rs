@@ -16,11 +16,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
     ("surroundings", &[]),
-    ("coordination", &[]),
+    ("words", &[]),
+    ("coordination", &["words"]),
     ("config", &["secret"]),
     ("send", &[]),
-    ("store", &["event", "secret"]),
-    ("output", &["event", "secret"]),
+    ("store", &["event", "secret", "words"]),
+    ("output", &["event", "secret", "words"]),
     ("telemetry", &["event"]),
     ("spool", &["event", "telemetry"]),
     (
@@ -72,7 +73,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
-    ("cli", &["config", "daemon", "demo", "quarantine", "send"]),
+    (
+        "cli",
+        &["config", "daemon", "demo", "quarantine", "send", "words"],
+    ),
 ];
 
 /// A longer file does two things.

@@ -26,9 +26,6 @@ pub struct SealedCounts {
     pub cumulative: u64,
 }
 
-/// The longest piece of a server's answer that is kept, in bytes.
-pub const WORDS_BYTES_MAX: usize = 512;
-
 /// Why a write was not confirmed. Part of it may have been written all the same.
 ///
 /// The kind says what one answer looks like, not what it means: a message may quote a tag, and a firewall or a fault of
@@ -38,7 +35,7 @@ pub enum WriteError {
     /// Not these counts as they are: 400, 413, 422.
     #[error("output refuses these counts: {message}")]
     Rejected {
-        /// The server's message, shortened to [`WORDS_BYTES_MAX`].
+        /// The server's message, shortened to [`BYTES_MAX`](crate::words::BYTES_MAX).
         message: String,
         /// What to look at if the server refuses every count so.
         mend: &'static str,

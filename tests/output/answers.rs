@@ -69,6 +69,12 @@ async fn silence_a_trickle_and_a_hangup_are_failures_in_time() {
         // A write without end must fail the test, not hold it up.
         for (error, _) in timeout(Duration::from_secs(5), errors).await.unwrap() {
             assert!(matches!(error, WriteError::Failed { .. }), "{error:?}");
+            let hangs_up = matches!(deed, Deed::Hangup);
+            assert_eq!(
+                error.to_string().contains("output.url"),
+                hangs_up,
+                "{error}"
+            );
         }
     }
 }
@@ -79,6 +85,13 @@ async fn a_redirect_is_not_followed() {
     for (error, requests) in errors(deed, super::TIMEOUT, 10).await {
         check_misconfigured(&error, "output.url");
         assert_eq!(requests, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_web_server_that_takes_no_posts_is_another_one() {
+    for (error, _) in errors(Deed::status(501), super::TIMEOUT, 10).await {
+        check_misconfigured(&error, "output.url");
     }
 }
 

@@ -13,13 +13,13 @@ use crate::support::redis::RedisServer;
 
 const HOST: &str = "127.0.0.1";
 
-struct Authority {
+pub(super) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut params = CertificateParams::default();
         // A name of its own: a certificate of its own name would be taken for self-signed.
         params
@@ -41,14 +41,14 @@ impl Authority {
     }
 }
 
-struct TlsServer {
+pub(super) struct TlsServer {
     _server: RedisServer,
     _directory: TempDir,
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl TlsServer {
-    fn start(authority: &Authority, host: &str, auth_clients: &str) -> Self {
+    pub(super) fn start(authority: &Authority, host: &str, auth_clients: &str) -> Self {
         let directory = TempDir::new().unwrap();
         let file = |name: &str, text: &str| -> String {
             let path: PathBuf = directory.path().join(name);

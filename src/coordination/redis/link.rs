@@ -30,6 +30,15 @@ pub(super) enum Target {
     Cluster(Box<ClusterClient>),
 }
 
+impl Target {
+    fn place(&self) -> String {
+        match self {
+            Self::Server(client) => client.get_connection_info().addr().to_string(),
+            Self::Cluster(_) => "a cluster".to_owned(),
+        }
+    }
+}
+
 #[derive(Clone)]
 enum Connection {
     Server(MultiplexedConnection),
@@ -160,7 +169,7 @@ impl Link {
         if ends_connection(&error) {
             let mut state = self.state.lock().await;
             if matches!(*state, State::Connected(_, current) if current == number) {
-                tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
+                tracing::warn!(redis = self.target.place(), error = %meaning, "lost the connection to Redis; connecting again");
                 *state = State::Away {
                     error: meaning.clone(),
                     attempts: 0,

@@ -6,13 +6,14 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::coordination::arbiter::{ArbiterError, Beginning, Entry, Locking};
 use crate::coordination::name::Token;
+use crate::words::on_one_line;
 
 /// A script's answer: what it is, and its fields.
 pub(super) type Answer = (String, Vec<Vec<u8>>);
 
 /// What to do about an error.
 pub(super) fn arbiter_error(error: &RedisError) -> ArbiterError {
-    let words = error.to_string();
+    let words = on_one_line(&error.to_string());
     match error.code() {
         Some("OOM") => ArbiterError::Full(words),
         Some("NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT") => ArbiterError::Refused(words),
@@ -92,5 +93,6 @@ fn number(field: &[u8]) -> Result<u64, ArbiterError> {
 }
 
 fn strange(what: &str) -> ArbiterError {
+    let what = on_one_line(what);
     ArbiterError::Refused(format!("a script answered what is not understood: {what}"))
 }

@@ -5,7 +5,7 @@
 //! | 204; 200 with nothing in it | done |
 //! | 400, 413, 422 | [`WriteError::Rejected`] |
 //! | 425, 429, 503; 408 and any 5xx with `Retry-After` | [`WriteError::Unavailable`] |
-//! | 408, other 5xx | [`WriteError::Failed`] |
+//! | 408, other 5xx, but for 501 and 505 | [`WriteError::Failed`] |
 //! | 401, 403, 404, and all others | [`WriteError::Misconfigured`], with the key to look at |
 //!
 //! A 200 with a page in it is what some other web server says to anything at all; to believe it would lose the
@@ -89,7 +89,7 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
                 .find(|(phrase, _)| lower.contains(phrase))
                 .map_or(MEND_REJECTIONS, |(_, mend)| mend),
         },
-        (408 | 500..=599, None) => WriteError::Failed { reason },
+        (408 | 500 | 502..=504 | 506..=599, None) => WriteError::Failed { reason },
         (status, _) => WriteError::Misconfigured {
             reason,
             mend: mend(dialect, status, &lower).to_owned(),

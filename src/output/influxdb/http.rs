@@ -10,10 +10,11 @@ use reqwest::{Client, Response, Url};
 
 use super::answer::{Dialect, Reply, judge};
 use super::settings::{Api, Settings, SettingsError, invalid};
-use super::words::{chain, retry_after};
+use super::words::{retry_after, unanswered};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
 use crate::output::WriteError;
 use crate::secret::Secret;
+use crate::words::{chain, on_one_line};
 
 /// How much of an answer is read. InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -167,17 +168,17 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
 
 /// A request that got no answer: mostly a server that is away, sometimes one that must not be trusted.
 fn failure(error: &reqwest::Error) -> WriteError {
-    let reason = chain(error);
+    let reason = || on_one_line(&chain(error));
     match tls::fault(error) {
         Some(mend) => WriteError::Misconfigured {
-            reason,
+            reason: reason(),
             mend: mend.to_owned(),
         },
         None if error.is_connect() => WriteError::Unavailable {
-            reason,
+            reason: reason(),
             retry_after: None,
         },
-        None => WriteError::Failed { reason },
+        None => unanswered(error, error.is_timeout()),
     }
 }
 

@@ -12,10 +12,11 @@ use reqwest::Url;
 
 use super::answer::{Dialect, Reply, judge};
 use super::settings::SettingsError;
-use super::words::chain;
+use super::words::unanswered;
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
 use crate::output::WriteError;
 use crate::secret::Secret;
+use crate::words::{chain, on_one_line};
 
 /// A client of one bucket.
 pub(super) struct V2 {
@@ -87,16 +88,17 @@ impl V2 {
             Err(RequestError::ReqwestProcessing { source }) if source.is_connect() => {
                 // The URL holds nothing that the log does not have already.
                 Err(WriteError::Unavailable {
-                    reason: chain(&source.without_url()),
+                    reason: on_one_line(&chain(&source.without_url())),
                     retry_after: None,
                 })
             }
-            Err(RequestError::ReqwestProcessing { source }) => Err(WriteError::Failed {
-                reason: chain(&source.without_url()),
-            }),
+            Err(RequestError::ReqwestProcessing { source }) => {
+                let timed_out = source.is_timeout();
+                Err(unanswered(&source.without_url(), timed_out))
+            }
             // The crate's other errors are of reading data back; none comes of a write.
             Err(error) => Err(WriteError::Failed {
-                reason: chain(&error),
+                reason: on_one_line(&chain(&error)),
             }),
         }
     }

@@ -1,11 +1,12 @@
-//! A server's words, made fit for a log line: its message out of the JSON around it, on one line, shortened.
-//! And the one header that is listened to, `Retry-After`.
+//! A server's words: its message out of the JSON around it. And the one header that is listened to, `Retry-After`.
 
+use std::error::Error;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
 
-use crate::output::WORDS_BYTES_MAX;
+use crate::output::WriteError;
+use crate::words::{chain, on_one_line};
 
 /// The longest `Retry-After` that is believed. A server that names a longer one is asked again by then.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -20,40 +21,13 @@ pub(super) fn words(text: &str) -> String {
     on_one_line(message.unwrap_or(text))
 }
 
-/// At most [`WORDS_BYTES_MAX`] bytes, each run of blanks and control characters one space.
-pub(super) fn on_one_line(text: &str) -> String {
-    let mut line = String::new();
-    for word in text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|w| !w.is_empty())
-    {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-        if line.len() > WORDS_BYTES_MAX {
-            let end = (0..=WORDS_BYTES_MAX)
-                .rev()
-                .find(|end| line.is_char_boundary(*end));
-            line.truncate(end.unwrap_or(0));
-            break;
-        }
+/// A request that was sent and got no answer, or none that is HTTP.
+pub(super) fn unanswered(error: &(dyn Error + 'static), timed_out: bool) -> WriteError {
+    let mut reason = on_one_line(&chain(error));
+    if !timed_out {
+        reason.push_str("; where it is always so look at output.url: a server that wants https://, or is no InfluxDB, ends the connection");
     }
-    line
-}
-
-/// An error and all that caused it, without repetition.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !said.ends_with(&next) {
-            said = format!("{said}: {next}");
-        }
-        cause = error.source();
-    }
-    on_one_line(&said)
+    WriteError::Failed { reason }
 }
 
 /// How long a `Retry-After` asks to wait: seconds, or a date in the one form that servers may send (RFC 9110,
@@ -76,8 +50,6 @@ pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -117,15 +89,6 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(retry_after(value, now), expected, "{value:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn words_are_one_short_line(text in "(?s).{0,600}") {
-            let words = words(&text);
-            prop_assert!(words.len() <= WORDS_BYTES_MAX);
-            prop_assert!(!words.contains(char::is_control));
         }
     }
 }

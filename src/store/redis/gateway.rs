@@ -285,9 +285,10 @@ impl Gateway {
         let generation = self.topology.generation(slot);
         if self.agreed.load(Ordering::Acquire) != generation {
             let is_new = !has_agreed;
-            self.agreement
-                .check(&mut connected.connection, is_new)
-                .await?;
+            let agreed = self.agreement.check(&mut connected.connection, is_new);
+            agreed
+                .await
+                .map_err(|error| error.at(&format_args!("Redis at {}", server.endpoint)))?;
             self.agreed.store(generation, Ordering::Release);
         }
         Ok(())

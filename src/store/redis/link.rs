@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr};
+use redis::{AsyncConnectionConfig, Client};
 use tokio::time::Instant;
 
-use super::{fitness, reply, tls};
+use super::{fitness, reply};
 use crate::store::StoreError;
 
 /// The pause after the first failed attempt to connect.
@@ -190,29 +190,25 @@ impl Link {
             redis::cmd("PING").exec_async(&mut connection).await?;
             Ok(connection)
         };
-        let mut connection = greeted
-            .await
-            .map_err(|error| self.greeting_failed(&error))?;
-        fitness::check_server(&mut connection).await?;
-        Ok(connection)
+        let fit = async {
+            let mut connection = greeted
+                .await
+                .map_err(|error| reply::greeting_error(&error, &self.client))?;
+            fitness::check_server(&mut connection).await?;
+            Ok(connection)
+        };
+        fit.await
+            .map_err(|error: StoreError| error.at(&self.server()))
     }
 
-    fn greeting_failed(&self, error: &redis::RedisError) -> StoreError {
-        let encrypted = matches!(
-            self.client.get_connection_info().addr(),
-            ConnectionAddr::TcpTls { .. }
-        );
-        match reply::store_error(error) {
-            StoreError::Unavailable(words) if encrypted => {
-                StoreError::Unavailable(tls::with_hint(error, words))
-            }
-            meaning => meaning,
-        }
+    /// Who it is connected to, in words.
+    fn server(&self) -> String {
+        format!("Redis at {}", self.client.get_connection_info().addr())
     }
 
     /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
     pub(super) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> StoreError {
-        let meaning = reply::store_error(error);
+        let meaning = reply::store_error(error).at(&self.server());
         if !reply::ends_connection(error) {
             return meaning;
         }

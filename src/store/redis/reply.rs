@@ -1,12 +1,42 @@
 //! What Redis' errors mean.
 
-use redis::{ErrorKind, RedisError};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 
 use super::tls;
 use crate::store::StoreError;
+use crate::words::on_one_line;
 
 /// What a script answers whose user lacks a right; a code of its own it has only in later versions.
 const NO_PERMISSION_IN_SCRIPT: &str = "The user executing the script can't";
+
+/// What servers say that are not what store.url says they are, and what to do. It only helps whoever reads it:
+/// nothing is decided by it.
+const STRANGERS: [(&str, &str); 5] = [
+    (
+        "cluster support disabled",
+        "a Redis that is no cluster has redis:// in store.url",
+    ),
+    (
+        "unknown command 'SENTINEL'",
+        "this is no sentinel: look at the port in store.url, or write redis:// for the server itself",
+    ),
+    (
+        "refused to switch database",
+        "look at the number at the end of store.url and at `databases` in redis.conf",
+    ),
+    (
+        "Moved: ",
+        "where store.url is redis://, a node of a Redis Cluster wants redis+cluster://",
+    ),
+    (
+        "unknown command 'HGETALL'",
+        "a sentinel has redis+sentinel://host:port/name in store.url",
+    ),
+];
+
+/// What is done about a Redis without room. Draining takes none.
+const MEND_FULL: &str = "no event is recorded until there is room: give Redis more memory (CONFIG SET maxmemory, and \
+                         redis.conf)";
 
 /// The code of an error; of a transaction that was not carried out, those of the commands that prevented it.
 fn codes(error: &RedisError) -> Vec<String> {
@@ -17,13 +47,35 @@ fn codes(error: &RedisError) -> Vec<String> {
     error.code().map(ToOwned::to_owned).into_iter().collect()
 }
 
-/// What to do about an error.
+/// What the server says; of a transaction that was not carried out, what it says of the first command that prevented it.
+fn said(error: &RedisError) -> String {
+    let causes = error.clone().into_server_errors().unwrap_or_default();
+    let first = causes.first().map(|(_, cause)| cause.to_string());
+    first.unwrap_or_else(|| error.to_string())
+}
+
+impl StoreError {
+    /// The same, and of whom it is said.
+    pub(super) fn at(self, whom: &impl std::fmt::Display) -> Self {
+        match self {
+            Self::Unavailable(words) => Self::Unavailable(format!("{whom}: {words}")),
+            Self::Full(words) => Self::Full(format!("{whom}: {words}")),
+            Self::Refused { reason, mend } => Self::Refused {
+                reason: format!("{whom}: {reason}"),
+                mend,
+            },
+            Self::Forgot | Self::ClaimLost => self,
+        }
+    }
+}
+
+/// What to do about an error. All that Redis says comes in here, and it may be anything.
 pub(super) fn store_error(error: &RedisError) -> StoreError {
-    let words = error.to_string();
+    let words = on_one_line(&said(error));
     let codes = codes(error);
     let is = |code: &str| codes.iter().any(|of| of == code);
     if is("OOM") {
-        return StoreError::Full(words);
+        return StoreError::Full(format!("{words}; {MEND_FULL}"));
     }
     if is("NOAUTH") || is("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
         return StoreError::Refused {
@@ -43,7 +95,45 @@ pub(super) fn store_error(error: &RedisError) -> StoreError {
             mend: mend.to_owned(),
         };
     }
-    StoreError::Unavailable(words)
+    match STRANGERS.iter().find(|(said, _)| words.contains(said)) {
+        Some((_, mend)) => StoreError::Unavailable(format!("{words}; {mend}")),
+        None => StoreError::Unavailable(words),
+    }
+}
+
+/// The same for a server that could not be greeted, and what may be the matter with one that is there.
+pub(super) fn greeting_error(error: &RedisError, client: &Client) -> StoreError {
+    let StoreError::Unavailable(words) = store_error(error) else {
+        return store_error(error);
+    };
+    let address = client.get_connection_info().addr();
+    let encrypted = matches!(address, ConnectionAddr::TcpTls { .. });
+    let ended = error.is_connection_dropped() && !error.is_connection_refusal();
+    let hint = match error.kind() {
+        // Nobody is helped by which byte was not expected.
+        ErrorKind::Parse => {
+            let words = "this does not answer like Redis; look at the host and the port in store.url, and write rediss:// \
+                         where the server speaks TLS";
+            return StoreError::Unavailable(words.to_owned());
+        }
+        // One that misses the client's certificate says so and hangs up; a client that writes at that moment may find
+        // only the broken connection.
+        _ if ended && encrypted => {
+            "a server that ends a TLS connection at once may want a certificate: look at store.cert_file and \
+             store.key_file"
+        }
+        _ if ended => {
+            "a server that ends a connection at once may speak TLS only: write rediss:// in store.url"
+        }
+        _ if error.is_timeout() && encrypted => {
+            "a server that is there and says nothing may not speak TLS: write redis:// in store.url for one without"
+        }
+        _ if error.is_timeout() => {
+            "look at the host and the port in store.url, and at firewalls on the way"
+        }
+        _ => return StoreError::Unavailable(words),
+    };
+    StoreError::Unavailable(format!("{words}; {hint}"))
 }
 
 /// Whether the connection is gone, late with an answer, or leads to a server that cannot take writes.

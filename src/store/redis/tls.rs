@@ -33,20 +33,6 @@ pub(super) fn mend(error: &RedisError) -> Option<&'static str> {
     }
 }
 
-/// The words of an error that ended a connection right after it was made. A server that misses the client's
-/// certificate says so and hangs up; a client that writes at that moment may find only the broken connection.
-pub(super) fn with_hint(error: &RedisError, words: String) -> String {
-    let ended = error.is_connection_dropped() || error.is_io_error();
-    if ended && !error.is_connection_refusal() && !error.is_timeout() {
-        format!(
-            "{words}; a server that ends a TLS connection at once may want a certificate: look at store.cert_file \
-             and store.key_file"
-        )
-    } else {
-        words
-    }
-}
-
 /// Redis' errors keep their cause behind an `Arc`, and an `io::Error` hides the error it was made of from `source`.
 fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(error) = error.downcast_ref() {
@@ -67,17 +53,6 @@ mod tests {
 
     fn of(error: rustls::Error) -> Option<&'static str> {
         mend(&RedisError::from(io::Error::other(io::Error::other(error))))
-    }
-
-    #[test]
-    fn only_a_connection_that_ended_gives_a_hint() {
-        let of = |kind: io::ErrorKind| {
-            with_hint(&RedisError::from(io::Error::from(kind)), String::new())
-        };
-        assert!(of(io::ErrorKind::BrokenPipe).contains("store.cert_file"));
-        assert!(of(io::ErrorKind::ConnectionReset).contains("store.cert_file"));
-        assert_eq!(of(io::ErrorKind::ConnectionRefused), "");
-        assert_eq!(of(io::ErrorKind::TimedOut), "");
     }
 
     #[test]

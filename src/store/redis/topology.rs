@@ -139,7 +139,10 @@ impl Topology {
         }
         self.known(slot).ok_or_else(|| {
             self.suspect();
-            StoreError::Unavailable(format!("no server of the cluster keeps slot {slot}"))
+            StoreError::Unavailable(format!(
+                "{}: nobody keeps slot {slot}; see `CLUSTER SLOTS`",
+                self.describe()
+            ))
         })
     }
 
@@ -157,7 +160,7 @@ impl Topology {
         }
         let looked = self.look().await;
         let error = match &looked {
-            Ok(_) => StoreError::Unavailable("the cluster was just looked at".to_owned()),
+            Ok(_) => StoreError::Unavailable(format!("{} was just looked at", self.describe())),
             Err(error) => error.clone(),
         };
         *refreshed = Some((Instant::now(), error));
@@ -251,7 +254,8 @@ impl Topology {
             .map_err(|error| unusable(endpoint, &error))?;
         let answer: Vec<Vec<Value>> = self
             .ask(&client, redis::cmd("CLUSTER").arg("SLOTS"))
-            .await?;
+            .await
+            .map_err(|error| error.at(&format_args!("Redis at {endpoint}")))?;
         let ranges: Option<Vec<_>> = answer
             .into_iter()
             .map(|range| read_range(range, endpoint))
@@ -271,7 +275,9 @@ impl Topology {
             .map_err(|error| unusable(endpoint, &error))?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(name);
-        let answer: Option<(String, u16)> = self.ask(&client, &command).await?;
+        let asked = self.ask(&client, &command).await;
+        let answer: Option<(String, u16)> =
+            asked.map_err(|error| error.at(&format_args!("the sentinel at {endpoint}")))?;
         answer
             .map(|(host, port)| Endpoint::Tcp(host, port))
             .ok_or_else(|| StoreError::Refused {
@@ -295,7 +301,9 @@ impl Topology {
                 .await?;
             command.query_async(&mut connection).await
         };
-        asked.await.map_err(|error| reply::store_error(&error))
+        asked
+            .await
+            .map_err(|error| reply::greeting_error(&error, client))
     }
 
     /// Where the sets are, in words.

@@ -1,0 +1,129 @@
+//! What is said of a server that is not what store.url says it is: one line, with its address and what to do.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use event_data_service::store::redis::{Address, Settings, Timeouts, Tls};
+use event_data_service::store::{Store, StoreError};
+
+use super::site::{at, minute, record, store, tcp};
+use super::tls::{Authority, TlsServer};
+use crate::support::ports::free_port;
+use crate::support::redis::RedisServer;
+
+/// Whatever is asked, it gives this answer. It ends with the test.
+fn answering(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if !answer.is_empty() {
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(answer);
+            }
+            open.push(stream);
+        }
+    });
+    address
+}
+
+fn in_the_clear(address: SocketAddr) -> Settings {
+    at(Address::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    })
+}
+
+#[track_caller]
+fn assert_says(error: &StoreError, words: &[&str]) {
+    let said = error.to_string();
+    for word in words {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+    assert!(!said.contains(char::is_control), "{said:?}");
+    assert!(said.len() < 1024, "{said}");
+}
+
+async fn assert_check_says(settings: &Settings, whom: SocketAddr, mend: &str) {
+    let error = store(settings).check().await.unwrap_err();
+    assert_says(&error, &[&whom.to_string(), mend]);
+}
+
+#[tokio::test]
+async fn a_port_that_is_not_redis() {
+    let nobody = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    assert_check_says(&in_the_clear(nobody), nobody, "refused").await;
+    let http = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    assert_check_says(&in_the_clear(http), http, "host and the port in store.url").await;
+    let sentinel = at(Address::Sentinel {
+        sentinels: vec![(http.ip().to_string(), http.port())],
+        name: "mymaster".to_owned(),
+        certificates: None,
+    });
+    assert_check_says(&sentinel, http, "does not answer like Redis").await;
+    let rude = answering(b"-ERR Parse error at 1\nUnexpected \x1b[31mred\x07\r\n");
+    let words = "Parse error at 1 Unexpected [31mred";
+    assert_check_says(&in_the_clear(rude), rude, words).await;
+}
+
+#[tokio::test]
+async fn tls_where_there_is_none_and_the_other_way_round() {
+    let encrypted = |address: SocketAddr| Settings {
+        timeouts: Timeouts {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(1),
+        },
+        ..at(Address::Tls {
+            host: address.ip().to_string(),
+            port: address.port(),
+            certificates: Tls::default(),
+        })
+    };
+    let server = RedisServer::start(&[]);
+    let plain = server.address();
+    assert_check_says(&encrypted(plain), plain, "write redis://").await;
+    let server = TlsServer::start(&Authority::new(), "127.0.0.1", "no");
+    let tls = SocketAddr::from(([127, 0, 0, 1], server.port));
+    assert_check_says(&in_the_clear(tls), tls, "write rediss://").await;
+}
+
+#[tokio::test]
+async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
+    let server = RedisServer::start(&[]);
+    let place = vec![(server.address().ip().to_string(), server.address().port())];
+    let cluster = at(Address::Cluster {
+        nodes: place.clone(),
+        certificates: None,
+    });
+    assert_check_says(&cluster, server.address(), "redis:// in store.url").await;
+    let sentinel = at(Address::Sentinel {
+        sentinels: place,
+        name: "mymaster".to_owned(),
+        certificates: None,
+    });
+    assert_check_says(&sentinel, server.address(), "this is no sentinel").await;
+    let database = Settings {
+        database: 99,
+        ..tcp(&server)
+    };
+    assert_check_says(&database, server.address(), "at the end of store.url").await;
+}
+
+#[tokio::test]
+async fn a_server_without_room() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    store.check().await.unwrap();
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
+    let whom = server.address().to_string();
+    assert_says(&error, &["store is full", &whom, "CONFIG SET maxmemory"]);
+    assert_eq!(
+        error.to_string().matches("not allowed").count(),
+        1,
+        "{error}"
+    );
+}
