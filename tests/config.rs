@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use event_data_service::config::{Config, Flags, KEYS, Kind};
+use event_data_service::config::{Config, Flags, KEYS, Key, Kind};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const SECRET: &str = "open-sesame";
@@ -42,10 +42,12 @@ fn err(output: &Output) -> &str {
 fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();
     let mut variables = Vec::new();
-    for key in KEYS
-        .iter()
-        .filter(|key| matches!(key.kind, Kind::SecretFile | Kind::Path))
-    {
+    let is_file = |key: &&Key| match key.kind {
+        Kind::SecretFile => true,
+        Kind::Path => key.name != "spool_dir",
+        _ => false,
+    };
+    for key in KEYS.iter().filter(is_file) {
         let text = if matches!(key.kind, Kind::Path) {
             PEM
         } else {

@@ -1,5 +1,10 @@
 //! Builds the sections that need no other, and holds the keys of each against each other.
 
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
 use super::kind;
 use super::reader::Reader;
 use super::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
@@ -97,15 +102,62 @@ fn spool(reader: &mut Reader<'_>) -> Option<Spool> {
     let directory = reader.read("input.spool_dir", kind::path);
     let bytes_max = reader.read("input.spool_max", kind::size);
     let directory = directory?;
+    let usable = if reader.sends {
+        usable(&directory)
+    } else {
+        Ok(())
+    };
     reader.together(
         &["input.spool_dir"],
         directory.is_absolute(),
         "is not an absolute path; begin it with a slash",
     );
+    reader.together(
+        &["input.spool_dir"],
+        usable.is_ok(),
+        &usable.err().unwrap_or_default(),
+    );
     Some(Spool {
         directory,
         bytes_max,
     })
+}
+
+/// Whether a node could keep events there, as far as can be said without making anything.
+fn usable(directory: &Path) -> Result<(), String> {
+    let mend = "name a directory that the service's user may write to";
+    for place in directory.ancestors() {
+        match std::fs::metadata(place) {
+            Ok(found) if !found.is_dir() => {
+                let place = place.display();
+                return Err(format!("{place} is there, and no directory; {mend}"));
+            }
+            // One that is still to be made may be made by another user, or by systemd.
+            Ok(_) if place != directory => return Ok(()),
+            Ok(_) => break,
+            Err(_) => {}
+        }
+    }
+    // A file that has no name and goes with its descriptor. Some file systems know none.
+    let mut file = OpenOptions::new();
+    match file
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(directory)
+    {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            let directory = directory.display();
+            Err(format!(
+                "{directory} cannot be written to: {error}; {mend}, and look at it as that user"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn length(reader: &mut Reader<'_>, path: &str) -> usize {

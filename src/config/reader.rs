@@ -207,6 +207,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether somebody set this key to something.
+    pub(super) fn is_given(&self, path: &str) -> bool {
+        let setting = self.settings.get(path);
+        setting.is_some_and(|setting| setting.raw.one().is_ok_and(|text| !text.is_empty()))
+    }
+
     /// Where the value of this key comes from.
     pub(super) fn origin(&self, path: &str) -> Option<&'a Origin> {
         self.settings.get(path).map(|setting| &setting.origin)

@@ -138,10 +138,25 @@ pub(super) fn output(reader: &mut Reader<'_>) -> Output {
     }
 }
 
+/// The API in force knows no such keys: either they are wrong or output.api is.
+fn refuse_keys_of(reader: &mut Reader<'_>, other: &str, keys: &[String]) {
+    for path in keys {
+        if !reader.is_given(path) {
+            continue;
+        }
+        let text = format!(
+            "is for output.api = \"{other}\", which is not in force; leave it out, or set output.api to \"{other}\""
+        );
+        reader.wrong(path, &text);
+    }
+}
+
 fn api_v2(reader: &mut Reader<'_>, user: &User, token_optional: bool) -> Api {
     if *user != User::default() {
         reader.wrong("output.url", "holds a user or password, but api = \"v2\" takes a token; leave them out and set output.token_file");
     }
+    let keys = ["database", "username", "password", "password_file"];
+    refuse_keys_of(reader, "v1", &keys.map(|key| format!("output.{key}")));
     let reason = "output.api = \"v2\" needs it";
     let org = reader.required("output.org", reason);
     let bucket = reader.required("output.bucket", reason);
@@ -167,6 +182,8 @@ fn api_v1(reader: &mut Reader<'_>, in_url: User) -> Api {
         password: "output.password",
         password_file: "output.password_file",
     };
+    let others = ["org", "bucket", "token", "token_file"];
+    refuse_keys_of(reader, "v2", &others.map(|key| format!("output.{key}")));
     let database = reader.required("output.database", "output.api = \"v1\" needs it");
     if !reader.sends {
         let (username, password) = (None, None);

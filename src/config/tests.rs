@@ -266,6 +266,34 @@ fn keys_are_held_against_each_other() {
 }
 
 #[test]
+fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let spool = |name: &str| format!("[input]\nspool_dir = \"{}\"", path(name));
+    std::fs::write(path("file"), "").unwrap();
+    for name in ["file", "file/below/it"] {
+        let expected = format!(
+            "FILE:2: input.spool_dir: {} is there, and no directory; name a directory that the service's user may \
+             write to",
+            path("file")
+        );
+        check(&spool(name), &expected);
+    }
+    for name in ["", "to/be/made"] {
+        load_file(&spool(name)).unwrap();
+    }
+    let left = std::fs::read_dir(directory.path()).unwrap();
+    assert_eq!(left.count(), 1, "looking makes nothing");
+    // Commands of operators keep nothing there.
+    let flags = Flags {
+        config: Some(path("file").into()),
+        ..Flags::default()
+    };
+    std::fs::write(path("file"), spool("file")).unwrap();
+    Config::load_without_secrets_of_output(&flags, Vec::new()).unwrap();
+}
+
+#[test]
 fn everything_is_told_at_once_in_the_order_of_mending() {
     let flags = Flags {
         http: Some("x".to_owned()),

@@ -156,6 +156,13 @@ pub(super) fn output(text: &str) -> Result<OutputParts, String> {
         Ok(_) => return Err(wrong("is no output", OUTPUT_WANTED)),
         Err(error) => return Err(wrong(&format!("is no URL ({error})"), OUTPUT_WANTED)),
     };
+    if url.path().trim_end_matches('/').ends_with("/write") {
+        return Err(wrong(
+            "ends in the path of a write",
+            "leave /write or /api/v2/write out, and all that follows: output.api says which is added, and the keys of \
+             [output] say the rest",
+        ));
+    }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(
             "has a ? or # part",

@@ -211,6 +211,12 @@ fn output_urls_are_taken_apart() {
             "http://h?db=x",
             "\"http://h[hidden]\" has a ? or # part; leave it out; the keys of [output] say the rest".to_owned(),
         ),
+        (
+            "http://h/db/api/v2/write/?bucket=b",
+            "\"http://h/db/api/v2/write/[hidden]\" ends in the path of a write; leave /write or /api/v2/write out, and \
+             all that follows: output.api says which is added, and the keys of [output] say the rest"
+                .to_owned(),
+        ),
     ] {
         let expected = format!("environment EDS_OUTPUT__URL: output.url: {expected}");
         check_variables(&[("EDS_OUTPUT__URL", text)], &expected);
@@ -258,6 +264,27 @@ fn each_api_has_its_needs() {
         "environment EDS_OUTPUT__USERNAME: output.username: and the password go together; set output.username \
          and output.password_file, or neither\n\
          output.database: is not set, but output.api = \"v1\" needs it; set it",
+    );
+}
+
+#[test]
+fn keys_of_the_other_api_are_refused() {
+    let url = ("EDS_OUTPUT__URL", "http://localhost");
+    let (org, bucket) = (("EDS_OUTPUT__ORG", "o"), ("EDS_OUTPUT__BUCKET", "b"));
+    let database = ("EDS_OUTPUT__DATABASE", "d");
+    check_variables(
+        &[url, org, bucket, database],
+        "environment EDS_OUTPUT__DATABASE: output.database: is for output.api = \"v1\", which is not in force; leave \
+         it out, or set output.api to \"v1\"",
+    );
+    // Where nothing stands, as in a file that lists all keys, there is nothing to refuse.
+    let v1 = ("EDS_OUTPUT__API", "v1");
+    let empty = ("EDS_OUTPUT__TOKEN_FILE", "");
+    influxdb(&[url, v1, database, empty]);
+    check_variables(
+        &[url, v1, database, ("EDS_OUTPUT__TOKEN_FILE", "/nowhere")],
+        "environment EDS_OUTPUT__TOKEN_FILE: output.token_file: is for output.api = \"v2\", which is not in force; \
+         leave it out, or set output.api to \"v2\"",
     );
 }
 
