@@ -67,6 +67,11 @@ impl Breaker {
         pause
     }
 
+    /// Whether the output failed when it was last used.
+    pub(super) const fn is_open(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
     /// How many writes failed in a row.
     pub(super) const fn failures(&self) -> u32 {
         self.failures

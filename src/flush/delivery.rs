@@ -71,6 +71,17 @@ async fn post(
     result
 }
 
+/// What it means that nothing is accepted.
+fn takes_nothing(error: WriteError) -> WriteError {
+    match error {
+        WriteError::Rejected { message, mend } => WriteError::Misconfigured {
+            reason: format!("every count is rejected, lately with: {message}"),
+            mend: format!("{mend}; nothing is quarantined meanwhile"),
+        },
+        error => error,
+    }
+}
+
 impl<'a> Delivery<'a> {
     pub(super) fn new(
         output: &'a dyn Output,
@@ -127,13 +138,12 @@ impl<'a> Delivery<'a> {
     /// Searches the bodies that were not accepted, until this instant. `Err` when the output takes nothing.
     pub(super) async fn search(&mut self, until: Instant, shift: f64) -> Result<(), WriteError> {
         let result = self.search_until(until, shift).await;
-        result.map_err(|error| match error {
-            WriteError::Rejected { message, mend } => WriteError::Misconfigured {
-                reason: format!("every count is rejected, lately with: {message}"),
-                mend: format!("{mend}; nothing is quarantined meanwhile"),
-            },
-            error => error,
-        })
+        result.map_err(takes_nothing)
+    }
+
+    /// Looks whether the output takes points, without any to send.
+    pub(super) async fn probe(&mut self) -> Result<(), WriteError> {
+        self.prove().await.map_err(takes_nothing)
     }
 
     /// The counts of which it is proven that the output refuses them and takes others.

@@ -38,7 +38,8 @@ pub(super) struct Sender<'a> {
 
 impl Sender<'_> {
     /// Sends what is unsent of these claims, and lets go of all of them: those with nothing left are done,
-    /// the others lapse, at once or when the output may be tried again.
+    /// the others lapse, at once or when the output may be tried again. Without claims it looks whether an output that
+    /// failed takes points again.
     pub(super) async fn send(&mut self, claims: &[Claim]) {
         let advice = self.breaker.advice(Instant::now());
         let probing = advice == Advice::Probe;
@@ -77,7 +78,9 @@ impl Sender<'_> {
         let mut delivery = Delivery::new(self.output, self.metrics, last, now);
         let turn = TURN_MAX.min(self.settings.lease / 3);
         let mut result = self.write_all(&mut delivery, claims, turn).await;
-        if result.is_ok() {
+        if claims.is_empty() {
+            result = delivery.probe().await;
+        } else if result.is_ok() {
             let until = Instant::now() + turn;
             // From 0 to 1.
             let shift = 2.0 * self.surroundings.jitter() - 1.0;

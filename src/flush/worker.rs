@@ -100,7 +100,9 @@ impl Worker {
             match result {
                 Ok(()) => {
                     self.metrics.store_up.set(standing.has_room().into());
-                    away_told.reset();
+                    if away_told.reset() {
+                        tracing::info!(store = self.store.describe(), "the store answers again");
+                    }
                 }
                 Err(error) => {
                     self.metrics.store_up.set(0);
@@ -198,22 +200,35 @@ impl Worker {
                 if self.stop.is_cancelled() {
                     return;
                 }
-                let mut sender = Sender {
-                    store: &*self.store,
-                    output: &*self.output,
-                    held,
-                    watches,
-                    metrics: &self.metrics,
-                    settings: &self.settings,
-                    surroundings: &self.surroundings,
-                    breaker,
-                };
-                sender.send(&claims).await;
+                self.sender(held, watches, breaker).send(&claims).await;
             };
             let work = self.while_looking(watches, self.heartbeat.during(work));
             held.renewing(&*self.store, self.settings.lease, work).await;
+        } else if agrees && breaker.is_open() {
+            // Another node may have sent what this one could not: it has to find out by itself.
+            self.heartbeat
+                .during(self.sender(held, watches, breaker).send(&[]))
+                .await;
         }
         error.map_or(Ok(()), Err)
+    }
+
+    fn sender<'a>(
+        &'a self,
+        held: &'a Held,
+        watches: &'a Watches,
+        breaker: &'a mut Breaker,
+    ) -> Sender<'a> {
+        Sender {
+            store: &*self.store,
+            output: &*self.output,
+            held,
+            watches,
+            metrics: &self.metrics,
+            settings: &self.settings,
+            surroundings: &self.surroundings,
+            breaker,
+        }
     }
 
     /// Claims what is finished or lapsed; nothing if this node does not agree with the others, which it only tells then

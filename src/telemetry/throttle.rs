@@ -28,9 +28,9 @@ impl Throttle {
         is_due
     }
 
-    /// What was said is over: it is time at once.
-    pub const fn reset(&mut self) {
-        self.last = None;
+    /// What was said is over: it is time at once. Answers whether it was ever said.
+    pub const fn reset(&mut self) -> bool {
+        self.last.take().is_some()
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!([throttle.is_due(), throttle.is_due()], [true, false]);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!([throttle.is_due(), throttle.is_due()], [true, false]);
-        throttle.reset();
+        assert_eq!([throttle.reset(), throttle.reset()], [true, false]);
         assert!(throttle.is_due());
     }
 }

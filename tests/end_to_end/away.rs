@@ -6,6 +6,7 @@ use crate::site::Site;
 use crate::support::eventually::{SOON, eventually, when};
 use crate::support::http_proxy::Mode;
 use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::node::Node;
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
@@ -88,6 +89,15 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     let back = Instant::now();
     site.wait_exact(&sender.truth.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
+    // Also the one that had nothing left to send, because the other was quicker.
+    eventually("both nodes know that InfluxDB is back", BACK, || {
+        let know = |node: &Node| {
+            node.metrics().count("eds_output_up") == 1
+                && node.log().contains("the output takes points again")
+        };
+        let know = nodes.each_ref().map(know);
+        when(know == [true, true], format!("{know:?}"))
+    });
     site.wait_redis_clean();
     site.assert_one_value_a_point();
     assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);

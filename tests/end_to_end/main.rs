@@ -51,3 +51,4 @@ mod tls;
 mod told;
 mod two_nodes;
 mod upgrade;
+mod words;

@@ -1,0 +1,55 @@
+//! What a node and a command say where something is wrong: whom it is about, and no cause twice.
+
+use std::net::{TcpListener, UdpSocket};
+
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::node::{Node, eds};
+use crate::support::redis::RedisServer;
+
+/// What the command says on standard error, which fails with this code.
+#[track_caller]
+fn said(arguments: &[&str], code: i32) -> String {
+    let output = eds().args(arguments).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{words}");
+    words
+}
+
+#[test]
+fn an_idle_node_says_that_redis_is_away_and_that_it_is_back() {
+    let mut redis = RedisServer::start(&[]);
+    let node = Node::start("one", &[("store.url", &redis.url())]);
+    let log_has = |words: &str| {
+        eventually("it is in the log", SOON, || {
+            when(node.log().contains(words), node.log())
+        });
+    };
+    redis.stop();
+    log_has("cannot claim minutes");
+    log_has(&format!("Redis at {}: ", redis.address()));
+    redis.restart();
+    log_has("the store answers again");
+}
+
+#[test]
+fn a_cause_is_said_once_and_with_its_address() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (http, input) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
+    let (http, input) = (http.to_string(), input.to_string());
+    for (listen, http, whom) in [
+        (input.as_str(), "127.0.0.1:0", &input),
+        ("127.0.0.1:0", http.as_str(), &http),
+    ] {
+        let words = said(&["run", "--listen", listen, "--http", http], 1);
+        let last = words.lines().last().unwrap();
+        assert!(last.contains(whom), "{last}");
+        assert_eq!(last.matches("in use").count(), 1, "{last}");
+    }
+    let words = said(&["send", "--to", "127.0.0.1", "--events", "1"], 1);
+    assert_eq!(
+        words.matches("invalid socket address").count(),
+        1,
+        "{words}"
+    );
+}
