@@ -144,6 +144,8 @@ pub struct Service {
     /// The HTTP server.
     side: JoinSet<()>,
     store: Arc<dyn Store>,
+    /// Whether events that cannot be recorded go to a disk.
+    spools: bool,
     stop: CancellationToken,
     recorded: CancellationToken,
     stop_side: CancellationToken,
@@ -177,6 +179,7 @@ impl Service {
             flush: JoinSet::new(),
             side: JoinSet::new(),
             store: Arc::clone(&store),
+            spools: settings.spool.is_some(),
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
             stop_side: CancellationToken::new(),
@@ -282,11 +285,7 @@ impl Service {
         // What they would have read stays where it is.
         self.listeners.clear();
         if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {
-            tracing::error!(
-                events = self.ledger.totals().in_memory(),
-                "cannot record what is queued in the time that there is (input.drain_timeout); giving it up, or to \
-                 input.spool_dir"
-            );
+            self.tell_of_unrecorded(self.ledger.totals().in_memory());
             self.abandon.cancel();
             let disk_max = Instant::now() + DISK_MAX;
             if !all_end(&mut self.ingest, until(disk_max, AT_ONCE_MAX)).await {
@@ -305,6 +304,23 @@ impl Service {
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
         let given_up = self.store.ends_with_process().unwrap_or_default();
         self.ledger.totals().at_end(given_up)
+    }
+
+    /// Says what becomes of events that cannot be recorded in time. None: only the last answers were waited for.
+    fn tell_of_unrecorded(&self, events: u64) {
+        if events > 0 && self.spools {
+            tracing::warn!(
+                events,
+                "cannot record what is queued within input.drain_timeout; it goes to input.spool_dir, from where this \
+                 node records it when it is started again"
+            );
+        } else if events > 0 {
+            tracing::error!(
+                events,
+                "cannot record what is queued within input.drain_timeout; giving it up: with an input.spool_dir it \
+                 would wait there"
+            );
+        }
     }
 }
 
