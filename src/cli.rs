@@ -55,6 +55,11 @@ enum SettingsCommand {
 }
 
 #[derive(Debug, Subcommand)]
+/// How counts are selected that are changed. All that clap says of wrong selectors ends with it.
+const SELECTING: &str =
+    "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
+Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
+
 enum QuarantineCommand {
     /// One line each: minute, series, counts, since when, the first words of the server
     List(WithFlags<quarantine::List>),
@@ -63,8 +68,10 @@ enum QuarantineCommand {
     /// Take counts back: any node sends them again, with the value that they had. For when the server will take
     /// them; those that it refuses are set aside again
     Retry(WithFlags<quarantine::Change>),
+    #[command(override_usage = SELECTING)]
     /// Print counts, and forget them for good
     Drop(WithFlags<quarantine::Change>),
+    #[command(override_usage = SELECTING)]
 }
 
 /// What a command does, with the configuration of the nodes; without their secrets of the output.

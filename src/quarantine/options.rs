@@ -60,16 +60,13 @@ pub struct Show {
 
 /// `eds quarantine retry` and `eds quarantine drop`.
 #[derive(Debug, Clone, Args)]
+#[group(id = "which", required = true, multiple = true, args = ["minute", "series", "all"])]
 pub struct Change {
     /// Which.
     #[command(flatten)]
     pub selection: Selection,
     /// All of them
-    #[arg(
-        long,
-        required_unless_present_any = ["minute", "series"],
-        conflicts_with_all = ["minute", "series"]
-    )]
+    #[arg(long, conflicts_with_all = ["minute", "series"])]
     pub all: bool,
     /// One JSON object a line
     #[arg(long)]

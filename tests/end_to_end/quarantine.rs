@@ -178,6 +178,16 @@ fn misuse_and_failure_are_told_apart() {
             "{misused:?}"
         );
     }
+    for selecting in [
+        vec!["drop"],
+        vec!["retry"],
+        vec!["drop", "--all", "--series", "a=1"],
+    ] {
+        let words = String::from_utf8(quarantine(&node, &selecting).stderr).unwrap();
+        for selector in ["--all", "--minute", "--series", "Example: "] {
+            assert!(words.contains(selector), "{words}");
+        }
+    }
     for failing in [vec!["list"], vec!["retry", "--all"], vec!["drop", "--all"]] {
         let output = quarantine(&node, &failing);
         assert_eq!(output.status.code(), Some(1), "{failing:?}");
