@@ -1,7 +1,7 @@
 //! The command line: what may be typed, and which exit code comes of it.
 //!
-//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node that ended and lost events.
-//! Nothing below exits by itself.
+//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node that ended and lost events;
+//! `eds send` that is stopped by a signal ends with 128 and its number. Nothing below exits by itself.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -54,12 +54,12 @@ enum SettingsCommand {
     Apply(Flags),
 }
 
-#[derive(Debug, Subcommand)]
 /// How counts are selected that are changed. All that clap says of wrong selectors ends with it.
 const SELECTING: &str =
     "eds quarantine <retry|drop> <--all | --minute <MINUTE>… and --series <SERIES>…> [OPTIONS]
 Example: eds quarantine drop --minute 20161204:1118 --series event_type=login,product=shop";
 
+#[derive(Debug, Subcommand)]
 enum QuarantineCommand {
     /// One line each: minute, series, counts, since when, the first words of the server
     List(WithFlags<quarantine::List>),
@@ -67,11 +67,11 @@ enum QuarantineCommand {
     Show(WithFlags<quarantine::Show>),
     /// Take counts back: any node sends them again, with the value that they had. For when the server will take
     /// them; those that it refuses are set aside again
+    #[command(override_usage = SELECTING)]
     Retry(WithFlags<quarantine::Change>),
-    #[command(override_usage = SELECTING)]
     /// Print counts, and forget them for good
-    Drop(WithFlags<quarantine::Change>),
     #[command(override_usage = SELECTING)]
+    Drop(WithFlags<quarantine::Change>),
 }
 
 /// What a command does, with the configuration of the nodes; without their secrets of the output.
@@ -102,7 +102,14 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check(&arguments),
         Command::Quarantine(command) => set_aside(command),
         Command::Settings(command) => settings(&command),
-        Command::Send(options) => send::run(&options).map(drop).map_err(Into::into),
+        Command::Send(options) => match send::run(&options) {
+            Ok(send::Summary {
+                stopped: Some(code),
+                ..
+            }) => return ExitCode::from(code),
+            Ok(summary) if !summary.is_well() => return ExitCode::from(FAILED),
+            sent => sent.map(drop).map_err(Into::into),
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use event_data_service::config::{Config, Flags, KEYS, Key, Kind};
+use event_data_service::send;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const SECRET: &str = "open-sesame";
@@ -333,5 +334,14 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
         assert_eq!(output.status.code(), Some(2), "{name}={value} is taken");
         let said = format!("environment {name}: unknown key; did you mean EDS_");
         assert!(err(&output).starts_with(&said), "{}", err(&output));
+    }
+}
+
+/// `eds send` knows no configuration: it warns of what a node with the defaults rejects.
+#[test]
+fn eds_send_knows_the_ages_that_a_node_accepts() {
+    for (name, known) in [("max_age", send::MAX_AGE), ("max_future", send::MAX_FUTURE)] {
+        let key = KEYS.iter().find(|key| key.name == name).unwrap();
+        assert_eq!(humantime::parse_duration(key.default).unwrap(), known);
     }
 }

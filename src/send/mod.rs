@@ -7,6 +7,7 @@
 //!
 //! It blocks: one thread that sleeps, reads and sends needs no runtime.
 
+mod ages;
 mod datagram;
 mod draw;
 mod lines;
@@ -18,18 +19,20 @@ mod sender;
 mod shuffle;
 mod source;
 mod start;
+mod stop;
 mod summary;
 mod synthetic;
 mod targets;
 mod truth;
 
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat};
 
+pub use ages::{MAX_AGE, MAX_FUTURE};
 pub use draw::{ParseShareError, Share};
 pub use options::Options;
 pub use start::{ParseStartError, Start};
@@ -38,6 +41,7 @@ pub use truth::NotSimple;
 
 use sender::Sender;
 use source::Source;
+use stop::{Input, Stop};
 use synthetic::{Plan, Synthetic};
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
@@ -81,6 +85,9 @@ pub enum SendError {
         /// Counted from 1.
         line: u64,
     },
+    /// The system gives no thread or no signals.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
     /// A line whose count is not certain, while a truth file is wanted. The file is left empty.
     #[error("no truth can be told about line {line}: {source}")]
     NotSimple {
@@ -100,18 +107,37 @@ pub enum SendError {
 }
 
 /// Sends what the options say and waits until it is sent. Tells standard error how it goes. Without `events`,
-/// lines come from standard input.
+/// lines come from standard input. SIGINT and SIGTERM end it early, in order; a second one ends the process.
 ///
 /// A datagram that cannot be sent is counted in the summary and is no error.
 pub fn run(options: &Options) -> Result<Summary, SendError> {
-    run_from(options, io::stdin())
+    let is_typed = options.events.is_none() && io::stdin().is_terminal();
+    let stop = Stop::by_signals()?;
+    if options.events.is_some() {
+        return send(options, io::empty(), is_typed, stop);
+    }
+    let input = Input::new(io::stdin(), stop.clone())?;
+    send(options, input, is_typed, stop)
 }
 
-/// The same as [`run`], with lines from this input instead of standard input.
+/// The same as [`run`], with lines from this input instead of standard input, and no ear for signals.
 pub fn run_from(options: &Options, input: impl Read) -> Result<Summary, SendError> {
+    send(options, input, false, Stop::default())
+}
+
+fn send(
+    options: &Options,
+    input: impl Read,
+    is_typed: bool,
+    stop: Stop,
+) -> Result<Summary, SendError> {
     let seed = options.seed.unwrap_or_else(rand::random);
     let (source, what) = match options.events {
-        None => (Source::lines(input), "lines".to_owned()),
+        None if is_typed => {
+            let what = "what you type here, a line an event, until Ctrl-D,";
+            (Source::lines(input), what.to_owned())
+        }
+        None => (Source::lines(input), "lines of standard input".to_owned()),
         Some(events) => {
             let plan = plan(options, events, seed, now_nanos())?;
             (
@@ -120,11 +146,11 @@ pub fn run_from(options: &Options, input: impl Read) -> Result<Summary, SendErro
             )
         }
     };
-    let sender = Sender::open(options, seed)?;
+    let sender = Sender::open(options, seed, stop)?;
     if !options.quiet {
         eprintln!("sending {what} to {}, seed {seed}", sender.addresses());
     }
-    let summary = sender.send_all(source)?;
+    let summary = sender.send_all(source, is_typed)?;
     eprintln!("{summary}");
     Ok(summary)
 }

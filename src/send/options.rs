@@ -30,6 +30,9 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 ///
 /// Each datagram is copied to every address. UDP tells no sender what arrived: a datagram that the receiver had
 /// no room for counts as sent. A lower --rate helps.
+///
+/// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
+/// SIGTERM, with the summary and the truth of what was sent until then.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Where to send; may be given several times, and each address gets a copy of every datagram.
@@ -57,7 +60,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub truth: Option<PathBuf>,
 
-    /// No progress bar and no opening line; the closing summary alone
+    /// No progress bar, no opening line and no warnings; the closing summary alone
     #[arg(long)]
     pub quiet: bool,
 

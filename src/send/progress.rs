@@ -34,6 +34,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// Writes a line above the bar.
+    pub(super) fn say(&self, line: &str) {
+        self.0.suspend(|| eprintln!("{line}"));
+    }
+
     /// Notes that this many more events were sent.
     pub(super) fn sent(&self, events: usize) {
         self.0.inc(events as u64);

@@ -10,9 +10,10 @@ use super::lines::Next;
 use super::pacer::Pacer;
 use super::progress::Progress;
 use super::source::Source;
-use super::targets::{Failed, Target};
+use super::stop::{LOOK_INTERVAL, Stop};
+use super::targets::{Failed, Target, wait_for_refusals};
 use super::truth::Truth;
-use super::{Options, SendError, Summary};
+use super::{Options, SendError, Summary, ages, now_nanos};
 
 /// Sends the lines of a source.
 #[derive(Debug)]
@@ -24,11 +25,12 @@ pub(super) struct Sender {
     withhold_draw: Draw,
     pacer: Pacer,
     quiet: bool,
+    stop: Stop,
     summary: Summary,
 }
 
 impl Sender {
-    pub(super) fn open(options: &Options, seed: u64) -> Result<Self, SendError> {
+    pub(super) fn open(options: &Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
         let targets: Vec<Target> = options
             .to
             .iter()
@@ -51,6 +53,7 @@ impl Sender {
             withhold_draw: Draw::new(seed, Purpose::Withhold),
             pacer: Pacer::new(options.rate, Instant::now()),
             quiet: options.quiet,
+            stop,
             summary: Summary {
                 seed,
                 ..Summary::default()
@@ -68,9 +71,14 @@ impl Sender {
         addresses.join(", ")
     }
 
-    /// Sends every line of the source, and then writes the truth.
-    pub(super) fn send_all<R: Read>(mut self, mut source: Source<R>) -> Result<Summary, SendError> {
-        let progress = Progress::new(source.count(), self.quiet);
+    /// Sends every line of the source, or until it is to stop, and then writes the truth. Draws nothing over what
+    /// somebody types.
+    pub(super) fn send_all<R: Read>(
+        mut self,
+        mut source: Source<R>,
+        is_typed: bool,
+    ) -> Result<Summary, SendError> {
+        let progress = Progress::new(source.count(), self.quiet || is_typed);
         let start = Instant::now();
         let mut line = Vec::new();
         loop {
@@ -80,6 +88,10 @@ impl Sender {
             let next = source
                 .next(&mut line)
                 .inspect_err(|_| self.dispatch(&progress))?;
+            self.summary.stopped = self.stop.code();
+            if self.summary.stopped.is_some() {
+                break;
+            }
             match next {
                 Next::Line => self.take(&line, source.line_number(), &progress)?,
                 Next::Pause => self.dispatch(&progress),
@@ -89,6 +101,11 @@ impl Sender {
         self.dispatch(&progress);
         self.summary.elapsed = start.elapsed();
         drop(progress);
+        wait_for_refusals(&mut self.targets);
+        let refusing = self.targets.iter().filter(|target| target.refused > 0);
+        self.summary.copies_refused = refusing
+            .map(|target| (target.address(), target.refused))
+            .collect();
         if let Some(truth) = self.truth {
             let path = truth.path().to_owned();
             truth
@@ -108,8 +125,14 @@ impl Sender {
             self.dispatch(progress);
             self.wait_for_the_pace();
         }
+        let line_number = number.unwrap_or(self.events_taken() + 1);
+        if let Some(words) = ages::rejected(line, now_nanos()) {
+            if self.summary.events_untimely == 0 && !self.quiet {
+                progress.say(&format!("warning: line {line_number} {words}"));
+            }
+            self.summary.events_untimely += 1;
+        }
         if let Some(truth) = &mut self.truth {
-            let line_number = number.unwrap_or(self.summary.events + 1);
             truth.add(line).map_err(|source| SendError::NotSimple {
                 line: line_number,
                 source,
@@ -122,9 +145,16 @@ impl Sender {
         Ok(())
     }
 
+    /// The events of the datagram that is being filled included.
+    const fn events_taken(&self) -> u64 {
+        self.summary.events + self.datagram.lines() as u64
+    }
+
     fn wait_for_the_pace(&self) {
-        while let Some(sleep) = self.pacer.sleep_before_sending(Instant::now()) {
-            std::thread::sleep(sleep);
+        while self.stop.code().is_none()
+            && let Some(sleep) = self.pacer.sleep_before_sending(Instant::now())
+        {
+            std::thread::sleep(sleep.min(LOOK_INTERVAL));
         }
     }
 
@@ -135,12 +165,20 @@ impl Sender {
         }
         let mut reached = false;
         let first_copy = self.summary.datagrams * self.targets.len() as u64;
-        for (copy, target) in (first_copy..).zip(&self.targets) {
+        for (copy, target) in (first_copy..).zip(&mut self.targets) {
             if self.withhold_draw.falls_into(copy, self.withhold) {
                 self.summary.copies_withheld += 1;
                 continue;
             }
-            match target.send(self.datagram.bytes()) {
+            let before = target.refused;
+            let sent = target.send(self.datagram.bytes());
+            if before == 0 && target.refused > 0 && !self.quiet {
+                progress.say(&format!(
+                    "warning: nobody listens at {}; going on",
+                    target.address()
+                ));
+            }
+            match sent {
                 Ok(retries) => {
                     reached = true;
                     self.summary.copies_sent += 1;

@@ -1,6 +1,7 @@
 //! What came of it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What was sent. Its `Display` is the closing line.
@@ -18,6 +19,10 @@ pub struct Summary {
     pub copies_withheld: u64,
     /// Copies that the kernel refused, however often they were tried.
     pub copies_failed: u64,
+    /// Addresses at which nobody listens, and how many copies came back from each. The network need not tell of all.
+    pub copies_refused: Vec<(SocketAddr, u64)>,
+    /// Events of a time that a node rejects by default.
+    pub events_untimely: u64,
     /// Tries beyond the first, over all copies.
     pub retries: u64,
     /// Payload of the copies sent.
@@ -28,9 +33,17 @@ pub struct Summary {
     pub seed: u64,
     /// The last refusal of the kernel, in its words.
     pub last_failure: Option<String>,
+    /// The exit code of who is ended by a signal; `None`: all that there was is sent.
+    pub stopped: Option<u8>,
 }
 
 impl Summary {
+    /// Whether every copy was taken, and none is known to have come back.
+    #[must_use]
+    pub const fn is_well(&self) -> bool {
+        self.copies_failed == 0 && self.copies_refused.is_empty()
+    }
+
     /// Events a second, over the whole time.
     #[must_use]
     #[expect(
@@ -59,6 +72,19 @@ impl fmt::Display for Summary {
         if self.events_unsent > 0 {
             write!(f, ", {} events sent to nobody", self.events_unsent)?;
         }
+        if self.events_untimely > 0 {
+            let events = self.events_untimely;
+            write!(
+                f,
+                ", {events} events of a time that a node rejects by default"
+            )?;
+        }
+        for (address, copies) in &self.copies_refused {
+            write!(
+                f,
+                ", {copies} copies refused by {address}, where nobody listens"
+            )?;
+        }
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
         }
@@ -68,6 +94,9 @@ impl fmt::Display for Summary {
                 ", {} copies failed, the last one because: {words}",
                 self.copies_failed
             )?;
+        }
+        if self.stopped.is_some() {
+            f.write_str(", stopped by a signal")?;
         }
         Ok(())
     }
@@ -92,12 +121,18 @@ mod tests {
         let well = "1000 events, 67 datagrams, 130 copies sent, 4 copies withheld, 9000 bytes, 0.500 s, \
                     2000 events/s, seed 7";
         assert_eq!(summary.to_string(), well);
+        assert!(summary.is_well());
         summary.events_unsent = 15;
+        summary.events_untimely = 2;
+        summary.copies_refused = vec![(([127, 0, 0, 1], 9).into(), 3)];
         summary.copies_failed = 1;
         summary.last_failure = Some("no buffer".to_owned());
+        summary.stopped = Some(130);
         let ill = format!(
-            "{well}, 15 events sent to nobody, 1 copies failed, the last one because: no buffer"
+            "{well}, 15 events sent to nobody, 2 events of a time that a node rejects by default, 3 copies refused by \
+             127.0.0.1:9, where nobody listens, 1 copies failed, the last one because: no buffer, stopped by a signal"
         );
         assert_eq!(summary.to_string(), ill);
+        assert!(!summary.is_well());
     }
 }

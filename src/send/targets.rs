@@ -1,9 +1,9 @@
 //! The addresses that get a copy of each datagram.
 //!
-//! Sockets are not connected. A connected one reports that a port was closed when the datagram after next is
-//! sent, and which one was lost stays unknown; and with several addresses the trouble of one must not show up
-//! at another. So a copy counts as sent when the kernel took it, whether or not anybody listened: UDP promises
-//! no more than that, and a node that is down is what several addresses are for.
+//! Each has a socket of its own, connected, so that the kernel tells of a port at which nobody listens: when the next
+//! datagram is sent, of one that was sent before. A copy counts as sent when the kernel took it, whether or not anybody
+//! listened: UDP promises no more than that, and a node that is down is what several addresses are for. Those that are
+//! known to be refused are counted beside.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -15,11 +15,16 @@ use super::SendError;
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long a refusal may be under way.
+const REFUSAL_WAIT: Duration = Duration::from_millis(100);
+
 /// An address to send to.
 #[derive(Debug)]
 pub(super) struct Target {
     address: SocketAddr,
     socket: UdpSocket,
+    /// Copies that came back because nobody listens; the network need not tell of all.
+    pub(super) refused: u64,
 }
 
 impl Target {
@@ -40,9 +45,14 @@ impl Target {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        let socket =
-            UdpSocket::bind(any).map_err(|source| SendError::Socket { address, source })?;
-        Ok(Self { address, socket })
+        let socket_error = |source| SendError::Socket { address, source };
+        let socket = UdpSocket::bind(any).map_err(socket_error)?;
+        socket.connect(address).map_err(socket_error)?;
+        Ok(Self {
+            address,
+            socket,
+            refused: 0,
+        })
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
@@ -50,22 +60,39 @@ impl Target {
     }
 
     /// Sends one copy. Answers how many tries it took beyond the first.
-    pub(super) fn send(&self, datagram: &[u8]) -> Result<u32, Failed> {
+    pub(super) fn send(&mut self, datagram: &[u8]) -> Result<u32, Failed> {
         let mut pause = FIRST_PAUSE;
         let mut retries = 0;
         loop {
-            let Err(source) = self.socket.send_to(datagram, self.address) else {
+            let Err(source) = self.socket.send(datagram) else {
                 return Ok(retries);
             };
+            let refused = source.kind() == ErrorKind::ConnectionRefused;
+            self.refused += u64::from(refused);
             if retries + 1 == TRIES_MAX || !is_passing(&source) {
                 return Err(Failed { retries, source });
             }
-            if source.kind() != ErrorKind::ConnectionRefused {
+            if !refused {
                 std::thread::sleep(pause);
                 pause *= 2;
             }
             retries += 1;
         }
+    }
+}
+
+/// Waits until refusals of what was sent last have come back, if they do.
+pub(super) fn wait_for_refusals(targets: &mut [Target]) {
+    if targets
+        .iter()
+        .any(|target| !target.address.ip().is_loopback())
+    {
+        std::thread::sleep(REFUSAL_WAIT);
+    }
+    for target in targets {
+        let error = target.socket.take_error().ok().flatten();
+        let refused = error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        target.refused += u64::from(refused);
     }
 }
 
@@ -106,21 +133,24 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_port_does_not_stop_the_sender() {
+    fn a_closed_port_does_not_stop_the_sender_and_is_counted() {
         // Bound and dropped, so that nobody listens there.
         let closed = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
-        let target = Target::open(&closed.to_string()).unwrap();
+        let mut targets = [Target::open(&closed.to_string()).unwrap()];
         for _ in 0..10 {
-            assert!(target.send(b"x").is_ok());
+            assert!(targets[0].send(b"x").is_ok());
         }
+        assert_eq!(targets[0].refused, 9, "the next send tells of it");
+        wait_for_refusals(&mut targets);
+        assert_eq!(targets[0].refused, 10);
     }
 
     #[test]
     fn a_datagram_that_is_too_large_fails_at_once() {
-        let target = Target::open("127.0.0.1:9").unwrap();
+        let mut target = Target::open("127.0.0.1:9").unwrap();
         let failed = target.send(&vec![b'x'; 65_536]).unwrap_err();
         assert_eq!(
             (failed.retries, failed.source.raw_os_error()),

@@ -38,6 +38,7 @@ mod refused;
 mod scraped;
 mod secrets;
 mod seed;
+mod send;
 mod sentinel;
 mod settings;
 mod signals;

@@ -1,0 +1,74 @@
+//! Whether a node takes events of such a time.
+
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat};
+
+/// The default of `input.max_age`.
+pub const MAX_AGE: Duration = Duration::from_secs(3600);
+/// The default of `input.max_future`.
+pub const MAX_FUTURE: Duration = Duration::from_secs(60);
+
+/// What is said of a line that a node with these defaults rejects, at this moment in nanoseconds since the epoch; `None`
+/// of one that it takes, and of one without a timestamp at its end.
+pub(super) fn rejected(line: &[u8], now_nanos: i64) -> Option<String> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let last = line.rsplit(|&byte| byte == b' ').next()?;
+    let nanos: i64 = std::str::from_utf8(last).ok()?.parse().ok()?;
+    if line.starts_with(b"#") || last.len() == line.len() {
+        return None;
+    }
+    let age_nanos = i128::from(now_nanos) - i128::from(nanos);
+    let exceeds = |nanos: i128, most: Duration| {
+        u128::try_from(nanos).is_ok_and(|nanos| nanos > most.as_nanos())
+    };
+    let (what, key, most) = if exceeds(age_nanos, MAX_AGE) {
+        ("ago", "input.max_age", MAX_AGE)
+    } else if exceeds(-age_nanos, MAX_FUTURE) {
+        ("ahead", "input.max_future", MAX_FUTURE)
+    } else {
+        return None;
+    };
+    let time = DateTime::from_timestamp_nanos(nanos).to_rfc3339_opts(SecondsFormat::Secs, true);
+    let most = humantime::format_duration(most);
+    Some(format!(
+        "is of {time}, more than {most} {what}: a node rejects it, unless its {key} is longer than the default. \
+         Timestamps are nanoseconds since 1970"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_480_876_707_352_348_928;
+    const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_time_is_held_against_the_defaults() {
+        for (nanos, word) in [
+            (NOW, None),
+            (NOW - 3600 * SECOND, None),
+            (NOW - 3601 * SECOND, Some("input.max_age")),
+            (NOW + 60 * SECOND, None),
+            (NOW + 61 * SECOND, Some("input.max_future")),
+            (NOW / 1_000_000, Some("1970-01-01T")),
+            (i64::MIN, Some("input.max_age")),
+            (i64::MAX, Some("input.max_future")),
+        ] {
+            let said = rejected(format!("a=1 value=x {nanos}\r").as_bytes(), NOW);
+            assert_eq!(said.is_some(), word.is_some(), "{nanos}: {said:?}");
+            assert!(said.unwrap_or_default().contains(word.unwrap_or_default()));
+        }
+        for line in [
+            "a=1 value=5",
+            "a=1 value=\"b 5\"",
+            "# 5",
+            "5",
+            "",
+            "a=1 value=x now",
+        ] {
+            assert_eq!(rejected(line.as_bytes(), NOW), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `eds send` as who types it has it: what it says, how it ends, and that it sends what it says.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::eventually::SOON;
+use crate::support::node::eds;
+use crate::support::ports::free_port;
+use crate::support::process::{signal, wait};
+use crate::support::read_back;
+use crate::support::truth::Truth;
+
+fn receiver() -> (UdpSocket, String) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
+}
+
+fn receive(socket: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 65_536];
+    let length = socket.recv(&mut buffer).unwrap();
+    buffer[..length].to_vec()
+}
+
+/// Ends the sender by a signal, and checks that the truth file has what came, all of it and no more.
+fn assert_ends_in_truth(
+    mut sender: Child,
+    name: &str,
+    code: i32,
+    socket: &UdpSocket,
+    mut came: Truth,
+    file: &std::path::Path,
+) {
+    signal(sender.id(), name);
+    assert_eq!(wait(&mut sender, SOON).code(), Some(code));
+    socket
+        .set_read_timeout(Some(Duration::from_millis(1)))
+        .unwrap();
+    let mut buffer = vec![0; 65_536];
+    while let Ok(length) = socket.recv(&mut buffer) {
+        came.receive(&buffer[..length]);
+    }
+    let told = read_back::written(&fs::read(file).unwrap());
+    assert!(!told.is_empty());
+    assert_eq!(told, came.points());
+    let mut said = String::new();
+    sender.stderr.unwrap().read_to_string(&mut said).unwrap();
+    assert!(
+        said.contains("events, ") && said.contains("stopped by a signal"),
+        "{said}"
+    );
+}
+
+fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
+    let directory = TempDir::new().unwrap();
+    let sender = eds()
+        .args(["send", "--to", to, "--truth"])
+        .arg(directory.path().join("truth"))
+        .args(more)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    (sender.unwrap(), directory)
+}
+
+#[test]
+fn a_load_that_is_stopped_leaves_the_truth_of_what_was_sent() {
+    let (socket, to) = receiver();
+    let (sender, directory) = sending(&to, &["--events", "1000000", "--rate", "3000"]);
+    let mut came = Truth::default();
+    for _ in 0..50 {
+        came.receive(&receive(&socket));
+    }
+    let file = directory.path().join("truth");
+    assert_ends_in_truth(sender, "INT", 130, &socket, came, &file);
+}
+
+#[test]
+fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
+    let (socket, to) = receiver();
+    let (mut sender, directory) = sending(&to, &[]);
+    let mut pipe = sender.stdin.take().unwrap();
+    // The last is none yet.
+    let lines = "a=1 value=x 60000000000\na=1 value=y 60000000000\na=1 value=";
+    pipe.write_all(lines.as_bytes()).unwrap();
+    let mut came = Truth::default();
+    came.receive(&receive(&socket));
+    let file = directory.path().join("truth");
+    assert_ends_in_truth(sender, "TERM", 143, &socket, came, &file);
+    drop(pipe);
+}
+
+#[test]
+fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
+    let (_socket, to) = receiver();
+    let closed = format!("127.0.0.1:{}", free_port());
+    let arguments = ["send", "--events", "100", "--to", &to, "--to", &closed];
+    let output = eds().args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let refused = format!("7 copies refused by {closed}, where nobody listens");
+    assert!(
+        said.contains("14 copies sent") && said.contains(&refused),
+        "{said}"
+    );
+    assert_eq!(said.matches("going on").count(), 1, "{said}");
+}
+
+#[test]
+fn times_that_a_node_rejects_are_warned_of() {
+    let (_socket, to) = receiver();
+    for (start, warns) in [("2016-12-04T18:38:00Z", true), ("-10m", false)] {
+        let arguments = ["send", "--events", "20", "--to", &to, "--start", start];
+        let output = eds().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        for words in [
+            "warning: line 1 is of 2016-12-04T18:38:",
+            "input.max_age",
+            "20 events of a time",
+        ] {
+            assert_eq!(said.contains(words), warns, "{said}");
+        }
+    }
+}
+
+#[test]
+fn who_types_is_told_so_and_not_drawn_over() {
+    let (socket, to) = receiver();
+    let binary = eds().get_program().to_owned();
+    let command = format!("{} send --to {to}", binary.to_str().unwrap());
+    // It gives the command a terminal.
+    let mut typing = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = typing.stdin.take().unwrap();
+    keys.write_all(b"a=1 value=x\n").unwrap();
+    assert_eq!(receive(&socket), b"a=1 value=x");
+    keys.write_all(b"\x04").unwrap();
+    assert_eq!(wait(&mut typing, SOON).code(), Some(0));
+    let mut shown = String::new();
+    typing.stdout.unwrap().read_to_string(&mut shown).unwrap();
+    assert!(
+        shown.contains("type") && shown.contains("Ctrl-D"),
+        "{shown}"
+    );
+    assert!(shown.contains("1 events, 1 datagrams"), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
