@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("words", &[]),
     ("coordination", &["words"]),
     ("config", &["secret"]),
-    ("send", &[]),
+    ("send", &["event"]),
     ("store", &["event", "secret", "words"]),
     ("output", &["event", "secret", "words"]),
     ("telemetry", &["event"]),

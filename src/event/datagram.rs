@@ -1,4 +1,9 @@
 //! Datagrams: one or more lines, as they came from the socket.
+//!
+//! A line ends at a `\n`, but not at one inside a quoted field: text that an application puts there may have any
+//! characters, and must not become lines of its own. In a measurement and in tags a quote is a character like any other.
+
+use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
 /// A piece of a datagram that counts as one event, whether or not it can be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,31 +14,118 @@ pub enum Piece<'a> {
     Truncated,
 }
 
-/// Splits a datagram at `\n`, so that one bad line costs one line. A trailing `\r` is dropped; empty lines and
-/// those that begin with `#` are no events and are passed over. `truncated` says that the datagram went on:
-/// its last line is lost, and only that.
+/// Splits a datagram into lines, so that one bad line costs one line. `truncated` says that the datagram went on: its
+/// last line is lost, and only that. Empty lines and those that begin with `#` are no events and are passed over; a
+/// byte order mark before a line is left out.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
-    let whole = if truncated {
-        memchr::memrchr(b'\n', datagram).map_or(&[][..], |end| &datagram[..end])
-    } else {
-        datagram
-    };
-    let mut rest = Some(whole);
+    let mut rest = Some(datagram);
+    let mut quotes = Quotes::default();
     let lines = std::iter::from_fn(move || {
         let bytes = rest?;
-        if let Some(end) = memchr::memchr(b'\n', bytes) {
-            rest = Some(&bytes[end + 1..]);
-            Some(&bytes[..end])
+        quotes.before = datagram.len() - bytes.len();
+        let end = quotes.line_end(bytes, truncated);
+        rest = bytes.get(end + 1..);
+        let (line, _) = bytes.split_at(end);
+        Some(if rest.is_none() && truncated {
+            Piece::Truncated
         } else {
-            rest = None;
-            Some(bytes)
-        }
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            Piece::Line(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line))
+        })
     });
-    lines
-        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
-        .filter(|line| !matches!(line.first(), None | Some(b'#')))
-        .map(Piece::Line)
-        .chain(truncated.then_some(Piece::Truncated))
+    lines.filter(
+        |piece| !matches!(piece, Piece::Line(line) if matches!(line.first(), None | Some(b'#'))),
+    )
+}
+
+/// How many of these bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+pub fn first_line(bytes: &[u8]) -> Option<usize> {
+    let end = Quotes::default().line_end(bytes, true);
+    (end < bytes.len()).then_some(end)
+}
+
+/// What some editors and libraries write before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Where the tags of a line end, at the latest.
+static TAGS_END: Stops = stops(b"\\ \n");
+static KEY_ENDS: Stops = stops(b"\\=, \n");
+static VALUE_ENDS: Stops = stops(b"\\, \n");
+
+/// Finds line ends in a datagram, with regard to quotes.
+#[derive(Default)]
+struct Quotes {
+    /// How many bytes of the datagram are before those that are looked at.
+    before: usize,
+    /// Where in the datagram a closing quote was looked for, and where the first one is. Which quotes close does not
+    /// depend on where one begins to look, so the datagram is searched once, however many quotes it opens.
+    closing: Option<(usize, Option<usize>)>,
+}
+
+impl Quotes {
+    /// Where the first line ends: at the first `\n` that is in no quoted field. A quote that is not closed, or whose
+    /// closing one is followed by what ends no field, is of a line that ends at the next `\n`, unless the datagram was
+    /// cut: then the quote may end behind it.
+    fn line_end(&mut self, bytes: &[u8], truncated: bool) -> usize {
+        let newline_from = |at: usize| {
+            let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
+            newline.map_or(bytes.len(), |newline| at + newline)
+        };
+        match memchr::memchr2(b'\n', b'"', bytes) {
+            Some(at) if bytes[at] == b'"' => {}
+            end => return end.unwrap_or(bytes.len()),
+        }
+        let line = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+        if line.first() == Some(&b'#') {
+            return newline_from(0);
+        }
+        // The fields begin where the parser finds them. What is no field is a bad line, in which no quote counts.
+        let end_of = |at, ends| scan_until(bytes, at, ends).unwrap_or(bytes.len());
+        let mut at = skip_spaces(bytes, bytes.len() - line.len());
+        at = end_of(at, &TAGS_END);
+        at = skip_spaces(bytes, at);
+        loop {
+            at = end_of(at, &KEY_ENDS);
+            if bytes.get(at) != Some(&b'=') {
+                return newline_from(at);
+            }
+            at += 1;
+            if bytes.get(at) == Some(&b'"') {
+                at += 1;
+                match self.closing_from(bytes, at) {
+                    Some(close) if ends_field(&bytes[close + 1..]) => at = close + 1,
+                    None if truncated => return bytes.len(),
+                    _ => return newline_from(at),
+                }
+            } else {
+                at = end_of(at, &VALUE_ENDS);
+            }
+            if bytes.get(at) != Some(&b',') {
+                return newline_from(at);
+            }
+            at += 1;
+        }
+    }
+
+    fn closing_from(&mut self, bytes: &[u8], at: usize) -> Option<usize> {
+        let place = self.before + at;
+        let known = self
+            .closing
+            .filter(|&(from, close)| from <= place && close.is_none_or(|close| place <= close));
+        let (_, close) = known.unwrap_or_else(|| {
+            let close = closing_quote(bytes, at).map(|close| self.before + close);
+            *self.closing.insert((place, close))
+        });
+        close.map(|close| close - self.before)
+    }
+}
+
+/// Whether what follows a closing quote ends its field.
+fn ends_field(rest: &[u8]) -> bool {
+    matches!(
+        rest,
+        [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..]
+    )
 }
 
 #[cfg(test)]
@@ -52,6 +144,83 @@ mod tests {
         check(b"a", false, &[Line(b"a")]);
         check(b"a\nb\n", false, &[Line(b"a"), Line(b"b")]);
         check(b"a\r\n\r\n# note\n\nb", false, &[Line(b"a"), Line(b"b")]);
+    }
+
+    #[test]
+    fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
+        use Piece::Line;
+        let forged = br#"a=1 note="x\" \\
+event_type=paid value=mallory
+",value="u" 1"#;
+        check(forged, false, &[Line(forged)]);
+        let lines = [&forged[..], b"b=1 value=u"].join(&b'\n');
+        check(&lines, false, &[Line(forged), Line(b"b=1 value=u")]);
+        let both = b"m,a=1 value=\"x\r\ny\",note=\"\n\n\"";
+        let lines = [&both[..], b"c=1 value=u"].join(&b"\r\n"[..]);
+        check(&lines, false, &[Line(both), Line(b"c=1 value=u")]);
+    }
+
+    #[test]
+    fn a_quote_that_opens_no_field_is_a_character_like_any_other() {
+        for line in [
+            &br#"a="x value=u"#[..],
+            br#""m,a=1 value=u"#,
+            br#"a=x\ y=" value=u"#,
+            br#"a=1 value=u"v"#,
+            br#"a=1 value=u=""#,
+            br#"a=1 value\="=u"#,
+            br#"a=1 value=u " "#,
+            br##"# it's a "note"##,
+        ] {
+            let lines = [line, b"b=1 value=\"v\""].join(&b'\n');
+            let given: Vec<_> = pieces(&lines, false).collect();
+            assert_eq!(
+                given.last(),
+                Some(&Piece::Line(b"b=1 value=\"v\"")),
+                "{line:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_costs_its_line_only() {
+        use Piece::Line;
+        for line in [&br#"a=1 value="u"#[..], br#"a=1 note="x",value="u\""#] {
+            let next = &b"b=1 value=v"[..];
+            check(&[line, next].join(&b'\n'), false, &[Line(line), Line(next)]);
+            // The next quote is of another line, and does not end a field.
+            let next = &b"b=1 value=\"v\""[..];
+            check(&[line, next].join(&b'\n'), false, &[Line(line), Line(next)]);
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_cut_ends_with_the_datagram() {
+        use Piece::{Line, Truncated};
+        let cut = b"a=1 value=u\nb=1 note=\"x\nevent_type=paid value=mallory\n";
+        check(cut, true, &[Line(b"a=1 value=u"), Truncated]);
+    }
+
+    /// Each quote that is opened would be looked for to the end of the datagram.
+    #[test]
+    fn quotes_without_end_take_no_time() {
+        let began = std::time::Instant::now();
+        for end in ["", "\"x"] {
+            let datagram = r#"a=1 v="\"
+"#
+            .repeat(1 << 17)
+                + end;
+            assert!(pieces(datagram.as_bytes(), false).count() >= 1 << 17);
+        }
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_line_is_left_out() {
+        use Piece::Line;
+        let lines = "\u{feff}a=1 value=u\n\u{feff}# note\n\u{feff}\n\u{feff}b=1 value=\"u\nv\"";
+        let last = Line(b"b=1 value=\"u\nv\"");
+        check(lines.as_bytes(), false, &[Line(b"a=1 value=u"), last]);
     }
 
     #[test]

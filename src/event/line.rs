@@ -14,12 +14,12 @@
 
 use std::ops::Range;
 
-use super::Rejection;
 use super::overflow::is_reserved;
 use super::scan::{
-    NAME_ENDS, User, escape, has_control_character, is_ambiguous, scan_bare, scan_quoted,
-    scan_until, skip_spaces, without_outer_spaces,
+    NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
+    skip_spaces, without_outer_spaces,
 };
+use super::{Precision, Rejection};
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,30 +30,6 @@ pub struct Line<'a> {
     pub user: &'a str,
     /// Nanoseconds since the epoch; `None` where the line has none.
     pub timestamp: Option<i64>,
-}
-
-/// The unit of the timestamps in the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Precision {
-    /// `ns`
-    Nanoseconds,
-    /// `us`
-    Microseconds,
-    /// `ms`
-    Milliseconds,
-    /// `s`
-    Seconds,
-}
-
-impl Precision {
-    const fn nanos(self) -> i64 {
-        match self {
-            Self::Nanoseconds => 1,
-            Self::Microseconds => 1_000,
-            Self::Milliseconds => 1_000_000,
-            Self::Seconds => 1_000_000_000,
-        }
-    }
 }
 
 /// The longest that the parts of a line may be, in bytes.
@@ -153,14 +129,15 @@ impl Parser {
             return Err(Rejection::LineTooLong);
         }
         let text = std::str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
-        if has_control_character(text) {
-            return Err(Rejection::ControlCharacter);
-        }
+        let mut controls = control_characters(text);
         let text = without_outer_spaces(text);
         let line = text.as_bytes();
         let tags_end = self.scan_tags(line)?;
         let fields_start = skip_spaces(line, tags_end);
-        let (user, fields_end) = self.scan_fields(line, fields_start)?;
+        let (user, fields_end) = self.scan_fields(line, fields_start, &mut controls)?;
+        if controls > 0 {
+            return Err(Rejection::ControlCharacter);
+        }
         // All parts are cut at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
         let cut = |range| text.get(range).ok_or(Rejection::NotUtf8);
         let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
@@ -295,8 +272,14 @@ impl Parser {
         Ok(None)
     }
 
-    /// Finds the user among the fields; returns it and where the fields end.
-    fn scan_fields(&mut self, line: &[u8], start: usize) -> Result<(User, usize), Rejection> {
+    /// Finds the user among the fields; returns it and where the fields end. Takes from `controls` the control
+    /// characters in quoted fields that are not the user: such text is passed over, whatever it is.
+    fn scan_fields(
+        &mut self,
+        line: &[u8],
+        start: usize,
+        controls: &mut usize,
+    ) -> Result<(User, usize), Rejection> {
         let mut at = start;
         let mut user = None;
         if at == line.len() {
@@ -316,7 +299,12 @@ impl Parser {
             let keep = is_user.then_some(&mut self.user);
             let found;
             (found, at) = if line.get(value) == Some(&b'"') {
-                scan_quoted(line, value, keep)?
+                let (found, end) = scan_quoted(line, value, keep)?;
+                if *controls > 0 && !is_user {
+                    let text = std::str::from_utf8(&line[value..end]).unwrap_or_default();
+                    *controls -= control_characters(text);
+                }
+                (found, end)
             } else {
                 scan_bare(line, value, keep)?
             };

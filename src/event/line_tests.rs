@@ -99,6 +99,7 @@ fn quotes_and_escapes_around_the_user_are_taken_off() {
 #[test]
 fn other_fields_are_passed_over() {
     accept(r#"a=1 note="x, value=z",value=u,n=1i 5"#, "a=1", "u", 5);
+    accept("a=1 note=\"x\r\n\u{85}\",value=u 5", "a=1", "u", 5);
     refuse("a=1 n=1,m=2 5", Rejection::UserMissing);
     refuse("a=1 value=u,value=v 5", Rejection::UserRepeated);
     refuse("a=1 value=u,=1", Rejection::FieldMalformed);
@@ -174,6 +175,8 @@ fn what_is_no_text_is_refused() {
     refuse(b"a=1\t value=u", Rejection::ControlCharacter);
     refuse(b"a=1 value=u\x00", Rejection::ControlCharacter);
     refuse("a=1 value=u\u{85}", Rejection::ControlCharacter);
+    refuse("a=1 value=\"u\nv\"", Rejection::ControlCharacter);
+    refuse("a=1 value=u,n=\"\n\",m=x\ny", Rejection::ControlCharacter);
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
 /// Where a bare field value may end.
 static VALUE_ENDS: Stops = stops(b"\\, ");
 
-const fn stops(bytes: &[u8]) -> Stops {
+pub(super) const fn stops(bytes: &[u8]) -> Stops {
     let mut stops = [false; 256];
     let mut index = 0;
     while index < bytes.len() {
@@ -103,25 +103,26 @@ pub(super) fn scan_quoted(
     keep: Option<&mut Vec<u8>>,
 ) -> Result<(User, usize), Rejection> {
     let open = start + 1;
-    let mut at = open;
-    let mut escapes = false;
-    loop {
-        match line.get(at) {
-            Some(b'"') => break,
-            Some(b'\\') if matches!(line.get(at + 1), Some(b'"' | b'\\')) => {
-                escapes = true;
-                at += 2;
-            }
-            Some(_) => at += 1,
-            None => return Err(Rejection::QuoteUnclosed),
-        }
-    }
+    let close = closing_quote(line, open).ok_or(Rejection::QuoteUnclosed)?;
+    let raw = &line[open..close];
     match keep {
-        Some(user) if escapes => {
-            decode(&line[open..at], user, |byte| matches!(byte, b'"' | b'\\'));
-            Ok((User::Decoded, at + 1))
+        Some(user) if raw.contains(&b'\\') => {
+            decode(raw, user, |byte| matches!(byte, b'"' | b'\\'));
+            Ok((User::Decoded, close + 1))
         }
-        _ => Ok((User::Literal(open..at), at + 1)),
+        _ => Ok((User::Literal(open..close), close + 1)),
+    }
+}
+
+/// Where the quote is that closes the one before `from`.
+pub(super) fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        if bytes[at] == b'"' {
+            return Some(at);
+        }
+        at += 1 + usize::from(matches!(bytes.get(at + 1), Some(b'"' | b'\\')));
     }
 }
 
@@ -158,11 +159,15 @@ pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
         .map_or(line.len(), |spaces| at + spaces)
 }
 
-pub(super) fn has_control_character(text: &str) -> bool {
+/// How many control characters there are.
+pub(super) fn control_characters(text: &str) -> usize {
     // The common case first, in a form that the compiler turns into vector code.
     let (ascii, beyond) = text.bytes().fold((0_u8, 0_u8), |(ascii, beyond), byte| {
         let control = u8::from(byte < 0x20) | u8::from(byte == 0x7f);
         (ascii | control, beyond | u8::from(byte >= 0x80))
     });
-    ascii != 0 || (beyond != 0 && text.chars().any(char::is_control))
+    if ascii | beyond == 0 {
+        return 0;
+    }
+    text.chars().filter(|it| it.is_control()).count()
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use super::SendError;
 use super::datagram::LINE_BYTES_MAX;
+use crate::event::datagram::first_line;
 
 /// What a source has to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +17,14 @@ pub(super) enum Next {
     End,
 }
 
-/// Splits its input at `\n` and skips empty lines.
+/// Splits its input into lines, as a node splits a datagram, and skips empty ones.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: BufReader<R>,
+    /// What was read and not given yet: a line end in it may be inside a quoted field.
+    held: Vec<u8>,
+    /// How many lines were read that are not held.
+    passed: u64,
     number: u64,
     paused: bool,
 }
@@ -29,6 +34,8 @@ impl<R: Read> Lines<R> {
         // Nothing was given yet that could be sent first.
         Self {
             input: BufReader::new(input),
+            held: Vec::new(),
+            passed: 0,
             number: 0,
             paused: true,
         }
@@ -41,35 +48,45 @@ impl<R: Read> Lines<R> {
 
     /// Puts the next line into `line`, without its `\n`.
     pub(super) fn next(&mut self, line: &mut Vec<u8>) -> Result<Next, SendError> {
+        let mut ended = false;
         loop {
+            let whole = first_line(&self.held).or_else(|| {
+                let no_more = (ended && !self.held.is_empty()) || self.held.len() > LINE_BYTES_MAX;
+                let newline = || memchr::memchr(b'\n', &self.held).unwrap_or(self.held.len());
+                no_more.then(newline)
+            });
+            if let Some(end) = whole {
+                line.clear();
+                line.extend_from_slice(&self.held[..end]);
+                self.held.drain(..self.held.len().min(end + 1));
+                self.number = self.passed + 1;
+                self.passed += 1 + memchr::memchr_iter(b'\n', line).count() as u64;
+                if line.len() > LINE_BYTES_MAX {
+                    return Err(SendError::LineTooLong { line: self.number });
+                }
+                if !line.is_empty() && line != b"\r" {
+                    return Ok(Next::Line);
+                }
+                continue;
+            }
+            if ended {
+                return Ok(Next::End);
+            }
             if !self.paused && memchr::memchr(b'\n', self.input.buffer()).is_none() {
                 self.paused = true;
                 return Ok(Next::Pause);
             }
-            line.clear();
-            self.number += 1;
             // Enough to see that a line is too long, without reading on to an end that may never come.
             let most = LINE_BYTES_MAX as u64 + 2;
             let read = (&mut self.input)
                 .take(most)
-                .read_until(b'\n', line)
+                .read_until(b'\n', &mut self.held)
                 .map_err(|source| SendError::Input {
-                    line: self.number,
+                    line: self.passed + 1,
                     source,
                 })?;
-            if read == 0 {
-                return Ok(Next::End);
-            }
             self.paused = false;
-            if line.last() == Some(&b'\n') {
-                line.pop();
-            }
-            if line.len() > LINE_BYTES_MAX {
-                return Err(SendError::LineTooLong { line: self.number });
-            }
-            if !line.is_empty() && line != b"\r" {
-                return Ok(Next::Line);
-            }
+            ended = (read as u64) < most && self.held.last() != Some(&b'\n') || read == 0;
         }
     }
 }
@@ -112,6 +129,27 @@ mod tests {
     fn a_slow_writer_does_not_hold_up_what_it_wrote() {
         let given = all(Pipe(vec!["a\nb\n", "c\nd", "e\n"])).unwrap();
         assert_eq!(given, ["a", "b", "pause", "c", "pause", "de", "pause"]);
+    }
+
+    #[test]
+    fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
+        let (quoted, bare) = ("a=1 note=\"\n\n\",value=u", "b=1 value=v");
+        let mut lines = Lines::new(quoted.as_bytes().chain(&b"\n"[..]).chain(bare.as_bytes()));
+        let mut line = Vec::new();
+        for (expected, number) in [(quoted, 1), (bare, 4)] {
+            while lines.next(&mut line).unwrap() == Next::Pause {}
+            assert_eq!((&*line, lines.number()), (expected.as_bytes(), number));
+        }
+        let unclosed = "a=1 value=\"u\nb=1 value=v\n\nc=1 value=w";
+        let lines: Vec<_> = unclosed.lines().filter(|it| !it.is_empty()).collect();
+        let mut given = all(unclosed.as_bytes()).unwrap();
+        given.retain(|it| it != "pause");
+        assert_eq!(given, lines);
+        // No end of the quote can come any more that fits a datagram.
+        let endless = (&b"a=1 value=\"\n"[..]).chain(std::io::repeat(b'\n'));
+        let mut endless = Lines::new(endless);
+        while endless.next(&mut line).unwrap() == Next::Pause {}
+        assert_eq!(line, b"a=1 value=\"");
     }
 
     #[test]

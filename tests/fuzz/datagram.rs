@@ -4,29 +4,138 @@ use event_data_service::event::datagram::{Piece, pieces};
 
 use crate::spelling::spelled;
 
-const PIECES: &[&str] = &["\n", "\n", "\r", "#", " ", "a", "a=b value=u", "\0", "ü"];
+const PIECES: &[&str] = &[
+    "\n",
+    "\n",
+    "\r",
+    "#",
+    " ",
+    " ",
+    "a",
+    "a=b value=u",
+    "\0",
+    "ü",
+    "\"",
+    "\"",
+    "\"",
+    "\\",
+    "\\",
+    "=",
+    ",",
+    "a=b v=\"",
+    ",w=\"",
+    "\u{feff}",
+];
 
-/// What stands in README.md, word by word.
-fn lines(datagram: &[u8]) -> Vec<&[u8]> {
-    datagram
-        .split(|&byte| byte == b'\n')
-        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
-        .filter(|line| !line.is_empty() && !line.starts_with(b"#"))
-        .collect()
+/// Where a byte of a line stands.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    Indent,
+    Tags,
+    Gap,
+    Key,
+    ValueStart,
+    Value,
+    Closed,
+    /// What no quote means anything in.
+    Rest,
 }
 
-fn check(datagram: &[u8]) {
-    let whole: Vec<_> = pieces(datagram, false).collect();
-    let expected: Vec<_> = lines(datagram).into_iter().map(Piece::Line).collect();
-    assert_eq!(whole, expected);
+/// Where the first line ends, byte by byte. `cut`: the datagram went on.
+fn line_end(bytes: &[u8], cut: bool) -> usize {
+    let mut at = At::Indent;
+    let mut place = 0;
+    if bytes.starts_with("\u{feff}".as_bytes()) {
+        place = 3;
+    }
+    if bytes.get(place) == Some(&b'#') {
+        at = At::Rest;
+    }
+    while let Some(&byte) = bytes.get(place) {
+        let next = bytes.get(place + 1);
+        let escapes = byte == b'\\' && matches!(next, Some(b',' | b'=' | b' '));
+        at = match (at, byte) {
+            (_, b'\n') => return place,
+            (At::ValueStart, b'"') => match close(&bytes[place + 1..]) {
+                Some((length, true)) => {
+                    place += 1 + length;
+                    At::Closed
+                }
+                Some((_, false)) => At::Rest,
+                None if cut => return bytes.len(),
+                None => At::Rest,
+            },
+            (At::Rest, _) => At::Rest,
+            (At::Closed, b',') => At::Key,
+            (At::Closed, b'\r') if matches!(next, None | Some(b'\n')) => At::Rest,
+            (At::Closed, b' ') => At::Rest,
+            (At::Closed, _) => {
+                unreachable!("a quote that ends no field was taken for one that does")
+            }
+            (At::Indent, b' ') => At::Indent,
+            (At::Gap, b' ') => At::Gap,
+            (At::Tags, b' ') => At::Gap,
+            (At::Key | At::Gap, b'=') => At::ValueStart,
+            (At::Key | At::Gap, b',' | b' ') => At::Rest,
+            (At::Value | At::ValueStart, b',') => At::Key,
+            (At::Value | At::ValueStart, b' ') => At::Rest,
+            (At::Indent | At::Tags, _) => At::Tags,
+            (At::Gap | At::Key, _) => At::Key,
+            (At::ValueStart | At::Value, _) => At::Value,
+        };
+        place += 1 + usize::from(escapes && at != At::Rest);
+    }
+    bytes.len()
+}
 
-    // One that was cut loses what follows its last line end, and nothing else.
-    let cut: Vec<_> = pieces(datagram, true).collect();
-    let end = datagram.iter().rposition(|&byte| byte == b'\n');
-    let kept = end.map_or(&[][..], |end| &datagram[..end]);
-    let mut expected: Vec<_> = lines(kept).into_iter().map(Piece::Line).collect();
-    expected.push(Piece::Truncated);
-    assert_eq!(cut, expected);
+/// How far it is to the next quote that closes, and whether its field ends there.
+fn close(text: &[u8]) -> Option<(usize, bool)> {
+    let mut escaped = false;
+    for (place, &byte) in text.iter().enumerate() {
+        match byte {
+            b'"' if !escaped => {
+                let rest = &text[place + 1..];
+                let ends = rest.is_empty()
+                    || [",", " ", "\n", "\r\n"]
+                        .iter()
+                        .any(|end| rest.starts_with(end.as_bytes()))
+                    || rest == b"\r";
+                return Some((place, ends));
+            }
+            b'\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    None
+}
+
+/// What stands in README.md, word by word.
+fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
+    let mut lines = Vec::new();
+    let mut rest = Some(datagram);
+    while let Some(bytes) = rest {
+        let end = line_end(bytes, cut);
+        rest = bytes.get(end + 1..);
+        let line = &bytes[..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+        if cut && rest.is_none() {
+            lines.push(Piece::Truncated);
+        } else if !line.is_empty() && !line.starts_with(b"#") {
+            lines.push(Piece::Line(line));
+        }
+    }
+    lines
+}
+
+/// One that was cut loses its last line, and nothing else.
+fn check(datagram: &[u8]) {
+    for cut in [false, true] {
+        assert_eq!(
+            pieces(datagram, cut).collect::<Vec<_>>(),
+            expected(datagram, cut)
+        );
+    }
 }
 
 #[test]
