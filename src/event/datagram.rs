@@ -19,7 +19,7 @@ pub enum Piece<'a> {
 /// byte order mark before a line is left out.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
-    let mut quotes = Quotes::default();
+    let mut quotes = Quotes::of(datagram);
     let lines = std::iter::from_fn(move || {
         let bytes = rest?;
         quotes.before = datagram.len() - bytes.len();
@@ -40,7 +40,7 @@ pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_
 
 /// How many of these bytes the first line takes, without its end; `None` while that is not known before more bytes come.
 pub fn first_line(bytes: &[u8]) -> Option<usize> {
-    let end = Quotes::default().line_end(bytes, true);
+    let end = Quotes::of(bytes).line_end(bytes, true);
     (end < bytes.len()).then_some(end)
 }
 
@@ -53,8 +53,9 @@ static KEY_ENDS: Stops = stops(b"\\=, \n");
 static VALUE_ENDS: Stops = stops(b"\\, \n");
 
 /// Finds line ends in a datagram, with regard to quotes.
-#[derive(Default)]
 struct Quotes {
+    /// Whether there are any; mostly there are none.
+    any: bool,
     /// How many bytes of the datagram are before those that are looked at.
     before: usize,
     /// Where in the datagram a closing quote was looked for, and where the first one is. Which quotes close does not
@@ -63,6 +64,14 @@ struct Quotes {
 }
 
 impl Quotes {
+    fn of(datagram: &[u8]) -> Self {
+        Self {
+            any: memchr::memchr(b'"', datagram).is_some(),
+            before: 0,
+            closing: None,
+        }
+    }
+
     /// Where the first line ends: at the first `\n` that is in no quoted field. A quote that is not closed, or whose
     /// closing one is followed by what ends no field, is of a line that ends at the next `\n`, unless the datagram was
     /// cut: then the quote may end behind it.
@@ -71,9 +80,11 @@ impl Quotes {
             let newline = memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default());
             newline.map_or(bytes.len(), |newline| at + newline)
         };
-        match memchr::memchr2(b'\n', b'"', bytes) {
-            Some(at) if bytes[at] == b'"' => {}
-            end => return end.unwrap_or(bytes.len()),
+        if !self.any {
+            return newline_from(0);
+        }
+        if let Some(end) = end_of_paired_quotes(bytes) {
+            return end;
         }
         let line = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         if line.first() == Some(&b'#') {
@@ -117,6 +128,25 @@ impl Quotes {
             *self.closing.insert((place, close))
         });
         close.map(|close| close - self.before)
+    }
+}
+
+/// The common case, in which the line need not be taken apart: quotes in pairs. The first of a pair opens a field or does
+/// not; the second, which is no escaped one, closes that field, or is none that could open one.
+fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
+    let mut open = false;
+    let mut at = 0;
+    loop {
+        match memchr::memchr2(b'\n', b'"', &bytes[at..]).map(|next| at + next) {
+            Some(quote) if bytes[quote] == b'"' => {
+                if open && matches!(bytes[quote - 1], b'=' | b'\\') {
+                    return None;
+                }
+                open = !open;
+                at = quote + 1;
+            }
+            end => return (!open).then(|| end.unwrap_or(bytes.len())),
+        }
     }
 }
 
