@@ -101,7 +101,7 @@ pub static KEYS: &[Key] = &[
     key("input", "listen", Addresses, "127.0.0.1:8094", "UDP addresses to receive events on"),
     key("input", "user_field", Tag { optional: false }, "value", "the field that names the user"),
     key("input", "timestamp_precision", Choice { words: &["ns", "us", "ms", "s"], later: &[] }, "ns", "unit of the timestamps in the lines"),
-    key("input", "measurement_tag", Tag { optional: true }, "", "tag key to put a line's measurement under; empty: it is left out"),
+    key("input", "measurement_tag", Tag { optional: true }, "measurement", "tag key to put a line's measurement under; empty: it is left out"),
     key("input", "receive_buffer", size("64KiB", "1GiB"), "8MiB", "the kernel's receive buffer, for each receiving thread"),
     key("input", "threads", Integer { min: 1, max: 64 }, "1", "receiving threads for each address"),
     key("input", "linger", duration("1ms", "10s"), "100ms", "the longest that an event waits to be recorded"),

@@ -58,8 +58,8 @@ pub struct LineRules {
     pub limits: LineLimits,
 }
 
-/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is kept
-/// out of the series; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
+/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is
+/// the tag `measurement`; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
 impl Default for LineRules {
     fn default() -> Self {
         let limits = LineLimits {
@@ -71,7 +71,7 @@ impl Default for LineRules {
         Self {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,
-            measurement_tag: None,
+            measurement_tag: Some("measurement".to_owned()),
             limits,
         }
     }

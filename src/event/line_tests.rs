@@ -4,8 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Those that leave a measurement out.
 fn rules() -> LineRules {
-    LineRules::default()
+    LineRules {
+        measurement_tag: None,
+        ..LineRules::default()
+    }
 }
 
 #[track_caller]
@@ -207,6 +211,20 @@ fn timestamps_take_the_configured_unit() {
     assert_eq!(
         parser.parse(b"a=1 value=u 9999999999999"),
         Err(Rejection::TimestampInvalid)
+    );
+}
+
+#[test]
+fn lines_that_differ_in_their_measurement_only_are_two_series() {
+    let mut parser = Parser::new(&LineRules::default());
+    for event in ["login", "logout"] {
+        let line = format!("{event},host=a value=\"x\" 1");
+        let series = parser.parse(line.as_bytes()).unwrap().series;
+        assert_eq!(series, format!("host=a,measurement={event}"));
+    }
+    assert_eq!(
+        parser.parse(b"login,measurement=m value=u"),
+        Err(Rejection::TagKeyRepeated)
     );
 }
 

@@ -42,8 +42,8 @@ rejections! {
     TagMalformed => "tag_malformed", "a tag is not of the form key=value";
     /// A tag key of no characters.
     TagKeyEmpty => "tag_key_empty", "a tag key is empty";
-    /// The same tag key twice.
-    TagKeyRepeated => "tag_key_repeated", "a tag key is there twice";
+    /// The same tag key twice, or a measurement beside the tag that stands for it.
+    TagKeyRepeated => "tag_key_repeated", "a tag key is there twice; a measurement stands for the tag input.measurement_tag";
     /// A tag key that only the service itself may use, or that not every InfluxDB takes as a tag of these points.
     TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement, eds_overflow and eds_probe are reserved";
     /// A tag key or value longer than `input.max_tag`.

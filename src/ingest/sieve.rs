@@ -288,13 +288,13 @@ mod tests {
         sieve.datagram(text, false, NOW);
         let intake = sieve.take_intake();
         assert_eq!(intake.queued, 2);
-        assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);
+        assert_eq!(intake.rejected[Rejection::UserMissing.index()], 1);
         assert_eq!(intake.rejected[Rejection::TooOld.index()], 1);
         assert_eq!(queued(&mut sieve), 2);
         let samples = sieve.take_samples();
         let samples: Vec<_> = samples.iter().map(|it| (it.reason, &*it.line)).collect();
         let expected = [
-            (Rejection::TagsMissing, "broken"),
+            (Rejection::UserMissing, "broken"),
             (Rejection::TooOld, "a=1 value=v 1"),
         ];
         assert_eq!(samples, expected);
@@ -313,7 +313,7 @@ mod tests {
         sieve.datagram_within(2, datagram, NOW);
         let intake = sieve.take_intake();
         assert_eq!(intake.queued, 1);
-        assert_eq!(intake.rejected[Rejection::TagsMissing.index()], 1);
+        assert_eq!(intake.rejected[Rejection::UserMissing.index()], 1);
         assert_eq!(intake.rejected[Rejection::RateLimited.index()], 2);
     }
 

@@ -18,7 +18,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
     ("store.partitions", "32", "16"),
     ("input.max_age", "1h", "2h"),
     ("input.timestamp_precision", "ns", "ms"),
-    ("input.measurement_tag", "", "from"),
+    ("input.measurement_tag", "measurement", "from"),
     ("input.user_field", "value", "user"),
     ("flush.grace", "2s", "3s"),
     ("flush.max_hold", "1m", "2m"),

@@ -34,6 +34,7 @@ pub(crate) fn all_rules() -> Vec<LineRules> {
     vec![
         LineRules {
             limits: tight,
+            measurement_tag: None,
             ..usual.clone()
         },
         LineRules {
