@@ -325,12 +325,15 @@ impl Parser {
             return Ok(None);
         }
         // Rust's numbers may have a plus sign, and are otherwise as ours.
-        Some(text)
+        let number = Some(text)
             .filter(|text| !text.starts_with('+'))
             .and_then(|text| text.parse::<i64>().ok())
-            .and_then(|number| number.checked_mul(self.precision.nanos()))
-            .map(Some)
-            .ok_or(Rejection::TimestampInvalid)
+            .ok_or(Rejection::TimestampInvalid)?;
+        let beyond = || self.precision.mistaken(number);
+        match number.checked_mul(self.precision.nanos()) {
+            None => Err(beyond().unwrap_or(Rejection::TimestampInvalid)),
+            nanos => Ok(nanos),
+        }
     }
 }
 

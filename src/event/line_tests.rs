@@ -208,10 +208,15 @@ fn timestamps_take_the_configured_unit() {
         precision: Precision::Seconds,
         ..rules()
     });
-    assert_eq!(
-        parser.parse(b"a=1 value=u 9999999999999"),
-        Err(Rejection::TimestampInvalid)
-    );
+    for (number, reason) in [
+        ("99999999999", Rejection::TimestampInvalid),
+        ("1480876707352", Rejection::TimestampInMilliseconds),
+        ("1480876707352348", Rejection::TimestampInMicroseconds),
+        ("1480876707352348928", Rejection::TimestampInNanoseconds),
+    ] {
+        let line = format!("a=1 value=u {number}");
+        assert_eq!(parser.parse(line.as_bytes()), Err(reason));
+    }
 }
 
 #[test]

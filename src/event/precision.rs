@@ -1,5 +1,7 @@
 //! The unit of the timestamps in the input.
 
+use super::Rejection;
+
 /// The unit of the timestamps in the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
@@ -15,12 +17,25 @@ pub enum Precision {
 
 impl Precision {
     /// Its length in nanoseconds.
-    pub(super) const fn nanos(self) -> i64 {
+    pub(crate) const fn nanos(self) -> i64 {
         match self {
             Self::Nanoseconds => 1,
             Self::Microseconds => 1_000,
             Self::Milliseconds => 1_000_000,
             Self::Seconds => 1_000_000_000,
         }
+    }
+
+    /// What a timestamp in this unit looks like that is refused as it is: in the years 2001 to 2286 each unit has a number
+    /// of digits of its own.
+    pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
+        let (unit, reason) = match number.checked_ilog10()? + 1 {
+            10 => (Self::Seconds, Rejection::TimestampInSeconds),
+            13 => (Self::Milliseconds, Rejection::TimestampInMilliseconds),
+            16 => (Self::Microseconds, Rejection::TimestampInMicroseconds),
+            19 => (Self::Nanoseconds, Rejection::TimestampInNanoseconds),
+            _ => return None,
+        };
+        (unit != self).then_some(reason)
     }
 }

@@ -69,6 +69,14 @@ rejections! {
     UserTooLong => "user_too_long", "the user is longer than input.max_user";
     /// A timestamp that is not an integer, or outside the years 1677 to 2262.
     TimestampInvalid => "timestamp_invalid", "the timestamp is not an integer in the range of nanoseconds since 1970";
+    /// Out of the window or the range, but such as seconds are of today.
+    TimestampInSeconds => "timestamp_in_s", "the timestamp looks like seconds, which is not input.timestamp_precision; set that to \"s\" on all nodes, or have the sender stamp in the unit that it says";
+    /// Out of the window or the range, but such as milliseconds are of today.
+    TimestampInMilliseconds => "timestamp_in_ms", "the timestamp looks like milliseconds, which is not input.timestamp_precision; set that to \"ms\" on all nodes, or have the sender stamp in the unit that it says";
+    /// Out of the window or the range, but such as microseconds are of today.
+    TimestampInMicroseconds => "timestamp_in_us", "the timestamp looks like microseconds, which is not input.timestamp_precision; set that to \"us\" on all nodes, or have the sender stamp in the unit that it says";
+    /// Out of the window or the range, but such as nanoseconds are of today.
+    TimestampInNanoseconds => "timestamp_in_ns", "the timestamp looks like nanoseconds, which is not input.timestamp_precision; set that to \"ns\" on all nodes, or have the sender stamp in the unit that it says";
     /// Older than `input.max_age`.
     TooOld => "too_old", "the event is older than input.max_age";
     /// Further ahead of the clock than `input.max_future`.

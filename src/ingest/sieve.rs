@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::{ArrivalStamps, Received};
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{Batch, LineRules, Minute, Parser, Partition, Partitions, Rejection, Window};
+use crate::event::{
+    Batch, LineRules, Minute, Parser, Partition, Partitions, Precision, Rejection, Window,
+};
 use crate::spool::Spool;
 use crate::telemetry::{Intake, LedgerTotals};
 
@@ -35,6 +37,7 @@ pub struct QueueLimits {
 #[derive(Debug)]
 pub struct Sieve {
     parser: Parser,
+    precision: Precision,
     window: Window,
     partitions: Partitions,
     limits: QueueLimits,
@@ -85,6 +88,7 @@ impl Sieve {
     pub fn new(settings: &SieveSettings, stamps: Arc<ArrivalStamps>) -> Self {
         Self {
             parser: Parser::new(&settings.rules),
+            precision: settings.rules.precision,
             window: settings.window,
             partitions: settings.partitions,
             limits: settings.limits,
@@ -193,7 +197,10 @@ impl Sieve {
             Some(timestamp) => timestamp,
             None => self.stamps.stamp(now),
         };
-        self.window.judge(timestamp, now)?;
+        self.window.judge(timestamp, now).map_err(|reason| {
+            let number = timestamp / self.precision.nanos();
+            self.precision.mistaken(number).unwrap_or(reason)
+        })?;
         let minute = Minute::of_nanos(timestamp);
         if let (Room::OnDisk, Some(overflow)) = (room, &mut self.overflow) {
             if overflow
@@ -299,6 +306,24 @@ mod tests {
         ];
         assert_eq!(samples, expected);
         assert_eq!(sieve.take_samples(), []);
+    }
+
+    #[test]
+    fn a_stamp_that_would_fit_another_precision_is_told_so() {
+        let mut sieve = sieve(100);
+        for (number, reason) in [
+            ("1480876707", Rejection::TimestampInSeconds),
+            ("1480876707352", Rejection::TimestampInMilliseconds),
+            ("1480876707352348", Rejection::TimestampInMicroseconds),
+            ("1380876707352348928", Rejection::TooOld),
+            ("1580876707352348928", Rejection::TooFarAhead),
+            ("14808767", Rejection::TooOld),
+        ] {
+            sieve.datagram(format!("a=1 value=u {number}").as_bytes(), false, NOW);
+            assert_eq!(sieve.take_sample().unwrap().0, reason, "{number}");
+        }
+        let words = Rejection::TimestampInMilliseconds.to_string();
+        assert!(words.contains("input.timestamp_precision"), "{words}");
     }
 
     #[test]

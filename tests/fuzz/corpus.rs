@@ -55,6 +55,7 @@ fn the_seeds_of_lines_reach_every_verdict() {
     // Of the datagram, the clock, the source and the recorder; not of the line alone.
     let others = [
         Rejection::Truncated,
+        Rejection::TimestampInSeconds,
         Rejection::TooOld,
         Rejection::TooFarAhead,
         Rejection::TooManyUsers,
