@@ -161,7 +161,7 @@ fn receive(
         partitions: partitions(),
     };
     let address = "127.0.0.1:0".parse()?;
-    let socket = bind(address, RECEIVE_BUFFER, settings.read_timeout())?;
+    let socket = bind(address, &[], RECEIVE_BUFFER, settings.read_timeout())?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node {

@@ -1,7 +1,7 @@
 //! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; and the queries, see `api`.
 //!
 //! `/healthz` says whether the process should live: it fails when a worker stands still. `/readyz` says whether it
-//! should be sent events: it fails, with reasons, while the store is away or has no room and while the node drains. An output
+//! should be sent events: it fails, with reasons, while the store is away or has no room, a socket fails, and while the node drains. An output
 //! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
 
 mod api;
@@ -109,6 +109,9 @@ async fn readyz(State(health): State<Health>) -> Response {
     }
     if health.draining.is_cancelled() {
         reasons.push("the node is shutting down".to_owned());
+    }
+    if health.metrics.listeners_failing.get() > 0 {
+        reasons.push("a UDP socket cannot be read; the log says which and why".to_owned());
     }
     for worker in health.progress.stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} stands still"));

@@ -5,12 +5,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::receive::{force_receive_buffer, own};
+use super::receive::{force_receive_buffer, passed};
 
 /// A socket that the service manager passed, known to be one for UDP.
 #[derive(Debug)]
@@ -62,16 +61,11 @@ pub enum InheritError {
 /// Takes the sockets that the service manager passed to this process; none where there is no such manager. To be
 /// called before the process opens anything, so that what is open then came from there. Later calls get none.
 pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    if TAKEN.swap(true, Ordering::SeqCst) {
-        return Ok(Vec::new());
-    }
-    let descriptors = sd_notify::listen_fds().map_err(InheritError::Descriptors)?;
+    let descriptors = passed().map_err(InheritError::Descriptors)?;
     descriptors
-        .map(|descriptor| {
-            // `listen_fds` found it open, and LISTEN_PID says that it was opened for this process to own; TAKEN sees
-            // to it that nobody takes it a second time.
-            let socket = Socket::from(own(descriptor));
+        .into_iter()
+        .map(|(descriptor, owned)| {
+            let socket = Socket::from(owned);
             let not_udp = |what| InheritError::NotUdp { descriptor, what };
             let address = udp_address(&socket).map_err(not_udp)?;
             Ok(Inherited { socket, address })
@@ -134,6 +128,12 @@ fn prepare(
     // Whoever held it may have polled it.
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(read_timeout))?;
+    if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
+        tracing::info!(
+            %address,
+            "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in eds.socket)"
+        );
+    }
     widen(socket, address, receive_buffer)
 }
 

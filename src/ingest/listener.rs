@@ -30,8 +30,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 const KEEP_MAX: Duration = Duration::from_secs(10);
 /// How long to wait at the end for recorders and a disk that are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// How long to wait after the socket failed.
-const FAILED_PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait before a socket that failed is read again: first, and at most.
+const FAILED_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How often a socket that fails is told in the log, at most.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How a listener behaves.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +81,14 @@ struct Ages {
     overflow: Option<Instant>,
 }
 
+/// How a socket fails.
+#[derive(Default)]
+struct Failure {
+    /// When it is read again, and how long that was waited for; `None` while it does not fail.
+    retry: Option<(Instant, Duration)>,
+    told: Option<Instant>,
+}
+
 impl Listener {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
@@ -90,12 +100,15 @@ impl Listener {
         let mut drops_asked = Instant::now();
         let sweep_interval = self.settings.read_timeout();
         let due = self.settings.linger.saturating_sub(2 * sweep_interval);
+        let mut failure = Failure::default();
         while !self.stop.is_cancelled() {
-            self.heartbeat.beat();
-            match self.receiver.wait() {
-                Ok(true) => self.take_in(),
-                Ok(false) => {}
-                Err(error) => pause_after(&error),
+            if failure.retry.is_some_and(|(at, _)| Instant::now() < at) {
+                std::thread::sleep(sweep_interval);
+            } else {
+                match self.receiver.wait() {
+                    Ok(came) => self.reads(&mut failure, came),
+                    Err(error) => self.fails(&mut failure, &error),
+                }
             }
             let now = Instant::now();
             if now - swept >= sweep_interval {
@@ -109,6 +122,46 @@ impl Listener {
             }
         }
         self.drain();
+    }
+
+    fn reads(&mut self, failure: &mut Failure, came: bool) {
+        self.heartbeat.beat();
+        if failure.retry.take().is_some() {
+            self.metrics.listeners_failing.dec();
+            tracing::info!(
+                address = self.receiver.address().map(tracing::field::display),
+                "the UDP socket can be read again"
+            );
+        }
+        if came {
+            self.take_in();
+        }
+    }
+
+    /// Gives no sign of life: a socket that fails for long makes the process unhealthy, and a new one may mend it.
+    fn fails(&self, failure: &mut Failure, error: &io::Error) {
+        let now = Instant::now();
+        let (first, longest) = FAILED_PAUSES;
+        let pause = match failure.retry {
+            Some((_, pause)) => longest.min(pause * 2),
+            None => {
+                self.metrics.listeners_failing.inc();
+                first
+            }
+        };
+        failure.retry = Some((now + pause, pause));
+        if failure
+            .told
+            .is_none_or(|told| now - told >= FAILURE_INTERVAL)
+        {
+            failure.told = Some(now);
+            tracing::error!(
+                address = self.receiver.address().map(tracing::field::display),
+                %error,
+                "cannot read the UDP socket: what is sent to it is not counted here; trying again, and /readyz says so \
+                 meanwhile; if it goes on restart the node, and eds.socket where that holds the socket"
+            );
+        }
     }
 
     /// Sorts what was read, and tells the ledger before anything of it can reach a recorder.
@@ -239,11 +292,7 @@ impl Listener {
                     self.take_in();
                     self.sweep_overflow(&mut overflow_age, Instant::now(), Duration::MAX);
                 }
-                Ok(false) => break,
-                Err(error) => {
-                    pause_after(&error);
-                    break;
-                }
+                Ok(false) | Err(_) => break,
             }
         }
         self.count_drops();
@@ -278,11 +327,6 @@ impl Listener {
         }
         batch.is_empty()
     }
-}
-
-fn pause_after(error: &io::Error) {
-    tracing::error!(%error, "cannot read from the socket; trying again");
-    std::thread::sleep(FAILED_PAUSE);
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{MaybeUninitSlice, Socket};
 
@@ -114,6 +115,12 @@ impl Receiver {
         self
     }
 
+    /// Where it receives.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()?.as_socket()
+    }
+
     /// Waits for datagrams until the socket's read time-out, and reads what is there. Answers false when
     /// nothing came.
     pub fn wait(&mut self) -> io::Result<bool> {
@@ -151,8 +158,20 @@ impl Receiver {
                 Ok(false)
             }
             Err(error) => Err(error),
+            Ok(()) if self.is_shut_down() => Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the socket was shut down",
+            )),
             Ok(()) => Ok(!self.lengths.is_empty()),
         }
+    }
+
+    /// A socket that was shut down gives empty datagrams from nobody, without end. A real one is hardly ever empty, so
+    /// the system is seldom asked.
+    fn is_shut_down(&self) -> bool {
+        !self.lengths.is_empty()
+            && self.lengths.iter().all(|&(length, _)| length == 0)
+            && (self.socket.peek_sender()).is_ok_and(|name| name.as_socket().is_none())
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
@@ -306,10 +325,17 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
     }
 }
 
-/// Takes a descriptor that was opened for this process, and that nobody else in it takes.
-pub(super) fn own(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: the one caller has it from the service manager, which opened it for this process, and asks once.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
+/// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.
+pub(super) fn passed() -> io::Result<Vec<(RawFd, OwnedFd)>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(Vec::new());
+    }
+    let descriptors = sd_notify::listen_fds()?;
+    // SAFETY: `listen_fds` found each of them open. LISTEN_PID says that they were opened for this process before it
+    // began, so nothing in it has them from elsewhere, and TAKEN that nobody has taken them from here before.
+    let own = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
+    Ok(descriptors.map(|number| (number, own(number))).collect())
 }
 
 #[cfg(test)]

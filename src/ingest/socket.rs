@@ -16,10 +16,12 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Binds a socket with a receive buffer of so many bytes, and warns when the kernel gives less. Reads wait for
-/// `read_timeout` at most.
+/// Binds a socket at one of the addresses in `listen`, with a receive buffer of so many bytes, and warns when the kernel
+/// gives less. Reads wait for `read_timeout` at most. `[::]` receives IPv4 as well, unless an IPv4 address in `listen` does
+/// so at its port: the two could not be had side by side.
 pub fn bind(
     address: SocketAddr,
+    listen: &[SocketAddr],
     receive_buffer: u64,
     read_timeout: Duration,
 ) -> Result<Socket, BindError> {
@@ -30,8 +32,8 @@ pub fn bind(
             Some(Protocol::UDP),
         )?;
         if address.is_ipv6() {
-            // So that 0.0.0.0 and [::] can be listened on side by side.
-            socket.set_only_v6(true)?;
+            let mut others = listen.iter();
+            socket.set_only_v6(others.any(|at| at.is_ipv4() && at.port() == address.port()))?;
         }
         socket.bind(&address.into())?;
         socket.set_read_timeout(Some(read_timeout))?;

@@ -67,6 +67,8 @@ metrics! {
     events_queued_max: Gauge = Gauge::default();
     /// The most memory for events that wait (`input.queue_bytes`).
     queue_max_bytes: Gauge = Gauge::default();
+    /// Receiving threads whose socket cannot be read at the moment.
+    listeners_failing: Gauge = Gauge::default();
     /// Attempts to record that failed and are made again.
     record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.

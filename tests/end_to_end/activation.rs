@@ -149,3 +149,45 @@ fn sockets_that_are_announced_but_not_there_are_told() {
     run("LISTEN_PID=$$ LISTEN_FDS=-1");
     run("LISTEN_PID=none LISTEN_FDS=1");
 }
+
+/// A node does not spin, does not fill the log, and does not say that it takes events.
+#[test]
+fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
+    let mut node = Node::new("one", &[]);
+    node.hold_socket();
+    node.launch();
+    node.wait_ready();
+    node.shut_down_held_socket();
+    eventually("it is not ready", SOON, || {
+        let answer = node.get("/readyz").unwrap();
+        let told = answer.body.contains("UDP socket cannot be read");
+        when(answer.status == 503 && told, answer.body)
+    });
+    assert_eq!(node.metrics().count("eds_listeners_failing"), 1);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let failures = node.log().matches("cannot read the UDP socket").count();
+    assert_eq!(failures, 1, "{}", node.log());
+    let read = node.metrics().count("eds_datagrams_received_total");
+    assert!(read < 100, "{read} datagrams that nobody sent");
+}
+
+#[test]
+fn every_address_is_listened_on_for_both_families() {
+    let port = free_port();
+    let [any, any_v4] = ["::", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+    for listen in [&[any][..], &[any, any_v4], &[any_v4, any]] {
+        let mut node = Node::new("one", &[]);
+        node.listen_on(listen);
+        node.launch();
+        node.wait_ready();
+        for (number, to) in (0..).zip(["127.0.0.1", "::1"]) {
+            let from = UdpSocket::bind((to, 0)).unwrap();
+            let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
+            from.send_to(line.as_bytes(), (to, port)).unwrap();
+        }
+        eventually("both are recorded", SOON, || {
+            let recorded = node.metrics().count("eds_events_recorded_total");
+            when(recorded == 2, format!("{recorded} at {listen:?}"))
+        });
+    }
+}

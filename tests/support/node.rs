@@ -171,6 +171,15 @@ impl Node {
         self.descriptors_max = Some(most);
     }
 
+    /// Makes the socket that is held for it fail for ever, for it too.
+    pub(crate) fn shut_down_held_socket(&self) {
+        let held = self.held.as_ref().expect("its socket is held");
+        // Linux shuts down connected sockets only.
+        held.connect(self.udp).expect("a socket can be connected");
+        let shut_down = SockRef::from(held).shutdown(std::net::Shutdown::Read);
+        shut_down.expect("a connected socket can be shut down");
+    }
+
     /// How much the kernel keeps in the socket that is held, as it counts it.
     pub(crate) fn held_buffer_bytes(&self) -> u64 {
         let socket = self.held.as_ref().expect("the socket is held");

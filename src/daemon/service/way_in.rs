@@ -28,7 +28,7 @@ impl Service {
         for &address in &settings.listen {
             let held = ingest::take_at(&mut inherited, address, buffer, timeout)?;
             if held.is_empty() {
-                let socket = ingest::bind(address, buffer, timeout)?;
+                let socket = ingest::bind(address, &settings.listen, buffer, timeout)?;
                 receivers.extend(self.receivers(settings, socket)?);
             }
             for socket in held {
