@@ -89,6 +89,25 @@ fn the_user_is_bytes_and_never_a_number() {
 }
 
 #[test]
+fn one_number_is_as_many_users_as_it_has_spellings() {
+    let users = [
+        (r#""12""#, "12"),
+        ("12", "12"),
+        ("12i", "12i"),
+        ("12u", "12u"),
+        ("12.0", "12.0"),
+        ("1e+06", "1e+06"),
+        ("1000000", "1000000"),
+        ("\u{200b}ann", "\u{200b}ann"),
+        ("\u{a0}ann", "\u{a0}ann"),
+        ("\u{feff}ann", "\u{feff}ann"),
+    ];
+    for (written, user) in users {
+        accept(&format!("a=1 value={written} 1"), "a=1", user, 1);
+    }
+}
+
+#[test]
 fn quotes_and_escapes_around_the_user_are_taken_off() {
     accept(r#"a=1 value="a b, c=d" 5"#, "a=1", "a b, c=d", 5);
     accept(

@@ -1,0 +1,70 @@
+//! What real clients send is counted as `docs/clients.md` says: its table is the data of this test.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_data_service::event::{LineRules, Partitions, Window};
+use event_data_service::ingest::{QueueLimits, Sieve, SieveSettings};
+
+/// Three seconds after the events.
+const NOW: i64 = 1_480_876_710_000_000_000;
+
+/// The events of a datagram as the table shows them.
+fn counted(datagram: &str) -> String {
+    let partitions = Partitions::new(NonZeroU16::MIN);
+    let settings = SieveSettings {
+        rules: LineRules::default(),
+        // Some clients stamp with the time at which the lines were captured.
+        window: Window::new(Duration::from_secs(3600), Duration::MAX),
+        partitions,
+        limits: QueueLimits {
+            events: 100,
+            bytes: 1 << 20,
+        },
+    };
+    let mut sieve = Sieve::new(&settings, Arc::default());
+    sieve.datagram(datagram.as_bytes(), false, NOW);
+    let mut shown: Vec<String> = Vec::new();
+    for partition in partitions.iter() {
+        let batch = sieve.open(partition);
+        for group in batch.groups() {
+            for event in &group.occurrences {
+                let at = match event.timestamp {
+                    NOW => "on arrival".to_owned(),
+                    timestamp => format!("`{timestamp}`"),
+                };
+                shown.push(format!("`{}` `{}` {at}", group.series, batch.user(event)));
+            }
+        }
+    }
+    let rejected = sieve.take_sample();
+    shown.extend(rejected.map(|(reason, _)| format!("rejected: `{}`", reason.label())));
+    shown.join("<br>")
+}
+
+#[test]
+fn what_clients_send_is_counted_as_the_document_says() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/clients.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let mut rows = 0;
+    for row in document.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [.., datagram, expected] = cells[..] else {
+            panic!("no table: {row}");
+        };
+        let Some(datagram) = datagram.strip_prefix('`') else {
+            continue;
+        };
+        let datagram = datagram.strip_suffix('`').unwrap();
+        let datagram = datagram
+            .replace('␊', "\n")
+            .replace('␍', "\r")
+            .replace("⟨BOM⟩", "\u{feff}");
+        assert_eq!(counted(&datagram), expected, "{row}");
+        rows += 1;
+    }
+    assert!(rows > 30, "only {rows} rows");
+}
