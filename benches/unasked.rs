@@ -51,7 +51,7 @@ impl Store for Unasked {
         partition: Partition,
         generation: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         self.0.record(partition, generation, recordings).await
     }
 

@@ -91,10 +91,10 @@ impl Store for Confirming {
         _: Partition,
         _: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let users = recordings.iter().map(|it| it.new_users.len()).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
-        Ok(())
+        Ok(0)
     }
 
     async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {

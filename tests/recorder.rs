@@ -102,7 +102,7 @@ impl Store for Replaced {
         partition: Partition,
         _: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         if self.at.contains(&number) {
             tokio::time::sleep(self.outage).await;

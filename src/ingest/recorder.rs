@@ -256,8 +256,8 @@ impl Recorder {
                 Ok(Some(_))
                     if self.store.generation(self.partition) != generation
                         && !self.remembered.is_empty() => {}
-                Ok(Some((recordings, learnt))) => {
-                    self.confirmed(&recordings, origin);
+                Ok(Some((recordings, repeated, learnt))) => {
+                    self.confirmed(&recordings, repeated, origin);
                     let now = Instant::now();
                     self.remembered.learn(&learnt, now);
                     for recording in &recordings {
@@ -288,7 +288,7 @@ impl Recorder {
         }
     }
 
-    fn confirmed(&mut self, recordings: &[Recording<'_>], origin: Origin) {
+    fn confirmed(&mut self, recordings: &[Recording<'_>], repeated: u64, origin: Origin) {
         let events: usize = recordings
             .iter()
             .map(|recording| recording.occurrences.len())
@@ -300,6 +300,12 @@ impl Recorder {
         if origin != Origin::Replay {
             self.ledger.recorded(events);
             self.metrics.confirmed.record(self.partition, events as u64);
+            self.metrics.events_repeated.inc_by(repeated);
+            let mut stamps = recordings.iter().flat_map(|it| it.occurrences);
+            if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
+                let rounded = &self.metrics.rounded;
+                rounded.recorded(events as u64, repeated, Instant::now().into());
+            }
             let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
             self.ledger
                 .overflowed(gathered.map(|it| it.occurrences.len()).sum());

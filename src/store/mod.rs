@@ -195,14 +195,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError>;
 
-    /// Adds events to the sets of their minutes. All recordings are of this partition. Changes nothing when the
+    /// Adds events to the sets of their minutes, and answers how many of them were there already: copies, from whichever
+    /// node, or events of a user that have one timestamp. All recordings are of this partition. Changes nothing when the
     /// generation is not this one: another store may have admitted other series. 0 stands for any.
     async fn record(
         &self,
         partition: Partition,
         generation: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError>;
+    ) -> Result<u64, StoreError>;
 
     /// Hands back what this node knows to be closed: a minute that is handed back is closed, whatever the store knew of
     /// it. Each node does so once for each generation, before it claims anything.

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use super::exposition::Format;
 use super::process::Process;
-use super::{Behind, Confirmed, DropReason, Ledger};
+use super::{Behind, Confirmed, DropReason, Ledger, Rounded};
 use crate::event::Rejection;
 
 macro_rules! metrics {
@@ -27,6 +27,8 @@ macro_rules! metrics {
             pub behind: Behind,
             /// What the store has confirmed.
             pub confirmed: Confirmed,
+            /// Events whose timestamps are whole seconds.
+            pub rounded: Rounded,
             registry: Registry,
         }
 
@@ -47,7 +49,7 @@ macro_rules! metrics {
                 let behind = Behind::default();
                 let help = "Partitions whose events this node cannot record at the moment";
                 ours.register("partitions_behind", help, behind.gauge.clone());
-                Self { $($field,)* behind, confirmed: Confirmed::default(), registry }
+                Self { $($field,)* behind, confirmed: Confirmed::default(), rounded: Rounded::default(), registry }
             }
         }
     };
@@ -75,6 +77,9 @@ metrics! {
     record_seconds: Histogram = latency();
     /// Users that were not sent to the store again.
     users_spared: Counter = Counter::default();
+    /// Events among the recorded ones that the store had already: copies, which other nodes and relayers bring, events of a
+    /// user and series that have one timestamp, and what was recorded before by an attempt whose answer was lost.
+    events_repeated: Counter = Counter::default();
     /// Events that were recorded again because the store may have forgotten them.
     events_replayed: Counter = Counter::default();
     /// Batches that memory did not allow to keep for the whole of `store.replay_window`.

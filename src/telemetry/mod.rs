@@ -8,6 +8,7 @@ mod metrics;
 mod process;
 mod progress;
 mod throttle;
+mod rounded;
 
 pub use behind::Behind;
 pub use confirmed::Confirmed;
@@ -17,3 +18,4 @@ pub use metrics::Metrics;
 pub use process::open_files_max;
 pub use progress::{Heartbeat, Progress};
 pub use throttle::Throttle;
+pub use rounded::Rounded;

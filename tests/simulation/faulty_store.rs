@@ -233,9 +233,9 @@ impl Store for FaultyStore {
         partition: Partition,
         _: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let parcel = Arc::new(Parcel::new(recordings));
-        answer!(self, Call::Record(partition, parcel), Answer::Nothing => ())
+        answer!(self, Call::Record(partition, parcel), Answer::Nothing => 0)
     }
 
     async fn attest(

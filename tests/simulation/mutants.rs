@@ -207,7 +207,8 @@ impl Store for MutantStore {
         partition: Partition,
         generation: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
+        let mut repeated = 0;
         for recording in recordings {
             let renamed = Recording {
                 minute: self.namesake(partition, recording.minute),
@@ -219,9 +220,9 @@ impl Store for MutantStore {
                 occurrences: recording.occurrences,
                 batch: recording.batch,
             };
-            self.right.record(partition, generation, &[renamed]).await?;
+            repeated += self.right.record(partition, generation, &[renamed]).await?;
         }
-        Ok(())
+        Ok(repeated)
     }
 
     async fn attest(

@@ -193,7 +193,9 @@ fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
 }
 
 impl Node {
-    pub(crate) async fn try_record(&self, events: &[Event]) -> Result<(), StoreError> {
+    /// Answers how many of them the store had already.
+    pub(crate) async fn try_record(&self, events: &[Event]) -> Result<u64, StoreError> {
+        let mut repeated = 0;
         let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
         for event in events {
             let batch = batches.entry(partitions().of(&event.series)).or_default();
@@ -217,13 +219,13 @@ impl Node {
                     }
                 })
                 .collect();
-            self.0.record(partition, 0, &recordings).await?;
+            repeated += self.0.record(partition, 0, &recordings).await?;
         }
-        Ok(())
+        Ok(repeated)
     }
 
-    pub(crate) async fn record(&self, events: &[Event]) {
-        self.try_record(events).await.unwrap();
+    pub(crate) async fn record(&self, events: &[Event]) -> u64 {
+        self.try_record(events).await.unwrap()
     }
 
     /// Asks every partition once.

@@ -14,11 +14,12 @@ pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
         event(SEED_MINUTE, "s=1", "y", 2),
         event(SEED_MINUTE, "s=2", "x", 2),
     ];
-    a.record(&events).await;
-    a.record(&events).await;
+    assert_eq!(a.record(&events).await, 0);
+    assert_eq!(a.record(&events).await, 4);
     events.reverse();
     events.extend_from_within(..2);
-    b.record(&events).await;
+    events.push(event(SEED_MINUTE, "s=2", "new", 2));
+    assert_eq!(b.record(&events).await, 6);
     assert_eq!(a.finish_all().await, model(&events));
 }
 

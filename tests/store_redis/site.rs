@@ -109,7 +109,10 @@ pub(crate) async fn record_as_of(
             batch: &batch,
         })
         .collect();
-    store.record(partition(), generation, &recordings).await
+    store
+        .record(partition(), generation, &recordings)
+        .await
+        .map(|_| ())
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {

@@ -14,7 +14,7 @@ use crate::store::{Recording, Store, StoreError};
 
 impl Recorder {
     /// Asks what has a place of its own, rejects the users for whom there is none, and records the rest. Answers what was
-    /// recorded, and the users to remember; `None`: what was asked may be another store than the one that is there now.
+    /// recorded, how much of it the store had already, and the users to remember; `None`: what was asked may be another store than the one that is there now.
     pub(super) async fn attempt<'a>(
         &mut self,
         batch: &'a Batch,
@@ -22,7 +22,7 @@ impl Recorder {
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
         generation: u64,
-    ) -> Result<Option<(Vec<Recording<'a>>, Vec<Learnt>)>, StoreError> {
+    ) -> Result<Option<(Vec<Recording<'a>>, u64, Vec<Learnt>)>, StoreError> {
         let store = Arc::clone(&self.store);
         self.caps.ask(&*store, parts.iter().map(Part::key)).await?;
         let recording = |part: &Part<'a>| {
@@ -75,14 +75,15 @@ impl Recorder {
         if self.store.generation(self.partition) != generation {
             return Ok(None);
         }
+        let mut repeated = 0;
         if !recordings.is_empty() {
             // The overflow series' recordings next to each other, which makes them one command.
             recordings.sort_by_key(|recording| recording.gathered_from.is_some());
-            store
+            repeated = store
                 .record(self.partition, generation, &recordings)
                 .await?;
         }
-        Ok(Some((recordings, learnt)))
+        Ok(Some((recordings, repeated, learnt)))
     }
 
     /// Events that were queued are not counted after all. Where they came from is not known any more.

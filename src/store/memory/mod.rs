@@ -148,7 +148,7 @@ impl Store for MemoryStore {
         partition: Partition,
         _generation: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         self.lock().record(partition, recordings)
     }
 

@@ -22,8 +22,9 @@ impl State {
         &mut self,
         partition: Partition,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         self.check_room()?;
+        let mut repeated = 0;
         let partition = &mut self.partitions[partition.index()];
         for recording in recordings {
             let minute = partition.minutes.entry(recording.minute).or_default();
@@ -44,6 +45,8 @@ impl State {
                 };
                 if is_new {
                     sets.bytes += user.len() as u64 + MEMBER_BYTES;
+                } else {
+                    repeated += 1;
                 }
             }
             self.bytes += sets.bytes - before;
@@ -52,6 +55,6 @@ impl State {
             minute.expires_ms = None;
             partition.waiting.insert(recording.minute);
         }
-        Ok(())
+        Ok(repeated)
     }
 }

@@ -153,14 +153,17 @@ impl Store for RedisStore {
         partition: Partition,
         generation: u64,
         recordings: &[Recording<'_>],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let slot = self.keys(partition).slot;
         let pipeline = record::pipeline(self.keys(partition), recordings);
         let record =
-            async |connection: &mut MultiplexedConnection| pipeline.exec_async(connection).await;
-        self.gateway
-            .run_in(generation, slot, Lane::Recording, record)
-            .await
+            async |connection: &mut MultiplexedConnection| pipeline.query_async(connection).await;
+        let run = self
+            .gateway
+            .run_in(generation, slot, Lane::Recording, record);
+        let added: Vec<u64> = run.await?;
+        let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
+        Ok((events as u64).saturating_sub(added.iter().sum()))
     }
 
     async fn attest(

@@ -15,7 +15,7 @@ use super::keys::PartitionKeys;
 use crate::event::{Minute, series_fingerprint};
 use crate::store::Recording;
 
-/// The commands that record. All keys are in one slot.
+/// The commands that record. All keys are in one slot. They answer how many events each series did not have.
 pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
@@ -53,7 +53,7 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
             {
                 pipeline.add_command(users).ignore();
             }
-            pipeline.add_command(events).ignore();
+            pipeline.add_command(events);
             all_series.arg(series);
         }
         pipeline.add_command(all_series).ignore();
