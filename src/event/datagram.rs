@@ -39,6 +39,7 @@ pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_
 }
 
 /// How many of these bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+#[must_use]
 pub fn first_line(bytes: &[u8]) -> Option<usize> {
     let end = Quotes::of(bytes).line_end(bytes, true);
     (end < bytes.len()).then_some(end)
@@ -200,7 +201,7 @@ event_type=paid value=mallory
             br#"a=1 value=u=""#,
             br#"a=1 value\="=u"#,
             br#"a=1 value=u " "#,
-            br##"# it's a "note"##,
+            br#"# it's a "note"#,
         ] {
             let lines = [line, b"b=1 value=\"v\""].join(&b'\n');
             let given: Vec<_> = pieces(&lines, false).collect();

@@ -142,12 +142,11 @@ impl Listener {
     fn fails(&self, failure: &mut Failure, error: &io::Error) {
         let now = Instant::now();
         let (first, longest) = FAILED_PAUSES;
-        let pause = match failure.retry {
-            Some((_, pause)) => longest.min(pause * 2),
-            None => {
-                self.metrics.listeners_failing.inc();
-                first
-            }
+        let pause = if let Some((_, pause)) = failure.retry {
+            longest.min(pause * 2)
+        } else {
+            self.metrics.listeners_failing.inc();
+            first
         };
         failure.retry = Some((now + pause, pause));
         if failure
@@ -248,10 +247,26 @@ impl Listener {
 
     fn count_drops(&mut self) {
         let drops = self.receiver.take_kernel_drops();
-        if drops > 0 {
-            self.metrics.kernel_drops.inc_by(u64::from(drops));
+        // Asked in any case, for what other sockets had before is none of these drops.
+        let wrong = self.receiver.take_wrong_checksums();
+        if drops == 0 {
+            return;
+        }
+        self.metrics.kernel_drops.inc_by(u64::from(drops));
+        let address = self.receiver.address().map(tracing::field::display);
+        if wrong >= u64::from(drops) {
             tracing::error!(
+                address,
                 datagrams = drops,
+                wrong_checksums_of_host = wrong,
+                "the kernel dropped datagrams, and as many came to this host with wrong checksums: those are damaged on the \
+                 way or sent wrongly, and no receive buffer helps; look at the senders and at the network's hardware"
+            );
+        } else {
+            tracing::error!(
+                address,
+                datagrams = drops,
+                wrong_checksums_at_most = wrong,
                 "the kernel dropped datagrams: the receive buffer was full; raise input.receive_buffer"
             );
         }

@@ -152,3 +152,31 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     assert_eq!(given.unwrap().unwrap().batch.events(), 5);
     assert_eq!(metrics.spool_written.get(), 15);
 }
+
+/// A socket that is none for datagrams fails for ever: it is told, and the listener gives no sign of life.
+#[test]
+fn a_socket_that_fails_makes_its_listener_unhealthy() {
+    let (recorder, _batches) = mpsc::channel(1);
+    let Stopped {
+        mut listener,
+        metrics,
+        ..
+    } = Stopped::new(vec![recorder], u64::MAX);
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.receiver = Receiver::new(socket.into(), 2048);
+    let (progress, stop) = (Progress::default(), CancellationToken::new());
+    listener.heartbeat = progress.watch("the listener");
+    listener.stop = stop.clone();
+    let running = std::thread::spawn(move || listener.run());
+    let began = Instant::now();
+    let limit = Duration::from_millis(200);
+    while metrics.listeners_failing.get() == 0 || progress.stalled(limit).is_empty() {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "it fails unnoticed"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stop.cancel();
+    running.join().unwrap();
+}

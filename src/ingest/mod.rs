@@ -7,6 +7,7 @@
 //! hold together is bounded, and what comes beyond it is dropped and counted.
 
 mod caps;
+mod checksums;
 mod delivery;
 mod inherited;
 mod listener;

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{MaybeUninitSlice, Socket};
 
+use super::checksums::wrong_checksums;
+
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
 const BATCH_LEN: libc::c_uint = 64;
@@ -41,6 +43,8 @@ pub struct Receiver {
     sources: Vec<Option<SocketAddr>>,
     /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
     drops_seen: Option<u32>,
+    /// The datagrams with wrong checksums of the whole host then.
+    wrong_seen: Option<u64>,
     batched: bool,
     outlives: bool,
 }
@@ -81,6 +85,7 @@ impl Receiver {
             names: Vec::new(),
             sources: Vec::new(),
             drops_seen: None,
+            wrong_seen: wrong_checksums(),
             batched: true,
             outlives: false,
         }
@@ -249,7 +254,8 @@ impl Receiver {
             })
     }
 
-    /// How many datagrams the kernel dropped since this was last asked, because the receive buffer was full.
+    /// How many datagrams the kernel dropped since this was last asked, because the receive buffer was full or their
+    /// checksum was wrong; [`Receiver::take_wrong_checksums`] says how many of them the latter were at most.
     /// The kernel's counter has 32 bits and goes round; asked once a second the difference is right. 0 where
     /// the kernel does not tell.
     pub fn take_kernel_drops(&mut self) -> u32 {
@@ -258,6 +264,14 @@ impl Receiver {
         };
         self.drops_seen = Some(drops);
         drops.wrapping_sub(seen)
+    }
+
+    /// How many datagrams with a wrong checksum the host received since this was last asked, for whichever socket.
+    pub fn take_wrong_checksums(&mut self) -> u64 {
+        let wrong = wrong_checksums();
+        let seen = std::mem::replace(&mut self.wrong_seen, wrong);
+        seen.zip(wrong)
+            .map_or(0, |(seen, wrong)| wrong.saturating_sub(seen))
     }
 
     /// Reads one datagram a system call, as on a kernel without recvmmsg.

@@ -60,7 +60,7 @@ metrics! {
     datagrams_received: Counter = Counter::default();
     /// What the kernel gives the receive buffers of the sockets together.
     receive_buffer_bytes: Gauge = Gauge::default();
-    /// Datagrams that the kernel dropped because a receive buffer was full.
+    /// Datagrams that the kernel dropped because a receive buffer was full, or their checksum was wrong.
     kernel_drops: Counter = Counter::default();
     /// Datagrams that the kernel had dropped from inherited sockets before this node looked. Those before it have
     /// counted of them what they saw.
