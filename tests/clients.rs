@@ -1,7 +1,5 @@
 //! What real clients send is counted as `docs/clients.md` says: its table is the data of this test.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
-
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;

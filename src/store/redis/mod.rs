@@ -162,8 +162,7 @@ impl Store for RedisStore {
             .gateway
             .run_in(generation, slot, Lane::Recording, record);
         let added: Vec<u64> = run.await?;
-        let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
-        Ok((events as u64).saturating_sub(added.iter().sum()))
+        Ok(record::repeated(recordings, &added))
     }
 
     async fn attest(

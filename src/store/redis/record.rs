@@ -70,6 +70,12 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
     pipeline
 }
 
+/// How many events were there already, by what the commands answered.
+pub(super) fn repeated(recordings: &[Recording<'_>], added: &[u64]) -> u64 {
+    let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
+    (events as u64).saturating_sub(added.iter().sum())
+}
+
 /// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event that was gathered from another
 /// series. Neither number has an underscore, so different events of a set are different members.
 fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, gathered_from: Option<u128>) {
