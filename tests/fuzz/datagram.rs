@@ -61,27 +61,25 @@ fn line_end(bytes: &[u8], cut: bool) -> usize {
                     place += 1 + length;
                     At::Closed
                 }
-                Some((_, false)) => At::Rest,
                 None if cut => return bytes.len(),
-                None => At::Rest,
+                _ => At::Rest,
             },
-            (At::Rest, _) => At::Rest,
-            (At::Closed, b',') => At::Key,
-            (At::Closed, b'\r') if matches!(next, None | Some(b'\n')) => At::Rest,
-            (At::Closed, b' ') => At::Rest,
+            (At::Closed, b'\r') => {
+                assert!(matches!(next, None | Some(b'\n')), "no field ends here");
+                At::Rest
+            }
+            (At::Indent, b' ') => At::Indent,
+            (At::Gap | At::Tags, b' ') => At::Gap,
+            (At::Key | At::Gap, b'=') => At::ValueStart,
+            (At::Rest, _)
+            | (At::Closed | At::Key | At::Value | At::ValueStart, b' ')
+            | (At::Key | At::Gap, b',') => At::Rest,
+            (At::Indent | At::Tags, _) => At::Tags,
+            (At::Closed | At::Value | At::ValueStart, b',') | (At::Gap | At::Key, _) => At::Key,
+            (At::ValueStart | At::Value, _) => At::Value,
             (At::Closed, _) => {
                 unreachable!("a quote that ends no field was taken for one that does")
             }
-            (At::Indent, b' ') => At::Indent,
-            (At::Gap, b' ') => At::Gap,
-            (At::Tags, b' ') => At::Gap,
-            (At::Key | At::Gap, b'=') => At::ValueStart,
-            (At::Key | At::Gap, b',' | b' ') => At::Rest,
-            (At::Value | At::ValueStart, b',') => At::Key,
-            (At::Value | At::ValueStart, b' ') => At::Rest,
-            (At::Indent | At::Tags, _) => At::Tags,
-            (At::Gap | At::Key, _) => At::Key,
-            (At::ValueStart | At::Value, _) => At::Value,
         };
         place += 1 + usize::from(escapes && at != At::Rest);
     }
