@@ -38,8 +38,9 @@ fn counted(datagram: &str) -> String {
             }
         }
     }
-    let rejected = sieve.take_sample();
-    shown.extend(rejected.map(|(reason, _)| format!("rejected: `{}`", reason.label())));
+    let rejected = sieve.take_samples();
+    let rejected = rejected.iter().map(|sample| sample.reason.label());
+    shown.extend(rejected.map(|reason| format!("rejected: `{reason}`")));
     shown.join("<br>")
 }
 

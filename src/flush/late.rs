@@ -55,8 +55,10 @@ impl Late {
         if !at_end && !self.told.is_due() {
             return;
         }
+        let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
+        let partitions = partitions.join(", ");
         tracing::warn!(
-            events = self.events, partitions = ?self.partitions, %first, %last,
+            events = self.events, partitions, %first, %last,
             after = %humantime::format_duration(self.longest),
             "events came when the counts of their minutes were fixed, so long after the end of the minute at most; they are \
              not published, unless they are copies of counted ones: raise flush.grace if senders or the network are slow, \

@@ -8,6 +8,7 @@
 //! of a failed send: the claim lapses, and any node tries again.
 
 mod asking;
+mod backlog;
 mod breaker;
 mod delivery;
 mod held;

@@ -15,14 +15,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::FlushSettings;
+use super::backlog;
 use super::breaker::Breaker;
 use super::held::Held;
 use super::sender::{Sender, log_claim_error};
 use super::standing::Standing;
 use super::watch::Watches;
-use crate::event::{Minute, Partition, Partitions};
+use crate::event::{Partition, Partitions};
 use crate::output::Output;
-use crate::store::{Backlog, Claim, Store, StoreError};
+use crate::store::{Claim, Store, StoreError};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Heartbeat, Metrics, Throttle};
 
@@ -155,6 +156,11 @@ impl Worker {
     async fn overdue(&self) {
         self.stop.cancelled().await;
         tokio::time::sleep(STEP_MAX).await;
+    }
+
+    async fn look_at_backlog(&self) {
+        let now = self.surroundings.now_nanos();
+        backlog::look(&*self.store, self.partitions, &self.metrics, now).await;
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that
@@ -328,40 +334,6 @@ impl Worker {
                 }
             }
         }
-    }
-
-    async fn look_at_backlog(&self) {
-        let ask = |partition: Partition| self.store.backlog(partition);
-        let answers = futures_util::future::join_all(self.partitions.iter().map(ask)).await;
-        let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
-            return;
-        };
-        let sum = |part: fn(&Backlog) -> u64| {
-            i64::try_from(backlogs.iter().map(part).sum::<u64>()).unwrap_or(i64::MAX)
-        };
-        self.metrics
-            .backlog_waiting
-            .set(sum(|backlog| backlog.waiting));
-        self.metrics
-            .backlog_claimed
-            .set(sum(|backlog| backlog.claimed));
-        self.metrics
-            .counts_set_aside
-            .set(sum(|backlog| backlog.set_aside));
-        let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
-        let age = oldest.map_or(0.0, |minute| self.age_seconds(minute));
-        self.metrics.oldest_unsent_minute_age_seconds.set(age);
-        let (bytes, _) = self.store.memory().unwrap_or_default();
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.metrics.store_memory_bytes.set(bytes);
-    }
-
-    /// How long ago the minute ended, by the store's clock; 0 when it is not over.
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
-    fn age_seconds(&self, minute: Minute) -> f64 {
-        let now_ms = self.surroundings.now_nanos() / 1_000_000;
-        let age = now_ms.saturating_sub(minute.end_millis()) as f64 / 1000.0;
-        (age + self.metrics.clock_offset_seconds.get()).max(0.0)
     }
 }
 

@@ -7,8 +7,8 @@ mod ledger;
 mod metrics;
 mod process;
 mod progress;
-mod throttle;
 mod rounded;
+mod throttle;
 
 pub use behind::Behind;
 pub use confirmed::Confirmed;
@@ -17,5 +17,5 @@ pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use metrics::Metrics;
 pub use process::open_files_max;
 pub use progress::{Heartbeat, Progress};
-pub use throttle::Throttle;
 pub use rounded::Rounded;
+pub use throttle::Throttle;

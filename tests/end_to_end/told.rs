@@ -53,7 +53,7 @@ fn late_events_are_told_once_a_minute() {
     for word in [
         "WARN",
         "events=1 ",
-        "partitions={",
+        "partitions=",
         "20161204:1118",
         "after=",
     ] {

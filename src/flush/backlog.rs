@@ -1,0 +1,41 @@
+//! How much all nodes together have to do, told in the metrics.
+
+use crate::event::Partitions;
+use crate::store::{Backlog, Store};
+use crate::telemetry::Metrics;
+
+/// Looks at every partition. Leaves the metrics as they are when the store does not answer.
+pub(super) async fn look(
+    store: &dyn Store,
+    partitions: Partitions,
+    metrics: &Metrics,
+    now_nanos: i64,
+) {
+    let answers = partitions.iter().map(|partition| store.backlog(partition));
+    let answers = futures_util::future::join_all(answers).await;
+    let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
+        return;
+    };
+    let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
+    metrics.backlog_waiting.set(sum(|backlog| backlog.waiting));
+    metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
+    metrics
+        .counts_set_aside
+        .set(sum(|backlog| backlog.set_aside));
+    let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
+    let age = oldest.map_or(0.0, |minute| {
+        let offset = metrics.clock_offset_seconds.get();
+        age_seconds(minute.end_millis(), now_nanos, offset)
+    });
+    metrics.oldest_unsent_minute_age_seconds.set(age);
+    let (bytes, _) = store.memory().unwrap_or_default();
+    metrics.store_memory_bytes.set(gauge(bytes));
+}
+
+/// How long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 when it has not ended.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
+fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
+    let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
+    (age + offset_seconds).max(0.0)
+}
