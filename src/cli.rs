@@ -19,7 +19,7 @@ const LOST: u8 = 3;
 /// Exact counts of events and of distinct users, per minute and series, from UDP lines that reach any number
 /// of nodes
 #[derive(Debug, Parser)]
-#[command(name = "eds", version, arg_required_else_help = true)]
+#[command(name = "eds", version = crate::BUILD, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

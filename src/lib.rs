@@ -19,3 +19,10 @@ pub mod store;
 pub mod surroundings;
 pub mod telemetry;
 pub mod words;
+
+/// The version, as released.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The commit that this was built from; "unknown" where that could not be seen.
+pub const COMMIT: &str = env!("EDS_COMMIT");
+/// Both, as `eds --version` says them.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("EDS_COMMIT"), ")");

@@ -75,7 +75,8 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
     tracing::info!(
         node = config.node,
-        version = env!("CARGO_PKG_VERSION"),
+        version = crate::VERSION,
+        commit = crate::COMMIT,
         listen = addresses.join(", "),
         inherited = held,
         http = service.http.map(tracing::field::display),

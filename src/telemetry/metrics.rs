@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::exposition::Format;
@@ -49,6 +50,8 @@ macro_rules! metrics {
                 let behind = Behind::default();
                 let help = "Partitions whose events this node cannot record at the moment";
                 ours.register("partitions_behind", help, behind.gauge.clone());
+                let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
+                ours.register("build", "What this node was built from", Info::new(build));
                 Self { $($field,)* behind, confirmed: Confirmed::default(), rounded: Rounded::default(), registry }
             }
         }

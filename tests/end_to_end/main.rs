@@ -52,4 +52,5 @@ mod tls;
 mod told;
 mod two_nodes;
 mod upgrade;
+mod versions;
 mod words;
