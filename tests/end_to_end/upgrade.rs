@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -251,9 +252,13 @@ impl Drop for EndsAt<'_> {
     }
 }
 
-/// Restarts three nodes one after the other, twice, while datagrams go to those that `to` chooses.
-fn rolling_restart(hold: bool, to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr> + Sync) {
-    const ROUNDS: usize = 2;
+/// Starts three nodes of the first binary and replaces them one after the other, for each binary that follows, while
+/// datagrams go to those that `to` chooses.
+fn rolling_restart(
+    hold: bool,
+    binaries: &[Option<&Path>],
+    to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr> + Sync,
+) {
     let site = Site::start();
     let mut nodes: Vec<Node> = ["one", "two", "three"]
         .map(|name| site.node(name, &KEYS))
@@ -262,6 +267,7 @@ fn rolling_restart(hold: bool, to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr
         if hold {
             node.hold_socket();
         }
+        node.set_binary(binaries[0]);
         node.launch();
         node.wait_ready();
     }
@@ -275,13 +281,14 @@ fn rolling_restart(hold: bool, to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr
     let truth = thread::scope(|scope| {
         let _ends = EndsWith(&loader);
         let loading = scope.spawn(|| loader.run(unread_bytes_max, |number| to(number, &addresses)));
-        for _ in 0..ROUNDS {
+        for binary in &binaries[1..] {
             for node in &mut nodes {
                 loader.wait_sent(500);
                 assert_eq!(node.terminate().code(), Some(0));
                 let ledger = last_ledger(node);
                 assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
                 loader.wait_sent(100);
+                node.set_binary(*binary);
                 node.launch();
                 node.wait_ready();
             }
@@ -302,22 +309,33 @@ fn rolling_restart(hold: bool, to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr
     eprintln!("{} events, 0 lost", cumulative(&expected));
 }
 
+/// Of a hundred datagrams each node misses one; no two nodes the same.
+fn copies(number: u64, nodes: &[SocketAddr]) -> Vec<SocketAddr> {
+    let missing = usize::try_from(number % 100).unwrap();
+    let others = nodes.iter().enumerate();
+    others
+        .filter(|(index, _)| *index != missing)
+        .map(|(_, address)| *address)
+        .collect()
+}
+
 #[test]
 fn a_rolling_restart_of_nodes_that_get_copies_is_exact() {
-    // Of a hundred datagrams each node misses one; no two nodes the same.
-    rolling_restart(false, |number, nodes| {
-        let missing = usize::try_from(number % 100).unwrap();
-        let others = nodes.iter().enumerate();
-        others
-            .filter(|(index, _)| *index != missing)
-            .map(|(_, address)| *address)
-            .collect()
-    });
+    rolling_restart(false, &[None; 3], copies);
+}
+
+/// `scripts/upgrade-from COMMIT` builds that binary and runs this.
+#[test]
+#[ignore = "needs an older binary: scripts/upgrade-from COMMIT"]
+fn an_upgrade_and_a_downgrade_node_by_node_is_exact() {
+    let older = std::env::var("OLDER_EDS").expect("OLDER_EDS names the older binary");
+    let older = Some(Path::new(&older));
+    rolling_restart(false, &[older, None, older], copies);
 }
 
 #[test]
 fn a_rolling_restart_of_nodes_that_each_have_a_share_is_exact() {
-    rolling_restart(true, |number, nodes| {
+    rolling_restart(true, &[None; 3], |number, nodes| {
         let share = usize::try_from(number).unwrap() % nodes.len();
         vec![nodes[share]]
     });

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -22,7 +22,11 @@ const LOG_LINES_SHOWN: usize = 60;
 
 /// The binary, untouched by the variables of whoever runs the tests.
 pub(crate) fn eds() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eds"));
+    eds_at(Path::new(env!("CARGO_BIN_EXE_eds")))
+}
+
+fn eds_at(binary: &Path) -> Command {
+    let mut command = Command::new(binary);
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("EDS_") {
             command.env_remove(variable);
@@ -65,6 +69,8 @@ pub(crate) struct Node {
     child: Option<Child>,
     /// Where the node's socket is held for it.
     held: Option<UdpSocket>,
+    /// The binary, if not that of this build.
+    binary: Option<PathBuf>,
     /// The most descriptors that it may have open, if not the usual.
     descriptors_max: Option<u32>,
 }
@@ -84,6 +90,7 @@ impl Node {
             directory: TempDir::new().expect("a temporary directory"),
             child: None,
             held: None,
+            binary: None,
             descriptors_max: None,
         };
         node.set("node", name);
@@ -166,6 +173,11 @@ impl Node {
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
     }
 
+    /// From the next launch on it is this binary; `None`: that of this build.
+    pub(crate) fn set_binary(&mut self, binary: Option<&Path>) {
+        self.binary = binary.map(Path::to_owned);
+    }
+
     /// From the next launch on it may have so many descriptors open, and cannot raise that.
     pub(crate) fn limit_descriptors(&mut self, most: u32) {
         self.descriptors_max = Some(most);
@@ -215,7 +227,7 @@ impl Node {
         let mut command = match (&self.held, self.descriptors_max) {
             (Some(socket), _) => eds_with(socket),
             (None, Some(most)) => eds_by(&format!("ulimit -n {most} && exec \"$@\"")),
-            (None, None) => eds(),
+            (None, None) => self.binary.as_deref().map_or_else(eds, eds_at),
         };
         if self.held.is_none() {
             command.stdin(Stdio::null());
