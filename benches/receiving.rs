@@ -66,7 +66,7 @@ impl Node {
             receiver,
             rates,
             sieve: Self::sieve(),
-            settings: self.settings,
+            settings: self.settings.clone(),
             recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
             ledger: Arc::clone(&self.ledger),
             metrics: Arc::new(Metrics::new(Arc::clone(&self.ledger))),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use event_data_service::event::{Batch, Partition, Window};
+use event_data_service::event::{Batch, Minute, Partition, Window};
 use event_data_service::ingest::{
     Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -203,7 +203,7 @@ fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
         let mut open: Vec<_> = queues.iter().map(|_| Batch::default()).collect();
         for event in arriving {
             let (series, user) = (load.series(event), load.user(event));
-            let batch = &mut open[partitions().of(series).index()];
+            let batch = &mut open[partitions().of(series, Minute::MIN).index()];
             batch.push(event.minute, series, user, event.timestamp);
         }
         for ((_, queue), batch) in queues.iter_mut().zip(open) {

@@ -24,7 +24,7 @@ pub(crate) fn listen(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f6
         sieve: Node::sieve(),
         batches: node.batches.clone(),
         stop: node.stop.clone(),
-        settings: node.settings,
+        settings: node.settings.clone(),
     };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(thread::spawn(move || {

@@ -95,13 +95,13 @@ async fn show() -> anyhow::Result<()> {
     let partitions = Partitions::new(NonZeroU16::MIN);
     let store = Arc::new(MemoryStore::new(
         "demo",
-        partitions,
+        &partitions,
         RETENTION,
         1 << 30,
         system_clock(),
     ));
     let (sender, mut points) = mpsc::unbounded_channel();
-    let settings = settings(partitions);
+    let settings = settings(partitions.clone());
     let sources = QuerySources {
         reading: store.clone(),
         partitions,
@@ -184,7 +184,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         sieve: SieveSettings {
             rules: LineRules::default(),
             window,
-            partitions,
+            partitions: partitions.clone(),
             limits: QueueLimits {
                 events: 1000,
                 bytes: 1 << 20,

@@ -17,7 +17,7 @@ fn counted(datagram: &str) -> String {
         rules: LineRules::default(),
         // Some clients stamp with the time at which the lines were captured.
         window: Window::new(Duration::from_secs(3600), Duration::MAX),
-        partitions,
+        partitions: partitions.clone(),
         limits: QueueLimits {
             events: 100,
             bytes: 1 << 20,

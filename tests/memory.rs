@@ -202,7 +202,7 @@ impl Working {
 }
 
 fn partition() -> Partition {
-    Partitions::new(NonZeroU16::MIN).of("")
+    Partitions::new(NonZeroU16::MIN).of("", Minute::MIN)
 }
 
 fn minute(number: i64) -> Minute {

@@ -47,7 +47,7 @@ fn partitions() -> Partitions {
 
 fn empty() -> Arc<MemoryStore> {
     let hour = Duration::from_secs(3600);
-    let store = MemoryStore::new("node", partitions(), hour, u64::MAX, system_clock());
+    let store = MemoryStore::new("node", &partitions(), hour, u64::MAX, system_clock());
     Arc::new(store)
 }
 
@@ -187,7 +187,7 @@ async fn record(
     }
     drop(batches);
     let recorder = Recorder::new(
-        partitions().of(SERIES),
+        partitions().of(SERIES, Minute::MIN),
         settings,
         queue,
         Arc::clone(store) as Arc<dyn Store>,

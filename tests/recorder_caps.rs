@@ -31,7 +31,7 @@ fn minute() -> Minute {
 
 fn store() -> MemoryStore {
     let hour = Duration::from_secs(3600);
-    MemoryStore::new("a", partitions(), hour, u64::MAX, system_clock())
+    MemoryStore::new("a", &partitions(), hour, u64::MAX, system_clock())
 }
 
 /// Series, user, nanoseconds after the beginning of the minute.
@@ -66,7 +66,7 @@ async fn node(
         batches.send(batch.into()).await.unwrap();
     }
     drop(batches);
-    let partition = partitions().of("");
+    let partition = partitions().of("", Minute::MIN);
     let recorder = Recorder::new(
         partition,
         settings,
@@ -123,7 +123,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
     let second = node(&store, caps(2, 0), minute, &[&reversed[..2], &reversed]).await;
     assert_eq!((first.recorded, first.overflowed), (9, 5));
     assert_eq!((second.recorded, second.overflowed), (8, 6));
-    let overflow = overflow_series(partitions().of(""));
+    let overflow = overflow_series(partitions().of("", Minute::MIN));
     let expected = BTreeMap::from([
         ("s=1".to_owned(), (names(&["x"]), 1)),
         ("s=2".to_owned(), (names(&["x"]), 1)),
@@ -178,7 +178,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
     let totals = node(&store, caps(1, 2), minute, &[&batch, &batch]).await;
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 2);
     assert_eq!((totals.recorded, totals.overflowed), (8, 6));
-    let overflow = overflow_series(partitions().of(""));
+    let overflow = overflow_series(partitions().of("", Minute::MIN));
     let expected = BTreeMap::from([
         ("s=1".to_owned(), (names(&["a"]), 1)),
         (overflow, (names(&["a", "b"]), 3)),

@@ -26,6 +26,7 @@ mod store_redis {
     mod names;
     mod outage;
     mod refusals;
+    mod repartition;
     mod role;
     mod shortage;
     mod site;

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat};
+
 use super::{Api, Config, Layout, OutputUrl, Precision};
 
 impl Config {
@@ -24,9 +26,19 @@ impl Config {
             Precision::Milliseconds => "ms",
             Precision::Seconds => "s",
         };
+        let [before, from] = match self.store.partitions_before {
+            None => <[String; 2]>::default(),
+            Some((before, from)) => {
+                let from = DateTime::from_timestamp(from * 60, 0).unwrap_or_default();
+                let from = from.to_rfc3339_opts(SecondsFormat::Secs, true);
+                [before.to_string(), from]
+            }
+        };
         let [url, api, org, bucket, database] = output(&self.output.url).map(str::to_owned);
         vec![
             ("store.partitions", self.store.partitions.to_string()),
+            ("store.partitions_before", before),
+            ("store.partitions_from", from),
             ("store.layout", layout.to_owned()),
             ("input.max_age", span(input.max_age)),
             ("input.timestamp_precision", precision.to_owned()),

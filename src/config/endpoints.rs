@@ -14,6 +14,8 @@ pub struct Store {
     pub prefix: String,
     /// Parts that the series are divided into, 1 to 1024.
     pub partitions: u16,
+    /// While that changes: the number before, 1 to 1024, and the minute since the epoch from which the new one holds.
+    pub partitions_before: Option<(u16, i64)>,
     /// How users and events are kept.
     pub layout: Layout,
     /// What was recorded this lately is recorded again when Redis may have forgotten it; 0: nothing.

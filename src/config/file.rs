@@ -191,6 +191,7 @@ fn raw(kind: Kind, value: &DeValue<'_>) -> Result<Raw, &'static str> {
         }
         (Kind::Integer { .. }, _) => Err("write a whole number without quotes"),
         (_, DeValue::String(text)) => Ok(Raw::One(text.to_string())),
+        (Kind::Instant, DeValue::Datetime(at)) => Ok(Raw::One(at.to_string())),
         (Kind::Duration { .. }, _) => {
             Err("write a text with a unit, such as \"100ms\", \"30s\" or \"1h\"")
         }

@@ -5,8 +5,8 @@
 
 use super::kind::Kind;
 use super::kind::Kind::{
-    Address, Addresses, Choice, Duration, Integer, Name, OutputUrl, Path, SecretFile, SecretText,
-    Size, StoreUrl, Tag, Text,
+    Address, Addresses, Choice, Duration, Instant, Integer, Name, OutputUrl, Path, SecretFile,
+    SecretText, Size, StoreUrl, Tag, Text,
 };
 
 /// One key of the configuration.
@@ -125,6 +125,8 @@ pub static KEYS: &[Key] = &[
     key("store", "url", StoreUrl, "memory:", "where minutes are gathered: memory: redis[s]:// redis+unix:// redis+cluster:// redis+sentinel://"),
     key("store", "prefix", Name { max: 32 }, "eds", "what the names of all keys in Redis begin with"),
     key("store", "partitions", Integer { min: 1, max: 1024 }, "32", "parts that the series are divided into, the same on every node"),
+    key("store", "partitions_before", Integer { min: 0, max: 1024 }, "0", "while that changes: the number before; 0: it does not change"),
+    key("store", "partitions_from", Instant, "", "while that changes: the minute from which the new number holds (RFC 3339)"),
     key("store", "layout", Choice { words: &["sets"], later: &["packed", "hll"] }, "sets", "how users and events are kept in Redis"),
     key("store", "username", Text, "", "Redis ACL user; empty: the default user"),
     key("store", "password_file", SecretFile, "", "file with the Redis password"),

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::DateTime;
+
 use super::source::Raw;
 
 /// What values a key takes. Bounds are written as their values are, and are themselves allowed.
@@ -41,6 +43,8 @@ pub enum Kind {
         /// The longest.
         max: &'static str,
     },
+    /// The beginning of a minute, such as `2026-11-22T02:10:00Z`; empty means none.
+    Instant,
     /// A number of bytes, such as `8MiB`.
     Size {
         /// The least.
@@ -165,6 +169,23 @@ pub(super) fn duration(kind: Kind, raw: &Raw) -> Result<Duration, String> {
         Ok(duration)
     } else {
         Err(format!("{text:?} is out of range; write {min} to {max}"))
+    }
+}
+
+/// In minutes since the epoch.
+pub(super) fn minute(_: Kind, raw: &Raw) -> Result<Option<i64>, String> {
+    let text = raw.one()?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match DateTime::parse_from_rfc3339(text).map(|it| it.timestamp_micros()) {
+        Ok(micros) if micros % 60_000_000 == 0 => Ok(Some(micros / 60_000_000)),
+        Ok(_) => Err(format!(
+            "{text:?} is within a minute; write its beginning, with :00 for the seconds"
+        )),
+        Err(_) => Err(format!(
+            "{text:?} is no time; write one such as \"2026-11-22T02:10:00Z\""
+        )),
     }
 }
 

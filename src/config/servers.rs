@@ -15,6 +15,19 @@ use crate::secret::Secret;
 pub(super) fn store(reader: &mut Reader<'_>) -> Store {
     let parts = reader.read("store.url", |_, raw: &Raw| url::store(raw.one()?).map(Some));
     let partitions = reader.read("store.partitions", kind::integer);
+    let before = reader.read("store.partitions_before", kind::integer);
+    let from = reader.read("store.partitions_from", kind::minute);
+    reader.together(
+        &["store.partitions_before", "store.partitions_from"],
+        (before == 0) == from.is_none(),
+        "and store.partitions_from go together; set both while the number of partitions changes, and neither afterwards",
+    );
+    reader.together(
+        &["store.partitions_before", "store.partitions"],
+        before != partitions,
+        "is store.partitions, so nothing changes; write the number of partitions that there was before",
+    );
+    let number = |number| u16::try_from(number).unwrap_or(u16::MAX);
     let memory_max = reader.read("store.memory_max", kind::size);
     let url = match parts {
         Some(StoreParts::Redis(parts)) => StoreUrl::Redis(Box::new(redis(reader, parts))),
@@ -23,7 +36,8 @@ pub(super) fn store(reader: &mut Reader<'_>) -> Store {
     Store {
         url,
         prefix: reader.text("store.prefix"),
-        partitions: u16::try_from(partitions).unwrap_or(u16::MAX),
+        partitions: number(partitions),
+        partitions_before: from.map(|from| (number(before), from)),
         layout: reader.choice("store.layout", &[("sets", Layout::Sets)], Layout::Sets),
         replay_window: reader.read("store.replay_window", kind::duration),
         counts_max: reader.read("store.counts_max", kind::integer),

@@ -11,7 +11,7 @@ use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
 use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::redis::RedisArbiter;
 use crate::coordination::{self, Arbiter};
-use crate::event::{LineLimits, LineRules, Partitions, Precision, Window};
+use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
 use crate::ingest::{CapSettings, ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
@@ -20,7 +20,7 @@ use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
 use crate::spool::SpoolSettings;
 use crate::store::memory::{MemoryStore, system_clock};
-use crate::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+use crate::store::redis::{self, Address, Credentials, RedisStore, Settings, Timeouts, Tls};
 use crate::store::{Reading, Store};
 
 /// The longest that an answer of the store may take before the node counts as behind.
@@ -29,8 +29,18 @@ const BEHIND_AFTER_MAX: Duration = Duration::from_secs(1);
 const RETENTION_AGES: u32 = 2;
 
 fn partitions(config: &Config) -> anyhow::Result<Partitions> {
-    let count = NonZeroU16::new(config.store.partitions).context("store.partitions is 0")?;
-    Ok(Partitions::new(count))
+    let store = &config.store;
+    let count = NonZeroU16::new(store.partitions).context("store.partitions is 0")?;
+    let before = match (&store.url, store.partitions_before) {
+        // It begins empty, so it has no minutes of before.
+        (StoreUrl::Memory { .. }, _) | (_, None) => None,
+        (StoreUrl::Redis(_), Some((before, from))) => {
+            let from = Minute::from_epoch_minutes(from)
+                .context("store.partitions_from is out of range")?;
+            Some((before, from))
+        }
+    };
+    Ok(redis::partitions(&store.prefix, count, before))
 }
 
 /// The store that the configuration names, and what queries are answered from. Does not connect.
@@ -39,7 +49,7 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySou
         StoreUrl::Memory { memory_max } => {
             let store = MemoryStore::new(
                 &config.node,
-                partitions(config)?,
+                &partitions(config)?,
                 retention(config),
                 *memory_max,
                 system_clock(),
@@ -250,7 +260,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
         sieve: SieveSettings {
             rules,
             window,
-            partitions,
+            partitions: partitions.clone(),
             limits,
         },
         spool,

@@ -8,7 +8,8 @@ use super::{build, log};
 use crate::config::{Config, Log, LogFormat, LogLevel};
 use crate::event::Partitions;
 use crate::quarantine::{self, Action};
-use crate::store::redis::{RedisStore, is_kept};
+use crate::store::Store as _;
+use crate::store::redis::RedisStore;
 
 /// The store of this configuration keeps nothing that another process could see.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,8 @@ pub enum SettingsAction {
 /// Carries out `eds quarantine`: the answer on standard output, notes on standard error.
 pub fn quarantine(config: &Config, action: &Action) -> anyhow::Result<()> {
     operate(config, async |store, partitions| {
+        // Some of what there is may be in partitions that this configuration does not have.
+        store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
         quarantine::run(&store, partitions, action, &mut out, &mut notes).await?;
         Ok(())
@@ -56,29 +59,39 @@ pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
                 SettingsAction::Show => writeln!(out, "{key} = {shown}")?,
                 SettingsAction::Apply if !differs => {}
                 SettingsAction::Apply => {
-                    anyhow::ensure!(
-                        theirs.is_none() || !is_kept(key),
-                        "{key} cannot be changed while the nodes of this Redis use {shown}, and this configuration \
-                         {}: the sets of open minutes would be lost. Nothing was changed. To change it, stop all nodes, \
-                         let every minute be sent, and delete the settings' key in Redis",
-                        quoted(ours)
-                    );
                     changes.push((*key, ours.as_str()));
                     writeln!(out, "{key}: {shown} → {}", quoted(ours))?;
                 }
             }
         }
-        if action == SettingsAction::Apply {
+        let mut notes = io::stderr();
+        if action == SettingsAction::Show {
+            if let Some((format, by)) = store.format().await? {
+                writeln!(out, "# format {format}, written by {by}")?;
+            }
+        } else {
+            store.share(&changes, config.input.max_future).await?;
             if changes.is_empty() {
-                writeln!(io::stderr(), "nothing differs")?;
-            } else {
-                store.share(&changes).await?;
+                writeln!(notes, "nothing differs")?;
+            } else if changes
+                .iter()
+                .all(|(key, _)| key.starts_with("store.partitions"))
+            {
                 writeln!(
-                    io::stderr(),
+                    notes,
+                    "written; restart each node with this configuration before store.partitions_from: one that is not \
+                     restarted goes on until then, and records nothing of later minutes"
+                )?;
+            } else {
+                writeln!(
+                    notes,
                     "written; a node with another configuration goes on recording, and neither closes minutes nor \
                      sends, until it is restarted with this one"
                 )?;
             }
+        }
+        if let Some(left) = store.leftovers(0).await? {
+            writeln!(notes, "{left}")?;
         }
         Ok(())
     })

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordination::InvalidSetting;
-use crate::flush::{Agreed, FlushSettings, Worker};
+use crate::flush::{Agreed, FlushSettings, Worker, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
     BindError, InheritError, Inherited, Listener, ListenerSettings, RecorderSettings, SieveSettings,
@@ -195,6 +195,13 @@ impl Service {
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
         service.start_http(settings, &store, queries).await?;
+        let (looking, stop) = (
+            look_for_leftovers(Arc::clone(&store)),
+            service.stop_side.clone(),
+        );
+        service.side.spawn(async move {
+            stop.run_until_cancelled(looking).await;
+        });
         let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
@@ -204,7 +211,7 @@ impl Service {
                 output,
             }),
             store,
-            partitions: settings.sieve.partitions,
+            partitions: settings.sieve.partitions.clone(),
             settings: settings.flush,
             witness_file: settings
                 .spool

@@ -18,6 +18,11 @@ const MINUTES_PER_DAY: i64 = 1440;
 pub struct Minute(i64);
 
 impl Minute {
+    /// The first minute that exists.
+    pub const MIN: Self = Self::of_nanos(i64::MIN);
+    /// The last minute that exists.
+    pub const MAX: Self = Self::of_nanos(i64::MAX);
+
     /// The minute that holds this instant, given in nanoseconds since the epoch.
     #[must_use]
     pub const fn of_nanos(nanos: i64) -> Self {

@@ -18,7 +18,9 @@ mod window;
 pub use batch::{Batch, Group, Occurrence};
 pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
-pub use overflow::{OVERFLOW_TAG, PROBE_TAG, is_reserved, overflow_series, series_fingerprint};
+pub use overflow::{
+    OVERFLOW_TAG, OverflowSeries, PROBE_TAG, is_reserved, overflow_series, series_fingerprint,
+};
 pub use partition::{Partition, Partitions};
 pub use precision::Precision;
 pub use rejection::Rejection;

@@ -5,7 +5,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Partition;
+use super::{Minute, Partition, Partitions};
 
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
@@ -23,10 +23,46 @@ pub fn is_reserved(key: &[u8]) -> bool {
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
-/// The overflow series of a partition, in canonical form.
+/// The overflow series of a part of a minute, in canonical form.
 #[must_use]
 pub fn overflow_series(partition: Partition) -> String {
     format!("{OVERFLOW_TAG}=series,partition={}", partition.index())
+}
+
+/// The overflow series of a partition, which is another one for the minutes before a change of the number of partitions:
+/// all nodes name it alike, also those that know nothing of the change yet.
+#[derive(Debug, Clone)]
+pub struct OverflowSeries {
+    from: Option<Minute>,
+    names: [String; 2],
+}
+
+impl OverflowSeries {
+    /// The same of every minute.
+    #[must_use]
+    pub fn always(partition: Partition) -> Self {
+        Self {
+            from: None,
+            names: [overflow_series(partition), overflow_series(partition)],
+        }
+    }
+
+    /// Those of this partition.
+    #[must_use]
+    pub fn new(partitions: &Partitions, partition: Partition) -> Self {
+        let name = |part: Option<Partition>| overflow_series(part.unwrap_or(partition));
+        Self {
+            from: partitions.before().map(|(_, from)| from),
+            names: partitions.parts(partition).map(name),
+        }
+    }
+
+    /// That of a minute, in canonical form.
+    #[must_use]
+    pub fn of(&self, minute: Minute) -> &str {
+        let is_before = self.from.is_some_and(|from| minute < from);
+        &self.names[usize::from(!is_before)]
+    }
 }
 
 /// What tells the events of one series from those of another in the overflow series: 128 bits of the canonical
@@ -41,7 +77,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use super::*;
-    use crate::event::{LineRules, Parser, Partitions, Rejection};
+    use crate::event::{LineRules, Parser, Rejection};
 
     #[test]
     fn nobody_can_send_what_is_named_so() {

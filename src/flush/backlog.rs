@@ -7,7 +7,7 @@ use crate::telemetry::Metrics;
 /// Looks at every partition. Leaves the metrics as they are when the store does not answer.
 pub(super) async fn look(
     store: &dyn Store,
-    partitions: Partitions,
+    partitions: &Partitions,
     metrics: &Metrics,
     now_nanos: i64,
 ) {

@@ -24,7 +24,7 @@ mod worker;
 
 use std::time::Duration;
 
-pub use standing::Agreed;
+pub use standing::{Agreed, look_for_leftovers};
 pub use worker::Worker;
 
 /// How a worker behaves.

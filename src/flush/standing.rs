@@ -17,6 +17,11 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
 /// How often what is wrong is said again.
 const TELL_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How often it is looked for what no node works on: all keys are looked through for it.
+const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
+/// The same where the store did not answer.
+const LEFTOVERS_RETRY: Duration = Duration::from_secs(5);
+
 /// How this node stands to the others, as far as it knows.
 #[derive(Debug)]
 pub(super) struct Standing {
@@ -83,6 +88,21 @@ impl Standing {
     /// Whether minutes may be closed and counts sent with this node's settings.
     pub(super) const fn agrees(&self) -> bool {
         !self.differs
+    }
+}
+
+/// Has the store look for what no node works on, again and again. Never ends.
+pub async fn look_for_leftovers(store: Arc<dyn Store>) {
+    loop {
+        let rest = match store.look_for_leftovers().await {
+            Ok(()) => LEFTOVERS_INTERVAL,
+            Err(error @ StoreError::Refused { .. }) => {
+                tracing::warn!(%error, "cannot look for what is left in the store by other settings");
+                LEFTOVERS_INTERVAL
+            }
+            Err(_away) => LEFTOVERS_RETRY,
+        };
+        tokio::time::sleep(rest).await;
     }
 }
 

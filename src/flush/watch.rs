@@ -47,7 +47,7 @@ struct OnDisk {
 
 impl Watches {
     /// Begins with what an earlier process left in the file, if there is one.
-    pub(super) fn open(partitions: Partitions, file: Option<PathBuf>) -> Self {
+    pub(super) fn open(partitions: &Partitions, file: Option<PathBuf>) -> Self {
         let count = usize::from(partitions.count());
         let mut past = file
             .as_deref()
@@ -193,26 +193,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = Some(directory.path().join("witness.json"));
         let partitions = Partitions::new(NonZeroU16::new(4).unwrap());
-        let partition = partitions.of("a=1");
         let minute = Minute::from_epoch_minutes(7).unwrap();
-        let watches = Watches::open(partitions, file.clone());
+        let partition = partitions.of("a=1", minute);
+        let watches = Watches::open(&partitions, file.clone());
         watches
             .publishes(std::iter::once((partition, minute)))
             .await;
-        let again = Watches::open(partitions, file.clone());
+        let again = Watches::open(&partitions, file.clone());
         let testimony = again.of(partition).witness.testimony(0).unwrap();
         assert_eq!(testimony.closed, [minute].into());
         // Another number of partitions, or no file at all, is not what was written.
-        let other = Watches::open(Partitions::new(NonZeroU16::MIN), file.clone());
+        let one = Partitions::new(NonZeroU16::MIN);
+        let other = Watches::open(&one, file.clone());
         assert_eq!(
-            other
-                .of(Partitions::new(NonZeroU16::MIN).of(""))
-                .witness
-                .past(),
+            other.of(one.of("", minute)).witness.past(),
             &Past::default()
         );
         fs::write(file.as_deref().unwrap(), "{").unwrap();
-        let damaged = Watches::open(partitions, file);
+        let damaged = Watches::open(&partitions, file);
         assert_eq!(damaged.of(partition).witness.past(), &Past::default());
     }
 }

@@ -78,7 +78,7 @@ impl Worker {
         }
         let held = Held::default();
         let mut breaker = Breaker::default();
-        let watches = Watches::open(self.partitions, self.witness_file.clone());
+        let watches = Watches::open(&self.partitions, self.witness_file.clone());
         let mut standing = Standing::default();
         let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
         let mut away_told = Throttle::new(AWAY_LOG_INTERVAL);
@@ -160,7 +160,7 @@ impl Worker {
 
     async fn look_at_backlog(&self) {
         let now = self.surroundings.now_nanos();
-        backlog::look(&*self.store, self.partitions, &self.metrics, now).await;
+        backlog::look(&*self.store, &self.partitions, &self.metrics, now).await;
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that

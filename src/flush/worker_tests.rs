@@ -56,9 +56,9 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
         START_MICROS + i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX)
     });
     let partitions = Partitions::new(NonZeroU16::MIN);
-    let partition = partitions.of("a=1");
+    let partition = partitions.of("a=1", Minute::MIN);
     let hour = Duration::from_secs(3600);
-    let store = Arc::new(MemoryStore::new("node", partitions, hour, u64::MAX, clock));
+    let store = Arc::new(MemoryStore::new("node", &partitions, hour, u64::MAX, clock));
     record(&store, partition).await;
     let metrics = Arc::new(Metrics::new(Arc::new(Ledger::default())));
     metrics.behind.set(partition, true);

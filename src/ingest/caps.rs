@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant as Moment;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::event::{Minute, Partition, overflow_series};
+use crate::event::{Minute, OverflowSeries, Partition};
 use crate::store::{Admission, AdmitRequest, Store, StoreError};
 
 /// The answers that are remembered, in minutes that are full: one that begins while another still has events.
@@ -42,7 +42,8 @@ pub struct CapSettings {
 pub(super) struct Caps {
     partition: Partition,
     settings: CapSettings,
-    overflow: String,
+    /// Under which the events of series are recorded that are refused.
+    pub(super) overflow: OverflowSeries,
     /// Makes the hashes of this recorder unlike those of any other: series come from strangers.
     seed: u64,
     generation: u64,
@@ -70,16 +71,12 @@ impl Caps {
         Self {
             partition,
             settings,
-            overflow: overflow_series(partition),
+            overflow: OverflowSeries::always(partition),
             seed: rand::random(),
             generation: 0,
             minutes: BTreeMap::new(),
             known: 0,
         }
-    }
-
-    pub(super) fn overflow(&self) -> &str {
-        &self.overflow
     }
 
     /// Forgets everything if the store is not what it was.
@@ -174,7 +171,7 @@ impl Caps {
             minute,
             series,
             series_max: self.settings.series_max as u64,
-            overflow: &self.overflow,
+            overflow: self.overflow.of(minute),
         };
         let answer = store.admit(self.partition, &request).await?;
         let mut refused = None;
@@ -189,7 +186,7 @@ impl Caps {
             self.learn(minute, series, known);
         }
         if let Some(series) = refused {
-            let overflow = self.overflow.clone();
+            let overflow = self.overflow.of(minute).to_owned();
             let unasked = self.unasked(answer.overflow_users);
             self.learn(minute, &overflow, Known::Admitted(unasked));
             self.warn(minute, series);
@@ -249,7 +246,7 @@ impl Caps {
             partition = self.partition.index(),
             %minute,
             series,
-            overflow = self.overflow,
+            overflow = self.overflow.of(minute),
             "more series than input.max_series_per_minute; events of the others are counted in the overflow series"
         );
     }
@@ -268,12 +265,12 @@ mod tests {
     async fn minutes_without_events_are_forgotten() {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let hour = Duration::from_secs(3600);
-        let store = MemoryStore::new("a", partitions, hour, u64::MAX, system_clock());
+        let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
         let settings = CapSettings {
             series_max: 1000,
             users_max: 0,
         };
-        let mut caps = Caps::new(partitions.of(""), settings);
+        let mut caps = Caps::new(partitions.of("", Minute::MIN), settings);
         let minute = |number| Minute::from_epoch_minutes(number).unwrap();
         for number in 1..=20 {
             // One that has events all the time is kept.

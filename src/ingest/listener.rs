@@ -36,7 +36,7 @@ const FAILED_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duratio
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How a listener behaves.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ListenerSettings {
     /// The longest that an event waits here while the store keeps up.
     pub linger: Duration,

@@ -32,7 +32,7 @@ impl Stopped {
         let sieve = SieveSettings {
             rules: LineRules::default(),
             window: Window::new(Duration::MAX, Duration::MAX),
-            partitions,
+            partitions: partitions.clone(),
             limits: QueueLimits {
                 events,
                 bytes: u64::MAX,
@@ -48,7 +48,7 @@ impl Stopped {
             sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())),
             settings: ListenerSettings {
                 linger: Duration::from_millis(100),
-                partitions,
+                partitions: partitions.clone(),
             },
             recorders,
             ledger,

@@ -22,9 +22,9 @@ use super::parts::{Origin, Part};
 use super::remembered::{Budget, Remembered};
 use super::replay::{Replay, ReplayWindow};
 use super::{Delivery, RETRY_MAX, RETRY_MIN};
-use crate::event::{Batch, Partition, Rejection, Window};
+use crate::event::{Batch, OverflowSeries, Partition, Rejection, Window};
 use crate::spool::Spool;
-use crate::store::{Recording, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::surroundings::Surroundings;
 use crate::telemetry::{Heartbeat, Ledger, Metrics};
 
@@ -105,6 +105,13 @@ impl Recorder {
             heartbeat: Arc::new(heartbeat),
             abandon,
         }
+    }
+
+    /// The same, but what it has no place for goes to these series.
+    #[must_use]
+    pub fn with_overflow(mut self, overflow: OverflowSeries) -> Self {
+        self.caps.overflow = overflow;
+        self
     }
 
     /// The same, but what it has to give up goes to the disk.
@@ -214,7 +221,7 @@ impl Recorder {
     /// Records the parts in one transaction, and does not come back before it is done or given up; answers which.
     async fn record_parts(&mut self, batch: &Batch, parts: Vec<Part<'_>>, origin: Origin) -> bool {
         let mut parts = parts;
-        let overflow = self.caps.overflow().to_owned();
+        let overflow = self.caps.overflow.clone();
         let abandon = self.abandon.clone();
         let heartbeat = Arc::clone(&self.heartbeat);
         let mut failures = 0_u32;
@@ -286,31 +293,6 @@ impl Recorder {
                 }
             }
         }
-    }
-
-    fn confirmed(&mut self, recordings: &[Recording<'_>], repeated: u64, origin: Origin) {
-        let events: usize = recordings
-            .iter()
-            .map(|recording| recording.occurrences.len())
-            .sum();
-        let users: usize = recordings
-            .iter()
-            .map(|recording| recording.new_users.len())
-            .sum();
-        if origin != Origin::Replay {
-            self.ledger.recorded(events);
-            self.metrics.confirmed.record(self.partition, events as u64);
-            self.metrics.events_repeated.inc_by(repeated);
-            let mut stamps = recordings.iter().flat_map(|it| it.occurrences);
-            if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
-                let rounded = &self.metrics.rounded;
-                rounded.recorded(events as u64, repeated, Instant::now().into());
-            }
-            let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
-            self.ledger
-                .overflowed(gathered.map(|it| it.occurrences.len()).sum());
-        }
-        self.metrics.users_spared.inc_by((events - users) as u64);
     }
 
     fn set_behind(&mut self, behind: bool) {

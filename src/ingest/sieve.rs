@@ -90,7 +90,7 @@ impl Sieve {
             parser: Parser::new(&settings.rules),
             precision: settings.rules.precision,
             window: settings.window,
-            partitions: settings.partitions,
+            partitions: settings.partitions.clone(),
             limits: settings.limits,
             stamps,
             open: settings
@@ -213,7 +213,7 @@ impl Sieve {
             }
             return Ok(());
         }
-        let batch = &mut self.open[self.partitions.of(line.series).index()];
+        let batch = &mut self.open[self.partitions.of(line.series, minute).index()];
         let before = batch.bytes();
         if batch.push(minute, line.series, line.user, timestamp) {
             self.intake.queued += 1;

@@ -23,7 +23,7 @@ fn sieve(events: u64) -> Sieve {
 }
 
 fn queued(sieve: &mut Sieve) -> usize {
-    let partitions = sieve.partitions;
+    let partitions = sieve.partitions.clone();
     partitions
         .iter()
         .map(|partition| sieve.open(partition).events())

@@ -135,8 +135,8 @@ impl Unspooler {
         let mut told = Throttle::new(LOG_INTERVAL);
         let (mut pause, mut was_gone) = (READ_PAUSE_MIN, false);
         loop {
-            let (owned, partitions) = (path.to_owned(), self.partitions);
-            let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, partitions));
+            let (owned, partitions) = (path.to_owned(), self.partitions.clone());
+            let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, &partitions));
             let error = match reading.await.map_err(io::Error::other).flatten() {
                 Ok(loaded) => return Some(loaded),
                 Err(error) => error,
@@ -239,12 +239,12 @@ impl Loaded {
         }
     }
 
-    fn read(path: &Path, partitions: Partitions) -> io::Result<Self> {
+    fn read(path: &Path, partitions: &Partitions) -> io::Result<Self> {
         let bytes = std::fs::read(path)?;
         let mut batches: Vec<Batch> = partitions.iter().map(|_| Batch::default()).collect();
         let contents = segment::read(&bytes, |kept| {
-            let batch = &mut batches[partitions.of(kept.series).index()];
             let minute = Minute::of_nanos(kept.timestamp);
+            let batch = &mut batches[partitions.of(kept.series, minute).index()];
             // A batch has room for 4 GiB of names, and a segment is a few MiB.
             batch.push(minute, kept.series, kept.user, kept.timestamp);
         });

@@ -19,9 +19,9 @@ fn partitions() -> Partitions {
 /// A store in which these series of two minutes are set aside.
 async fn store(series: &[&str]) -> MemoryStore {
     let clock = Arc::new(|| 1_480_900_000_000_000);
-    let store = MemoryStore::new("n", partitions(), Duration::from_secs(60), u64::MAX, clock);
+    let store = MemoryStore::new("n", &partitions(), Duration::from_secs(60), u64::MAX, clock);
     for series in series {
-        let partition = partitions().of(series);
+        let partition = partitions().of(series, Minute::MIN);
         for minute in [24_681_278, 24_681_279] {
             let mut batch = Batch::default();
             let minute = Minute::from_epoch_minutes(minute).unwrap();

@@ -285,6 +285,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// Looks whether something waits in the store that no partition of this node's has, for [`Store::warnings`]. Takes its
+    /// time.
+    async fn look_for_leftovers(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Where the events are kept, in words for the log, without secrets.
     fn describe(&self) -> String;
 }

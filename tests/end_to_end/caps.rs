@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::thread;
 use std::time::Duration;
 
-use event_data_service::event::Partitions;
+use event_data_service::event::{Minute, Partitions};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -48,7 +48,7 @@ impl Sent {
         let mut admitted: BTreeMap<(i64, usize), usize> = BTreeMap::new();
         let mut overflow: BTreeMap<(i64, usize), (BTreeSet<&str>, usize)> = BTreeMap::new();
         for ((minute, series), events) in &self.0 {
-            let place = (*minute, partitions.of(series).index());
+            let place = (*minute, partitions.of(series, Minute::MIN).index());
             let users: BTreeSet<&str> = events.iter().map(|(user, _)| user.as_str()).collect();
             if found.contains_key(&point(*minute, series, UNIQUE)) {
                 *admitted.entry(place).or_default() += 1;

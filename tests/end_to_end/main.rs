@@ -28,6 +28,7 @@ mod minutes;
 mod outage;
 mod output_faults;
 mod overload;
+mod partitions;
 mod power_cut;
 mod problems;
 mod quarantine;

@@ -146,6 +146,7 @@ impl Site {
                     || key.ends_with(":witness")
                     || key.ends_with(":closed")
                     || key.ends_with(":stamps")
+                    || key.ends_with(":division")
                     || key.starts_with("{eds:nodes}:")
                     || key.ends_with(":counts") && redis.query::<i64>(&["PTTL", key]) > 0
             };

@@ -1,7 +1,10 @@
-//! Which version runs.
+//! Which version runs, and which versions may share a Redis.
 
-use event_data_service::{COMMIT, VERSION};
+use event_data_service::store::redis::FORMATS;
+use event_data_service::{BUILD, COMMIT, VERSION};
 
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
 use crate::support::node::{Node, eds};
 
 #[test]
@@ -20,4 +23,39 @@ fn a_node_tells_its_version_and_commit() {
     ] {
         assert!(started.contains(&said), "{started}");
     }
+}
+
+#[test]
+fn a_format_that_is_not_read_is_refused_with_both_and_the_version_that_wrote_it() {
+    let site = Site::start();
+    let mut node = site.start_node("one", &[]);
+    let stands = |field| site.redis.query::<String>(&["HGET", "eds:settings", field]);
+    assert_eq!(stands("format"), FORMATS.end().to_string());
+    assert_eq!(stands("format_by"), BUILD);
+
+    let newer = (FORMATS.end() + 1).to_string();
+    let by = "9.9.9 (0123456789)";
+    let write = ["HSET", "eds:settings", "format", &newer, "format_by", by];
+    site.redis.query::<u64>(&write);
+    let words = [
+        format!("format {newer}, written by {by}"),
+        format!("{BUILD}, reads format {}", FORMATS.end()),
+    ];
+    eventually("a node that runs says so", SOON, || {
+        let answer = node.get("/readyz").unwrap();
+        let all = words.iter().all(|words| answer.body.contains(words));
+        when(answer.status == 503 && all, answer.body)
+    });
+    assert_eq!(node.terminate().code(), Some(0));
+    node.launch();
+    assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
+    for command in [["settings", "apply"], ["quarantine", "list"]] {
+        let mut eds = eds();
+        eds.args(command).arg("--config").arg(node.config_path());
+        let output = eds.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    }
+    assert_eq!(stands("format"), newer);
 }

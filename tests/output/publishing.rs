@@ -65,7 +65,7 @@ impl Publisher {
     /// A node that has just started.
     pub(super) fn start(settings: &Settings) -> Self {
         let partitions = Partitions::new(NonZeroU16::MIN);
-        let store = MemoryStore::new("node", partitions, HOUR, u64::MAX, system_clock());
+        let store = MemoryStore::new("node", &partitions, HOUR, u64::MAX, system_clock());
         let publisher = Self {
             store: Arc::new(store),
             output: Arc::new(Counting {

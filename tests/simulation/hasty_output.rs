@@ -23,7 +23,7 @@ impl Output for HastyOutput {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         let world = &self.output.world;
         for count in counts {
-            let partition = world.partitions().of(&count.series);
+            let partition = world.partitions().of(&count.series, count.minute);
             let held = world.store.look(|state| {
                 let claims = &state.partitions[partition.index()].claims;
                 claims.get(&count.minute).map(|held| held.token.clone())

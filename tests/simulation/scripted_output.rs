@@ -146,7 +146,8 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     }
     let series = series_number(&count.series);
     let partition = overflows(series);
-    let partition = partition.unwrap_or_else(|| world.partitions().of(&count.series).index());
+    let partition =
+        partition.unwrap_or_else(|| world.partitions().of(&count.series, count.minute).index());
     Some((partition, (count.minute.epoch_minutes(), series)))
 }
 

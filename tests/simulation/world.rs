@@ -73,7 +73,7 @@ impl World {
         let retention = plan.max_age * 2;
         Self {
             time,
-            store: MemoryStore::new("none", partitions, retention, u64::MAX, time.clock(0)),
+            store: MemoryStore::new("none", &partitions, retention, u64::MAX, time.clock(0)),
             calm: AtomicBool::new(false),
             failed: Notify::new(),
             oracle: Mutex::new(Oracle::new(retention)),

@@ -21,7 +21,7 @@ fn minute(number: i64) -> Minute {
 
 /// The partition of [`series_of_one_partition`].
 fn partition() -> Partition {
-    partitions().of(&series_of_one_partition(1)[0])
+    partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
 }
 
 async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admitted {

@@ -92,10 +92,10 @@ pub(crate) fn partitions() -> Partitions {
 
 /// That many series of one and the same partition.
 pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
-    let partition = partitions().of("series=0");
+    let partition = partitions().of("series=0", Minute::MIN);
     (0..)
         .map(|number| format!("series={number}"))
-        .filter(|series| partitions().of(series) == partition)
+        .filter(|series| partitions().of(series, Minute::MIN) == partition)
         .take(count)
         .collect()
 }
@@ -116,7 +116,7 @@ pub(crate) fn model(events: &[Event]) -> Counts {
 
 impl Ground {
     pub(crate) fn memory() -> Self {
-        let store = MemoryStore::new("n", partitions(), RETENTION, u64::MAX, system_clock());
+        let store = MemoryStore::new("n", &partitions(), RETENTION, u64::MAX, system_clock());
         Self::Memory(Arc::new(store))
     }
 
@@ -198,7 +198,9 @@ impl Node {
         let mut repeated = 0;
         let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
         for event in events {
-            let batch = batches.entry(partitions().of(&event.series)).or_default();
+            let batch = batches
+                .entry(partitions().of(&event.series, Minute::MIN))
+                .or_default();
             let minute = Minute::of_nanos(event.timestamp);
             assert!(batch.push(minute, &event.series, &event.user, event.timestamp));
         }

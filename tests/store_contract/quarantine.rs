@@ -67,7 +67,10 @@ pub(crate) async fn what_is_set_aside_is_read_in_pages(ground: &Ground) {
     let node = ground.node("a");
     let mut series = series_of_one_partition(1234);
     series.push("a=1:2|3".to_owned());
-    series.retain(|it| partitions().of(it) == partitions().of(&series_of_one_partition(1)[0]));
+    series.retain(|it| {
+        partitions().of(it, Minute::MIN)
+            == partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
+    });
     let claim = fill(&node, &series).await;
     let quarantine = ground.quarantine();
     let now = chrono::Utc::now().timestamp();

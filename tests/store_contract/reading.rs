@@ -130,7 +130,7 @@ pub(crate) async fn late_events_are_not_told_as_open(ground: &Ground) {
 pub(crate) async fn much_is_read_in_pages_and_the_newest_minutes_come_first(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
     let series = series_of_one_partition(1234);
-    let partition = partitions().of(&series[0]);
+    let partition = partitions().of(&series[0], Minute::MIN);
     let mut events: Vec<_> = series
         .iter()
         .map(|series| event(SEED_MINUTE, series, "x", 1))

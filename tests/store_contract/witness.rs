@@ -13,7 +13,7 @@ use super::ground::{
 };
 
 fn partition() -> Partition {
-    partitions().of(&series_of_one_partition(1)[0])
+    partitions().of(&series_of_one_partition(1)[0], Minute::MIN)
 }
 
 fn minute(number: i64) -> Minute {

@@ -86,7 +86,7 @@ impl Ground {
             Arc::new(move || micros.load(Ordering::Relaxed));
         let store = MemoryStore::new(
             NAMES[0],
-            partitions(),
+            &partitions(),
             RETENTION,
             u64::MAX,
             Arc::clone(&clock),

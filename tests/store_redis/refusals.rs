@@ -59,7 +59,7 @@ async fn nodes_with_other_partitions() {
     refuses(
         &differs,
         "store.partitions = 1, and this one 32",
-        "delete the key eds:settings",
+        "set store.partitions_before",
     )
     .await;
     // Another prefix is another cluster.

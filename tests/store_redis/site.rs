@@ -168,5 +168,6 @@ pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> 
     store.admit(partition(), &request).await?;
     record(store, minute(), &["s=1", "s=2"], 1).await?;
     store.users(partition(), minute(), "s=1", &["user"]).await?;
+    store.look_for_leftovers().await?;
     drain_all(store).await
 }

@@ -7,7 +7,7 @@ use socket2::Socket;
 use tokio::sync::mpsc;
 
 use super::{Service, ServiceSettings, StartError};
-use crate::event::{Partition, Partitions};
+use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
     self, ArrivalStamps, Budget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver, Recorder,
     ReplayWindow, Sieve, SourceRates, Unspooler,
@@ -66,7 +66,7 @@ impl Service {
         };
         let unspooler = Unspooler {
             spool,
-            partitions: settings.sieve.partitions,
+            partitions: settings.sieve.partitions.clone(),
             limits: settings.sieve.limits,
             recorders,
             ledger: Arc::clone(&self.ledger),
@@ -119,7 +119,7 @@ impl Service {
         let budget = Arc::new(Budget::new(settings.users_remembered_max));
         let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
         let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
-        let partitions: Partitions = settings.sieve.partitions;
+        let partitions = &settings.sieve.partitions;
         let start = |partition: Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
             let recorder = Recorder::new(
@@ -136,7 +136,10 @@ impl Service {
                     .watch(format!("the recorder of partition {}", partition.index())),
                 self.abandon.clone(),
             );
-            self.ingest.spawn(recorder.with_spool(spool.cloned()).run());
+            let recorder = recorder
+                .with_overflow(OverflowSeries::new(partitions, partition))
+                .with_spool(spool.cloned());
+            self.ingest.spawn(recorder.run());
             sender
         };
         partitions.iter().map(start).collect()
@@ -157,7 +160,7 @@ impl Service {
                 receiver: receiver.with_sources(),
                 rates: rates.clone(),
                 sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
-                settings: settings.listener,
+                settings: settings.listener.clone(),
                 recorders: recorders.to_vec(),
                 ledger: Arc::clone(&self.ledger),
                 metrics: Arc::clone(&self.metrics),

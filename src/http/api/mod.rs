@@ -97,7 +97,7 @@ impl Queries {
     fn source<'a>(&'a self, filter: &'a Filter) -> Source<'a> {
         Source {
             reading: &*self.reading,
-            partitions: self.partitions,
+            partitions: self.partitions.clone(),
             filter,
             pace: Pace::default(),
         }

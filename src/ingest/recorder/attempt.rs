@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
+use tokio::time::Instant;
 
 use super::Recorder;
-use crate::event::{Batch, Minute, Rejection};
+use crate::event::{Batch, Minute, OverflowSeries, Rejection};
 use crate::ingest::parts::{Origin, Part};
 use crate::ingest::remembered::{Fingerprint, Learnt};
 use crate::ingest::sieve::beginning;
@@ -18,7 +19,7 @@ impl Recorder {
     pub(super) async fn attempt<'a>(
         &mut self,
         batch: &'a Batch,
-        overflow: &'a str,
+        overflow: &'a OverflowSeries,
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
         generation: u64,
@@ -27,7 +28,8 @@ impl Recorder {
         self.caps.ask(&*store, parts.iter().map(Part::key)).await?;
         let recording = |part: &Part<'a>| {
             let (minute, series) = part.key();
-            let overflow = self.caps.refuses(minute, series).then_some(overflow);
+            let refuses = self.caps.refuses(minute, series);
+            let overflow = refuses.then(|| overflow.of(minute));
             part.recording(batch, overflow, &self.remembered)
         };
         let wanted: Vec<_> = parts.iter().map(recording).collect();
@@ -63,7 +65,7 @@ impl Recorder {
             if origin != Origin::Replay {
                 self.rejected(Rejection::TooManyUsers, events, recording.series);
             }
-            let overflow = recording.gathered_from.map(|_| overflow);
+            let overflow = recording.gathered_from.map(|_| overflow.of(minute));
             for part in &left {
                 let (recording, users) = part.recording(batch, overflow, &self.remembered);
                 take(recording, users);
@@ -111,12 +113,44 @@ impl Recorder {
             let new = recording.new_users.iter().copied();
             users.extend(new.filter(|user| seen.insert(user)));
         }
-        let overflow = self.caps.overflow().to_owned();
+        let overflow = self.caps.overflow.clone();
         let mut refused = BTreeMap::new();
         for (minute, (users, _)) in gathered {
-            let asked = self.caps.users_refused(store, minute, &overflow, &users);
+            let overflow = overflow.of(minute);
+            let asked = self.caps.users_refused(store, minute, overflow, &users);
             refused.insert(minute, asked.await?);
         }
         Ok(refused)
+    }
+
+    /// Counts what the store has confirmed, and what of it the store had already.
+    pub(super) fn confirmed(
+        &mut self,
+        recordings: &[Recording<'_>],
+        repeated: u64,
+        origin: Origin,
+    ) {
+        let events: usize = recordings
+            .iter()
+            .map(|recording| recording.occurrences.len())
+            .sum();
+        let users: usize = recordings
+            .iter()
+            .map(|recording| recording.new_users.len())
+            .sum();
+        if origin != Origin::Replay {
+            self.ledger.recorded(events);
+            self.metrics.confirmed.record(self.partition, events as u64);
+            self.metrics.events_repeated.inc_by(repeated);
+            let mut stamps = recordings.iter().flat_map(|it| it.occurrences);
+            if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
+                let rounded = &self.metrics.rounded;
+                rounded.recorded(events as u64, repeated, Instant::now().into());
+            }
+            let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
+            self.ledger
+                .overflowed(gathered.map(|it| it.occurrences.len()).sum());
+        }
+        self.metrics.users_spared.inc_by((events - users) as u64);
     }
 }

@@ -56,7 +56,7 @@ impl MemoryStore {
     #[must_use]
     pub fn new(
         node: &str,
-        partitions: Partitions,
+        partitions: &Partitions,
         retention: Duration,
         bytes_max: u64,
         clock: Clock,

@@ -132,7 +132,7 @@ pub struct OpenSets {
 }
 
 impl State {
-    pub(super) fn new(partitions: Partitions, retention: Duration, bytes_max: u64) -> Self {
+    pub(super) fn new(partitions: &Partitions, retention: Duration, bytes_max: u64) -> Self {
         let partitions = partitions.iter().map(|_| PartitionState::default());
         Self {
             partitions: partitions.collect(),

@@ -5,6 +5,7 @@
 use ::redis::aio::MultiplexedConnection;
 use ::redis::pipe;
 
+use super::agreement::OUTDATED_MEND;
 use super::gateway::Lane;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
@@ -19,18 +20,35 @@ impl RedisStore {
         let keys = self.keys(partition);
         let base = keys.minute(request.minute);
         let mut script = scripts::ADMIT.prepare_invoke();
+        let minute = request.minute;
+        let divided = self.partitions.count_in(minute);
+        let outdated = |reason| StoreError::Refused {
+            reason,
+            mend: OUTDATED_MEND.to_owned(),
+        };
+        if let Some(reason) = self.gateway.outdated_from(minute) {
+            return Err(outdated(reason));
+        }
         script
             .key(format!("{base}counts"))
+            .key(&keys.division)
             .arg(request.series_max)
             .arg(request.overflow)
             .arg(millis(self.retention))
             .arg(request.minute.end_millis())
             .arg(format!("{base}unique_user:"))
+            .arg(minute.epoch_minutes())
+            .arg(divided)
             .arg(request.series);
         let ask = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async::<Vec<i64>>(connection).await
+            script.invoke_async::<Option<Vec<i64>>>(connection).await
         };
-        let answers: Vec<i64> = self.gateway.run(keys.slot, Lane::Recording, ask).await?;
+        let answers = self.gateway.run(keys.slot, Lane::Recording, ask).await?;
+        let answers = answers.ok_or_else(|| {
+            let words =
+                format!("minute {minute} is not divided into {divided} partitions any more");
+            outdated(words)
+        })?;
         let mut users = answers.into_iter().map(u64::try_from);
         let overflow_users = users.next().and_then(Result::ok).unwrap_or_default();
         let series: Vec<_> = users

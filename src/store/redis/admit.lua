@@ -1,10 +1,12 @@
 #!lua
 -- Decides which series of a minute have sets of their own, once and for all nodes.
 --
--- KEYS  counts
+-- KEYS  counts, division
 -- ARGV  most series, the overflow series, how long to keep in ms what nobody records, the minute's end in ms, what
---       the names of the sets of users begin with, series…
--- Gives how many users the overflow series has, and for each series how many it has, or -1 when it is refused
+--       the names of the sets of users begin with, epoch minute, the number of partitions into which the node divides
+--       it, series…
+-- Gives how many users the overflow series has, and for each series how many it has, or -1 when it is refused; or nothing
+--       when the minute is divided into another number
 --
 -- A series is admitted when it has a field in `counts`, which is empty until it is counted; none leaves it before
 -- the whole minute is forgotten, so their number never shrinks. The first that is refused enters the overflow
@@ -15,15 +17,25 @@
 -- without a time to live, which looks as if somebody had recorded.
 local counts = KEYS[1]
 local most, overflow, users = tonumber(ARGV[1]), ARGV[2], ARGV[5]
+
+-- A node that slept through a change of the number of partitions must not begin to record.
+local division = redis.call('GET', KEYS[2])
+if division then
+  local from, before, after = string.match(division, '^(-?%d+)|(%d+)|(%d+)$')
+  if ARGV[7] ~= (tonumber(ARGV[6]) < tonumber(from) and before or after) then
+    return false
+  end
+end
+
 local answers = {redis.call('SCARD', users .. overflow)}
-for i = 6, #ARGV do
-  answers[i - 4] = redis.call('SCARD', users .. ARGV[i])
+for i = 8, #ARGV do
+  answers[i - 6] = redis.call('SCARD', users .. ARGV[i])
 end
 
 local expires = redis.call('PTTL', counts)
 local full = redis.call('HEXISTS', counts, overflow) == 1
 local admitted = redis.call('HLEN', counts)
-for i = 6, #ARGV do
+for i = 8, #ARGV do
   if redis.call('HEXISTS', counts, ARGV[i]) == 0 then
     if not full and admitted < most then
       redis.call('HSET', counts, ARGV[i], '')
@@ -33,7 +45,7 @@ for i = 6, #ARGV do
         redis.call('HSET', counts, overflow, '')
         full = true
       end
-      answers[i - 4] = -1
+      answers[i - 6] = -1
     end
   end
 end

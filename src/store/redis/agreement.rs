@@ -1,22 +1,35 @@
 //! [`Agreement`]: the settings that all nodes must have alike, and those that stand in Redis.
 //!
 //! The first node writes its own; each later one compares. A difference in how the sets are kept makes Redis unusable
-//! for a node; any other keeps a node from closing minutes and sending, but what it receives is good.
+//! for a node; any other keeps a node from closing minutes and sending, but what it receives is good. With the settings
+//! stands the format: what the keys and scripts mean.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use chrono::Utc;
 use redis::aio::MultiplexedConnection;
 
+use super::division::{self, Division, Standing, written};
 use super::gateway::Lane;
 use super::{RedisStore, keys, reply};
+use crate::event::Minute;
 use crate::store::StoreError;
 
 /// The settings in Redis, by field.
 pub(super) type Shared = BTreeMap<String, String>;
 
-/// Those that say how the sets are kept. Their fields are older than the others, and named without a section.
-const KEPT: [&str; 2] = ["store.partitions", "store.layout"];
+/// The formats that this version reads: what the names of the keys, their contents and the scripts mean. The last is
+/// the one that it writes. What stands in Redis without a number has the first.
+pub const FORMATS: RangeInclusive<u32> = 1..=1;
+/// Beside the settings: the format, and the version that wrote it.
+pub(super) const FORMAT: &str = "format";
+pub(super) const FORMAT_BY: &str = "format_by";
+
+/// It says, with the division, how the sets are kept. Its field is older than the others, and named without a section.
+const LAYOUT: &str = "store.layout";
 /// For how long a node counts as alive: longer than the longest `flush.interval`.
 const REGISTERED_FOR_MS: u64 = 150_000;
 /// What earlier versions wrote instead of `input.max_age`.
@@ -27,10 +40,13 @@ pub(super) fn field(key: &str) -> &str {
     key.strip_prefix("store.").unwrap_or(key)
 }
 
-/// Whether a key of the configuration says how the sets are kept.
-#[must_use]
-pub fn is_kept(key: &str) -> bool {
-    KEPT.contains(&key)
+/// Which settings are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// Those that say how the sets are kept.
+    Kept,
+    /// All.
+    All,
 }
 
 /// What this node must agree on with all others.
@@ -40,22 +56,38 @@ pub(super) struct Agreement {
     pub(super) key: String,
     /// Keys of the configuration, and their values on this node.
     pub(super) ours: Vec<(String, String)>,
+    pub(super) division: Division,
+    /// No event is as old.
+    pub(super) retention: Duration,
 }
 
 impl Agreement {
+    pub(super) fn new(key: String, division: Division, retention: Duration) -> Self {
+        let layout = (LAYOUT, "sets".to_owned());
+        let kept = division::KEYS.into_iter().zip(division.values());
+        let ours = kept.chain([layout]);
+        Self {
+            key,
+            ours: ours.map(|(key, value)| (key.to_owned(), value)).collect(),
+            division,
+            retention,
+        }
+    }
+
     /// Compares with what stands in Redis, and adds what does not stand there yet. A node that is new here must agree
-    /// in everything, one that agreed before in how the sets are kept.
+    /// in everything, one that agreed before in how the sets are kept. Answers what stands there.
     pub(super) async fn check(
         &self,
         connection: &mut MultiplexedConnection,
         is_new: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Shared, StoreError> {
         let mut shared = self.read(connection).await?;
-        let is_missing = |(key, _): &(String, String)| !shared.contains_key(field(key));
+        let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
+        let missing: Vec<_> = self.ours.iter().filter(is_missing).collect();
         // Written only where some are missing: a Redis over its memory limit refuses writes, and a node that
         // connects to it then must be able to drain it.
-        if self.ours.iter().any(is_missing) {
-            match self.propose(connection).await {
+        if !missing.is_empty() || !shared.contains_key(FORMAT) {
+            match self.propose(connection, &missing, shared.is_empty()).await {
                 Err(StoreError::Full(_)) if !shared.is_empty() => {}
                 proposed => {
                     proposed?;
@@ -63,60 +95,158 @@ impl Agreement {
                 }
             }
         }
-        let difference = self.difference(&shared, |key| is_new || is_kept(key));
-        difference.map_or(Ok(()), Err)
+        let compared = if is_new {
+            Compared::All
+        } else {
+            Compared::Kept
+        };
+        let difference = self.difference(&shared, compared);
+        difference.map_or(Ok(shared), Err)
     }
 
     async fn read(&self, connection: &mut MultiplexedConnection) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.key);
         let shared = read.query_async(connection).await;
-        shared.map_err(|error| reply::store_error(&error))
+        shared
+            .map(understood)
+            .map_err(|error| reply::store_error(&error))
     }
 
-    /// Writes this node's settings, except those that another node wrote.
-    async fn propose(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    /// Writes settings of this node, except those that another node wrote.
+    async fn propose(
+        &self,
+        connection: &mut MultiplexedConnection,
+        missing: &[&(String, String)],
+        is_first: bool,
+    ) -> Result<(), StoreError> {
         let mut pipeline = redis::pipe();
         pipeline.atomic().hdel(&self.key, RETENTION).ignore();
-        for (key, value) in &self.ours {
+        for (key, value) in missing {
             pipeline.hset_nx(&self.key, field(key), value).ignore();
         }
+        let format = if is_first {
+            FORMATS.end()
+        } else {
+            FORMATS.start()
+        };
+        pipeline.hset_nx(&self.key, FORMAT, format).ignore();
+        pipeline
+            .hset_nx(&self.key, FORMAT_BY, crate::BUILD)
+            .ignore();
         let proposed = pipeline.exec_async(connection).await;
         proposed.map_err(|error| reply::store_error(&error))
     }
 
-    /// The difference in those of the keys that are looked at, with both values and what to do.
-    pub(super) fn difference(
-        &self,
-        shared: &Shared,
-        is_looked_at: impl Fn(&str) -> bool,
-    ) -> Option<StoreError> {
+    /// How this node's division stands to that in Redis.
+    pub(super) fn standing(&self, shared: &Shared) -> Standing {
+        let retention = i64::try_from(self.retention.as_secs().div_ceil(60)).unwrap_or(i64::MAX);
+        let oldest = now().epoch_minutes().saturating_sub(retention);
+        match Division::read(shared) {
+            None => Standing::Apart,
+            Some(all) => {
+                let oldest = Minute::from_epoch_minutes(oldest).unwrap_or(Minute::MIN);
+                self.division.to(&all, oldest)
+            }
+        }
+    }
+
+    /// The difference in what is compared, with both values and what to do.
+    pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<StoreError> {
+        let refused = |reason: String, mend: &str| {
+            let mend = mend.to_owned();
+            Some(StoreError::Refused { reason, mend })
+        };
+        if let Some(reason) = unreadable(shared) {
+            let mend =
+                "run a version on every node that reads this format, such as the one that wrote it";
+            return refused(reason, mend);
+        }
+        let standing = self.standing(shared);
+        match standing {
+            Standing::Until(from) if compared == Compared::All && from <= now() => {
+                return refused(self.outdated(from, shared), OUTDATED_MEND);
+            }
+            _ => {}
+        }
+        let is_compared = |key: &str| match (division::KEYS.contains(&key), compared) {
+            (true, _) => standing == Standing::Apart,
+            (false, compared) => compared == Compared::All || key == LAYOUT,
+        };
         let differs = self.ours.iter().filter_map(|(key, ours)| {
-            let theirs = shared.get(field(key)).filter(|theirs| *theirs != ours)?;
-            is_looked_at(key).then_some((key, theirs, ours))
+            let theirs = shared.get(field(key))?;
+            (theirs != ours && is_compared(key)).then_some((key, theirs, ours))
         });
         let differs: Vec<_> = differs.collect();
         let each = differs.iter().map(|(key, theirs, ours)| {
             format!("{key} = {}, and this one {}", shown(theirs), shown(ours))
         });
         let reason = each.collect::<Vec<_>>().join("; ");
-        let mend = match differs.iter().find(|(key, ..)| is_kept(key)) {
-            None if differs.is_empty() => return None,
-            None => {
+        if differs.is_empty() {
+            return None;
+        }
+        let is_divided = differs
+            .iter()
+            .any(|(key, ..)| division::KEYS.contains(&key.as_str()));
+        refused(
+            format!("the nodes of this Redis use {reason}"),
+            if is_divided {
+                "use the same on every node; to change the number of partitions for all, set store.partitions_before and \
+                 store.partitions_from with it, and run `eds settings apply`"
+            } else {
                 "use the same on every node; to change it for all, run `eds settings apply` with the new configuration, \
                  and restart each node with it"
-                    .to_owned()
-            }
-            Some(_) => format!(
-                "use the same on every node; to change it, stop all nodes, let every minute be sent, and delete the \
-                 key {}",
-                self.key
-            ),
-        };
-        Some(StoreError::Refused {
-            reason: format!("the nodes of this Redis use {reason}"),
-            mend,
-        })
+            },
+        )
     }
+
+    /// What is wrong with a node whose minutes are divided as those of all only before this one.
+    pub(super) fn outdated(&self, from: Minute, shared: &Shared) -> String {
+        format!(
+            "from {} on the minutes are divided into store.partitions = {}, and this node divides them into {}",
+            written(from),
+            shared.get("partitions").map_or("?", String::as_str),
+            self.division.count,
+        )
+    }
+}
+
+/// What a node has to do whose division is another one from some minute on.
+pub(super) const OUTDATED_MEND: &str = "restart it with the new configuration, which `eds settings show` prints; until then it records \
+     no event of these minutes";
+
+/// An earlier version has written nothing of a change of the division, which says that there is none.
+pub(super) fn understood(mut shared: Shared) -> Shared {
+    let [count, change @ ..] = division::KEYS.map(field);
+    if shared.contains_key(count) {
+        for name in change {
+            shared.entry(name.to_owned()).or_default();
+        }
+    }
+    shared
+}
+
+/// Why this version must not touch what is in Redis: both formats.
+pub(super) fn unreadable(shared: &Shared) -> Option<String> {
+    let format = shared.get(FORMAT)?;
+    let is_read = format.parse().is_ok_and(|format| FORMATS.contains(&format));
+    let (first, last) = (FORMATS.start(), FORMATS.end());
+    let ours = if first == last {
+        first.to_string()
+    } else {
+        format!("{first} to {last}")
+    };
+    let by = shared
+        .get(FORMAT_BY)
+        .map_or("an unknown version", String::as_str);
+    (!is_read).then(|| {
+        format!("its keys have format {format}, written by {by}, and this version, {}, reads format {ours}", crate::BUILD)
+    })
+}
+
+/// The present minute, by this host's clock.
+pub(super) fn now() -> Minute {
+    let minutes = Utc::now().timestamp().div_euclid(60);
+    Minute::from_epoch_minutes(minutes).unwrap_or(Minute::MAX)
 }
 
 impl RedisStore {
@@ -147,23 +277,16 @@ impl RedisStore {
     pub(super) async fn register_name(&self) -> Result<bool, StoreError> {
         let key = self.keys.node(&self.name);
         let mut register = redis::cmd("SET");
-        register.arg(&key).arg(&self.node).arg("GET");
+        // With its version: whoever changes something for all sees by it who would not understand.
+        let ours = format!("{} {}", self.node, crate::VERSION);
+        register.arg(&key).arg(&ours).arg("GET");
         register.arg("PX").arg(REGISTERED_FOR_MS);
         let register =
             async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
         let slot = keys::slot(key.as_bytes());
         let found: Option<String> = self.gateway.run(slot, Lane::Draining, register).await?;
         let was_registered = self.registered.swap(true, Ordering::AcqRel);
-        Ok(was_registered && found.is_some_and(|found| found != self.node))
-    }
-
-    /// Changes the values that stand in Redis for these keys of the configuration, all at once.
-    pub async fn share(&self, settings: &[(&str, &str)]) -> Result<(), StoreError> {
-        let fields: Vec<_> = settings
-            .iter()
-            .map(|(key, value)| (field(key), *value))
-            .collect();
-        self.gateway.share(&fields).await
+        Ok(was_registered && found.is_some_and(|found| found != ours))
     }
 }
 

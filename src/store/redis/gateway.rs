@@ -10,12 +10,14 @@ use redis::{FromRedisValue, RedisError};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::agreement::{Agreement, Shared, is_kept};
+use super::agreement::{Agreement, Compared, OUTDATED_MEND, Shared, understood};
+use super::division::Standing;
 use super::fitness;
 use super::server::Server;
 use super::settings::{Settings, SettingsError};
 use super::topology::Topology;
 use super::{keys, reply};
+use crate::event::Minute;
 use crate::store::StoreError;
 
 /// How often the servers' memory is looked at, at most.
@@ -23,7 +25,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a server counts as full after it refused something: longer than a recorder waits before it tries again.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
-
 /// Which connection a command goes over.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lane {
@@ -41,12 +42,14 @@ type Looked = (Instant, Result<Option<String>, StoreError>);
 /// The way to the servers.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    topology: Topology,
+    pub(super) topology: Topology,
     pub(super) agreement: Agreement,
     /// The generation of the server with the settings when these were last found to agree; 0 before that.
     agreed: AtomicU64,
     /// Held by the one who looks whether they do.
     agreeing: Mutex<()>,
+    /// From which minute on all others divide the minutes otherwise than this node, and that in words.
+    outdated: std::sync::Mutex<Option<(Minute, String)>>,
     /// What [`shortage`](Self::shortage) last saw, and when.
     looked: Mutex<Option<Looked>>,
     /// When a server last refused something because its memory was used up.
@@ -60,6 +63,7 @@ impl Gateway {
             agreement,
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
+            outdated: std::sync::Mutex::default(),
             looked: Mutex::new(None),
             refused: std::sync::Mutex::default(),
         })
@@ -78,7 +82,34 @@ impl Gateway {
 
     /// What is wrong with how servers keep their data, in words.
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.topology.warnings()
+        let mut warnings = self.topology.warnings();
+        warnings.extend(
+            self.outdated_from(Minute::MAX)
+                .map(|reason| format!("{reason}; {OUTDATED_MEND}")),
+        );
+        warnings
+    }
+
+    /// Why this node may not record events of a minute.
+    pub(super) fn outdated_from(&self, minute: Minute) -> Option<String> {
+        let outdated = self.outdated.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, reason) = outdated.as_ref().filter(|(from, _)| *from <= minute)?;
+        Some(reason.clone())
+    }
+
+    /// Remembers from when on this node is outdated.
+    fn learn(&self, shared: &Shared) {
+        let outdated = match self.agreement.standing(shared) {
+            Standing::Until(from) => Some((from, self.agreement.outdated(from, shared))),
+            Standing::Same | Standing::Apart => None,
+        };
+        let mut known = self.outdated.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, reason)) = &outdated
+            && *known != outdated
+        {
+            tracing::warn!("{reason}; {OUTDATED_MEND}");
+        }
+        *known = outdated;
     }
 
     /// Where the servers are, in words, without secrets.
@@ -145,30 +176,28 @@ impl Gateway {
     /// How this node's settings differ now from those of all nodes, with both values and what to do.
     pub(super) async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
         let shared = self.shared().await?;
-        if self.agreement.difference(&shared, is_kept).is_some() {
+        self.learn(&shared);
+        if self.agreement.difference(&shared, Compared::Kept).is_some() {
             // From now on everything is refused, until they agree again.
             self.agreed.store(0, Ordering::Release);
         }
-        Ok(self.agreement.difference(&shared, |_| true))
+        Ok(self.agreement.difference(&shared, Compared::All))
     }
 
     /// The settings that stand in Redis, whether or not this node agrees with them.
     pub(super) async fn shared(&self) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.agreement.key);
-        self.run_on_settings(read).await
+        self.operate(keys::slot(self.agreement.key.as_bytes()), read)
+            .await
+            .map(understood)
     }
 
-    /// Changes settings that stand in Redis, all at once.
-    pub(super) async fn share(&self, settings: &[(&str, &str)]) -> Result<(), StoreError> {
-        let write = redis::Cmd::hset_multiple(&self.agreement.key, settings);
-        self.run_on_settings(write).await
-    }
-
-    async fn run_on_settings<T: FromRedisValue>(
+    /// Runs a command for an operator, whether or not this process agrees with the nodes.
+    pub(super) async fn operate<T: FromRedisValue>(
         &self,
+        slot: u16,
         command: redis::Cmd,
     ) -> Result<T, StoreError> {
-        let slot = keys::slot(self.agreement.key.as_bytes());
         let server = self.topology.server(slot).await?;
         let run =
             async |connection: &mut MultiplexedConnection| command.query_async(connection).await;
@@ -199,7 +228,7 @@ impl Gateway {
         self.run_on(&server, lane, generation, command).await
     }
 
-    async fn run_on<T, F>(
+    pub(super) async fn run_on<T, F>(
         &self,
         server: &Server,
         lane: Lane,
@@ -285,10 +314,11 @@ impl Gateway {
         let generation = self.topology.generation(slot);
         if self.agreed.load(Ordering::Acquire) != generation {
             let is_new = !has_agreed;
-            let agreed = self.agreement.check(&mut connected.connection, is_new);
-            agreed
+            let shared = self.agreement.check(&mut connected.connection, is_new);
+            let shared = shared
                 .await
                 .map_err(|error| error.at(&format_args!("Redis at {}", server.endpoint)))?;
+            self.learn(&shared);
             self.agreed.store(generation, Ordering::Release);
         }
         Ok(())

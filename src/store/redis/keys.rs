@@ -6,12 +6,14 @@
 //! `P` equal stretches of the 16384 slots, so masters with equal shares of the slots get equal shares of the
 //! partitions.
 
+use std::num::NonZeroU16;
+
 use crate::event::{Minute, Partition, Partitions};
 
 /// How many slots a Redis Cluster has.
 const SLOTS: u32 = 16384;
 
-/// How many numbers are tried for the tag of a partition. One in as many as there are partitions fits, so that
+/// How many numbers are tried for the tags. For a partition one in as many as there are partitions fits, so that
 /// with 1024 of them all of these fail once in e^976 prefixes.
 const TAGS_TRIED: u32 = 1_000_000;
 
@@ -25,7 +27,8 @@ pub(super) struct Keys {
 /// The names of the keys of a partition that are not of one minute.
 #[derive(Debug)]
 pub(super) struct PartitionKeys {
-    tag: String,
+    /// In braces.
+    pub(super) tag: String,
     pub(super) slot: u16,
     pub(super) minutes: String,
     pub(super) claims: String,
@@ -37,17 +40,70 @@ pub(super) struct PartitionKeys {
     pub(super) witness: String,
     pub(super) closed: String,
     pub(super) stamps: String,
+    pub(super) division: String,
+}
+
+/// How the minutes are divided by the servers of a Redis Cluster: into `count` partitions, and before a minute into another
+/// number. A partition of both with the same hash tag is one place.
+#[must_use]
+pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>) -> Partitions {
+    let partitions = Partitions::new(count);
+    let Some((count_before, from)) = before else {
+        return partitions;
+    };
+    let now = tags(prefix, count.get());
+    let mut further = count.get()..;
+    let place = |tag: &String| {
+        let shared = (0..).zip(&now).find(|(_, it)| *it == tag);
+        shared.map(|(place, _)| place).or_else(|| further.next())
+    };
+    let places: Vec<u16> = tags(prefix, count_before)
+        .iter()
+        .filter_map(place)
+        .collect();
+    partitions.with_before(from, &places)
+}
+
+/// The hash tags of all partitions, in braces.
+fn tags_of_all(prefix: &str, partitions: &Partitions) -> Vec<String> {
+    let later = partitions.count_in(Minute::MAX);
+    let mut all = tags(prefix, later);
+    let before = partitions.before().map(|(count, _)| tags(prefix, count));
+    for tag in before.into_iter().flatten() {
+        if !all.contains(&tag) {
+            all.push(tag);
+        }
+    }
+    all
+}
+
+/// The hash tags of so many partitions, in braces. Empty where none was found.
+pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
+    let mut tags = vec![String::new(); usize::from(count)];
+    let mut left = tags.len();
+    for number in 0..TAGS_TRIED {
+        if left == 0 {
+            break;
+        }
+        let tag = format!("{prefix}:{number}");
+        let stretch = u32::from(slot(tag.as_bytes())) * u32::from(count) / SLOTS;
+        let Some(place) = tags.get_mut(stretch as usize) else {
+            continue;
+        };
+        if place.is_empty() {
+            *place = format!("{{{tag}}}");
+            left -= 1;
+        }
+    }
+    tags
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, partitions: Partitions) -> Self {
-        let count = u32::from(partitions.count());
-        let partitions = (0..count)
-            .map(|index| PartitionKeys::new(prefix, index, count))
-            .collect();
+    pub(super) fn new(prefix: &str, partitions: &Partitions) -> Self {
+        let tags = tags_of_all(prefix, partitions).into_iter();
         Self {
             prefix: prefix.to_owned(),
-            partitions,
+            partitions: tags.map(PartitionKeys::new).collect(),
         }
     }
 
@@ -58,6 +114,16 @@ impl Keys {
     /// What all nodes must agree on.
     pub(super) fn settings(&self) -> String {
         format!("{}:settings", self.prefix)
+    }
+
+    /// What the names of all keys begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Whether a partition has this tag.
+    pub(super) fn has(&self, tag: &str) -> bool {
+        self.partitions.iter().any(|keys| keys.tag == tag)
     }
 
     /// Which process is the node of this name. All such keys lie in one slot.
@@ -72,14 +138,8 @@ impl Keys {
 }
 
 impl PartitionKeys {
-    fn new(prefix: &str, index: u32, count: u32) -> Self {
-        let stretch = |slot: u32| slot * count / SLOTS;
-        let tag = (0..TAGS_TRIED)
-            .map(|number| format!("{prefix}:{number}"))
-            .find(|tag| stretch(u32::from(slot(tag.as_bytes()))) == index)
-            .unwrap_or_default();
-        let slot = slot(tag.as_bytes());
-        let tag = format!("{{{tag}}}");
+    pub(super) fn new(tag: String) -> Self {
+        let slot = slot(tag.trim_matches(['{', '}']).as_bytes());
         let key = |name: &str| format!("{tag}:{name}");
         Self {
             minutes: key("minutes"),
@@ -92,6 +152,7 @@ impl PartitionKeys {
             witness: key("witness"),
             closed: key("closed"),
             stamps: key("stamps"),
+            division: key("division"),
             slot,
             tag,
         }
@@ -119,12 +180,43 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU16;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
     fn keys(count: u16) -> Keys {
-        Keys::new("eds", Partitions::new(NonZeroU16::new(count).unwrap()))
+        Keys::new("eds", &Partitions::new(NonZeroU16::new(count).unwrap()))
+    }
+
+    #[test]
+    fn partitions_of_two_divisions_with_one_tag_are_one_place() {
+        let from = Minute::of_nanos(0);
+        let count = |count| NonZeroU16::new(count).unwrap();
+        for (now, before) in [(64, 32), (32, 64), (33, 32), (1, 1024), (1024, 1)] {
+            let both = partitions("eds", count(now), Some((before, from)));
+            let all = Keys::new("eds", &both).partitions;
+            let tags: BTreeSet<_> = all.iter().map(|keys| keys.tag.as_str()).collect();
+            assert_eq!(
+                tags.len(),
+                usize::from(both.count()),
+                "each place has a tag of its own"
+            );
+            for (minute, count) in [(from, now), (Minute::of_nanos(-1), before)] {
+                let alone = keys(count);
+                let parts = alone.partitions.len();
+                let found = both.iter().filter_map(|partition| {
+                    let [earlier, later] = both.parts(partition);
+                    let part = if minute < from { earlier } else { later }?;
+                    Some((part.index(), &all[partition.index()].tag))
+                });
+                let found: BTreeMap<_, _> = found.collect();
+                assert_eq!(found.len(), parts);
+                for (part, tag) in found {
+                    assert_eq!(*tag, alone.partitions[part].tag);
+                }
+            }
+        }
+        assert_eq!(partitions("eds", count(64), Some((32, from))).count(), 64);
     }
 
     #[test]

@@ -6,13 +6,18 @@
 
 mod admission;
 mod agreement;
+mod division;
 mod fitness;
+#[cfg(test)]
+mod format_tests;
 mod gateway;
 mod keys;
+mod leftovers;
 mod link;
 mod quarantine;
 mod reading;
 mod record;
+mod repartition;
 mod reply;
 pub mod scripts;
 mod server;
@@ -23,6 +28,7 @@ mod unsent;
 mod witness;
 
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -30,16 +36,19 @@ use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
 
 use self::agreement::Agreement;
-pub use self::agreement::is_kept;
+pub use self::agreement::FORMATS;
+use self::division::Division;
 use self::gateway::{Gateway, Lane};
+pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
 pub use self::link::Timeouts;
+pub use self::repartition::ChangeError;
 pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SET_ASIDE_MAX, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
-use crate::event::{Minute, Partition};
+use crate::event::{Minute, Partition, Partitions};
 use crate::store::witness::closed_minutes;
 
 /// Sets in Redis, shared by all nodes.
@@ -50,7 +59,10 @@ pub struct RedisStore {
     node: String,
     /// Whether Redis knows that this node lives.
     registered: AtomicBool,
+    partitions: Partitions,
     keys: Keys,
+    /// What was found that no partition of this node's has, in words.
+    left: Mutex<Option<String>>,
     retention: Duration,
     /// The counts that a partition keeps after they are sent.
     counts_max: u64,
@@ -60,15 +72,9 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store by these settings. Connects with the first call.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
-        let keys = Keys::new(&settings.prefix, settings.partitions);
-        let ours = [
-            ("store.partitions", settings.partitions.count().to_string()),
-            ("store.layout", "sets".to_owned()),
-        ];
-        let agreement = Agreement {
-            key: keys.settings(),
-            ours: ours.map(|(key, value)| (key.to_owned(), value)).to_vec(),
-        };
+        let keys = Keys::new(&settings.prefix, &settings.partitions);
+        let division = Division::of(&settings.partitions);
+        let agreement = Agreement::new(keys.settings(), division, settings.retention);
         Ok(Self {
             name: settings.node.clone(),
             node: format!("{}#{:08x}", settings.node, rand::random::<u32>()),
@@ -76,6 +82,8 @@ impl RedisStore {
             retention: settings.retention,
             counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             gateway: Gateway::new(settings, agreement)?,
+            partitions: settings.partitions.clone(),
+            left: Mutex::default(),
             keys,
         })
     }
@@ -263,22 +271,7 @@ impl Store for RedisStore {
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
-        let keys = self.keys(claim.partition);
-        let base = keys.minute(claim.minute);
-        let mut script = scripts::SET_ASIDE.prepare_invoke();
-        script
-            .key(&keys.tokens)
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"));
-        script.key(&keys.quarantine);
-        script
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(SET_ASIDE_MAX);
-        for (series, words) in refused {
-            script.arg(series).arg(words);
-        }
-        held(self.invoke(keys.slot, script).await?)
+        self.put_aside(claim, refused).await
     }
 
     async fn extend(
@@ -321,7 +314,16 @@ impl Store for RedisStore {
     }
 
     fn warnings(&self) -> Vec<String> {
-        self.gateway.warnings()
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gateway
+            .warnings()
+            .into_iter()
+            .chain(left.clone())
+            .collect()
+    }
+
+    async fn look_for_leftovers(&self) -> Result<(), StoreError> {
+        self.tell_leftovers().await
     }
 
     fn describe(&self) -> String {

@@ -2,12 +2,38 @@
 
 use async_trait::async_trait;
 
-use super::{RedisStore, scripts};
+use super::{RedisStore, held, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Quarantine, SetAside, SetAsidePage, StoreError};
+use crate::store::{Claim, Quarantine, SET_ASIDE_MAX, SetAside, SetAsidePage, StoreError};
 
 /// The counts read at once, roughly.
 const PAGE: usize = 500;
+
+impl RedisStore {
+    /// See [`Store::set_aside`](crate::store::Store::set_aside).
+    pub(super) async fn put_aside(
+        &self,
+        claim: &Claim,
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::SET_ASIDE.prepare_invoke();
+        script
+            .key(&keys.tokens)
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"));
+        script.key(&keys.quarantine);
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(SET_ASIDE_MAX);
+        for (series, words) in refused {
+            script.arg(series).arg(words);
+        }
+        held(self.invoke(keys.slot, script).await?)
+    }
+}
 
 #[async_trait]
 impl Quarantine for RedisStore {

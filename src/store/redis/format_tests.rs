@@ -1,0 +1,105 @@
+//! What the format's number stands for, held to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU16;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::keys::Keys;
+use super::{FORMATS, record};
+use crate::event::{Batch, Minute, Partitions};
+use crate::store::Recording;
+
+/// What nodes of this format share in Redis, by a hash of each.
+const PINNED: [(&str, u64); 13] = [
+    ("acknowledge.lua", 0x13b6_be38_1551_31f7),
+    ("admit.lua", 0x689f_15e9_4d28_f1bc),
+    ("attest.lua", 0xacfd_48f6_f52d_d598),
+    ("claim.lua", 0xd64c_4ec4_61b5_c4df),
+    ("compact.lua", 0xa8ad_a3f9_58bb_f584),
+    ("end_probe.lua", 0x85c1_37d8_10c7_97ab),
+    ("extend.lua", 0x4ce4_fd46_545c_1d99),
+    ("forget.lua", 0x7372_1de5_534d_17c4),
+    ("send_again.lua", 0xad7e_43e4_928a_ad39),
+    ("set_aside.lua", 0x5f04_420a_cf63_cb44),
+    ("the names of the keys", 0x2970_7379_6958_6e9f),
+    ("the transaction that records", 0xe69c_3405_71ac_19f3),
+    ("try_probe.lua", 0x2cd8_e50f_7074_59e3),
+];
+
+const EXPLAINED: &str = "
+This is part of what nodes of one format share in Redis, and it is not what is written down for that format.
+
+Nodes of the version before may work beside those of this one, on the same minutes. Ask of the change: does what the one
+writes mean the same to the other, script by script, whichever of them runs first? scripts/upgrade-from COMMIT tries it.
+- If so, it is the same format: write the new hash into PINNED, and say in the commit why the two may mix.
+- If not, it is another format: raise the end of FORMATS (and its beginning, unless this version can work with both),
+  write the new hash into PINNED, and a line into CHANGELOG.md.
+";
+
+/// Without comments and empty lines.
+fn code(script: &str) -> String {
+    let lines = script.lines().map(str::trim);
+    let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
+    code.collect::<Vec<_>>().join("\n")
+}
+
+fn names() -> String {
+    let only = Partitions::new(NonZeroU16::MIN);
+    let keys = Keys::new("eds", &only);
+    let partition = format!("{:?}", keys.partition(only.of("a=b", Minute::MIN)));
+    // The names themselves, and not those of the fields that hold them.
+    let mut names: Vec<_> = partition.split('"').skip(1).step_by(2).collect();
+    let others = [keys.settings(), keys.node("n"), keys.probe()];
+    names.extend(others.iter().map(String::as_str));
+    names.join(" ")
+}
+
+fn transaction() -> Vec<u8> {
+    let minute: Minute = "20161204:1118".parse().unwrap();
+    let mut batch = Batch::default();
+    assert!(batch.push(minute, "a=b", "user", minute.start_nanos()));
+    let recordings = [None, Some("c=d")].map(|gathered_from| Recording {
+        minute,
+        series: "a=b",
+        gathered_from,
+        new_users: vec!["user"],
+        occurrences: &batch.groups()[0].occurrences,
+        batch: &batch,
+    });
+    let keys = Keys::new("eds", &Partitions::new(NonZeroU16::MIN));
+    let partition = Partitions::new(NonZeroU16::MIN).of("a=b", minute);
+    record::pipeline(keys.partition(partition), &recordings).get_packed_pipeline()
+}
+
+#[test]
+fn what_nodes_share_is_that_of_the_format() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/redis");
+    let mut shared = BTreeMap::new();
+    for entry in fs::read_dir(scripts).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "lua") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let text = fs::read_to_string(path).unwrap();
+            shared.insert(name, xxh3_64(code(&text).as_bytes()));
+        }
+    }
+    shared.insert(
+        "the names of the keys".to_owned(),
+        xxh3_64(names().as_bytes()),
+    );
+    shared.insert(
+        "the transaction that records".to_owned(),
+        xxh3_64(&transaction()),
+    );
+    assert_eq!(FORMATS, 1..=1, "another format has other hashes");
+    let pinned: BTreeMap<_, _> = PINNED.map(|(name, hash)| (name.to_owned(), hash)).into();
+    let changed: Vec<_> = shared
+        .iter()
+        .filter(|(name, hash)| pinned.get(*name) != Some(hash))
+        .collect();
+    assert!(changed.is_empty(), "now: {changed:#x?}{EXPLAINED}");
+    assert_eq!(pinned.len(), shared.len(), "something of PINNED is gone");
+}

@@ -1,0 +1,237 @@
+//! Another number of partitions for a running cluster, and what is left of an earlier one.
+//!
+//! The number changes at a minute. Before the settings say so, every partition of both numbers gets a *fence*, to which
+//! `admit.lua` holds whoever begins to record in a minute: a node that was paused or cut off meanwhile cannot put events
+//! of later minutes where nobody looks for them. When all fences stand, and no minute from then on has anything, the
+//! settings follow, all at once. An end in between leaves `dividing` in the settings; running the command again goes on,
+//! and running it with the configuration of the nodes takes it back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use redis::Cmd;
+
+use super::agreement::{FORMAT, FORMAT_BY, field, now, unreadable};
+use super::division::{Division, KEYS, written};
+use super::keys::{PartitionKeys, slot, tags};
+use super::{RedisStore, StoreError};
+use crate::event::Minute;
+
+/// In the settings, while they are being changed: what stands for the end of that.
+const DIVIDING: &str = "dividing";
+/// The least time from the command until the new number holds, beyond what events may be ahead.
+const LEAD: Duration = Duration::from_secs(10);
+/// Why settings were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// They cannot be, now or so.
+    #[error("{0}. Nothing was changed")]
+    Refused(String),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl RedisStore {
+    /// The format in Redis, and the version that wrote it; `None`: no node has been there.
+    pub async fn format(&self) -> Result<Option<(String, String)>, StoreError> {
+        let mut shared = self.gateway.shared().await?;
+        let mut take = |name| shared.remove(name).unwrap_or_default();
+        let (format, by) = (take(FORMAT), take(FORMAT_BY));
+        Ok((!format.is_empty()).then_some((format, by)))
+    }
+
+    /// Changes the values that stand in Redis for these keys of the configuration, all at once. Where the division is
+    /// this store's only from now on, prepares that before. No event that nodes take is more than `max_future` ahead.
+    pub async fn share(
+        &self,
+        settings: &[(&str, &str)],
+        max_future: Duration,
+    ) -> Result<(), ChangeError> {
+        let shared = self.gateway.shared().await?;
+        if let Some(reason) = unreadable(&shared) {
+            return Err(ChangeError::Refused(reason));
+        }
+        let ours = self.gateway.agreement.division;
+        let theirs = Division::read(&shared);
+        if let Some(theirs) = theirs
+            && (theirs != ours || shared.contains_key(DIVIDING))
+        {
+            let is_alone = settings.iter().all(|(key, _)| KEYS.contains(key));
+            self.divide(&theirs, &ours, max_future, is_alone).await?;
+        }
+        let key = &self.gateway.agreement.key;
+        let mut fields: Vec<_> = settings
+            .iter()
+            .map(|(key, value)| (field(key), *value))
+            .collect();
+        if theirs.is_none() {
+            let format = super::FORMATS.end().to_string();
+            fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
+            return Ok(self.operate(Cmd::hset_multiple(key, &fields)).await?);
+        }
+        if !fields.is_empty() {
+            self.operate::<()>(Cmd::hset_multiple(key, &fields)).await?;
+        }
+        self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
+        Ok(())
+    }
+
+    async fn operate<T: redis::FromRedisValue>(&self, command: Cmd) -> Result<T, StoreError> {
+        let slot = slot(self.gateway.agreement.key.as_bytes());
+        self.gateway.operate(slot, command).await
+    }
+
+    /// Holds all nodes to `ours` from its minute on, or does nothing.
+    async fn divide(
+        &self,
+        theirs: &Division,
+        ours: &Division,
+        max_future: Duration,
+        is_alone: bool,
+    ) -> Result<(), ChangeError> {
+        let shown = |division: &Division| match division.before {
+            None => format!("store.partitions = {}", division.count),
+            Some((before, from)) => format!(
+                "store.partitions = {} from {} on, {before} before",
+                division.count,
+                written(from)
+            ),
+        };
+        let refused = |why: String| {
+            let (theirs, ours) = (shown(theirs), shown(ours));
+            Err(ChangeError::Refused(format!(
+                "the nodes of this Redis use {theirs}, and this configuration {ours}: {why}"
+            )))
+        };
+        // From when on the two differ; `None`: no minute that matters.
+        let from = match (theirs.before, ours.before) {
+            _ if theirs == ours => None,
+            (None, Some((before, from))) if before == theirs.count => Some(from),
+            (Some((before, from)), None) if before == ours.count => Some(from),
+            (Some((_, from)), None) if ours.count == theirs.count => {
+                let retention = self.retention.as_secs() / 60 + 1;
+                let until = from.epoch_minutes().saturating_add_unsigned(retention);
+                if until > now().epoch_minutes() {
+                    let until = Minute::from_epoch_minutes(until).unwrap_or(Minute::MAX);
+                    return refused(format!(
+                        "events of the minutes before may come until {}, so keep both keys until then",
+                        written(until)
+                    ));
+                }
+                if let Some(left) = self.left_before(theirs, from).await? {
+                    return refused(format!(
+                        "of the minutes before there is left: {left}; have it sent, or dropped, first"
+                    ));
+                }
+                None
+            }
+            (None, _) => {
+                return refused(format!(
+                    "the number changes at a minute for which no event can have come yet. Set store.partitions_before = {} \
+                     and store.partitions_from to a whole minute that gives you time to restart every node",
+                    theirs.count
+                ));
+            }
+            (Some(_), _) => {
+                return refused("the last change is not finished; leave store.partitions_before and store.partitions_from out \
+                     to finish it, when all minutes before are sent".to_owned());
+            }
+        };
+        if let Some(from) = from {
+            let nodes = self.nodes().await?;
+            if let Some((name, _)) = nodes.iter().find(|(_, is)| !is.contains(' ')) {
+                return refused(format!(
+                    "node {name} runs a version that knows nothing of such a change; upgrade it first"
+                ));
+            }
+            let soonest = chrono::Utc::now() + max_future + LEAD;
+            if !nodes.is_empty() && soonest.timestamp() > from.epoch_minutes() * 60 {
+                return refused(format!(
+                    "{} nodes live, and may have events that are input.max_future ahead, so the minute must be after {}",
+                    nodes.len(),
+                    soonest.format("%FT%TZ")
+                ));
+            }
+        }
+        // What a node takes for too old, for instance, is that of before until all are restarted.
+        if theirs != ours && !is_alone {
+            return refused(
+                "change nothing else with it; apply the rest before or afterwards".to_owned(),
+            );
+        }
+        let key = &self.gateway.agreement.key;
+        self.operate::<()>(Cmd::hset(key, DIVIDING, ours.fence()))
+            .await?;
+        self.fence(&[theirs, ours], ours).await?;
+        if let Some(from) = from
+            && let Some(found) = self.admitted(from).await?
+        {
+            self.fence(&[theirs, ours], theirs).await?;
+            self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
+            return refused(format!(
+                "there are events of {found} already, so it comes too late; choose a later minute"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Puts up fences in every partition of these divisions, and wherever one stands.
+    async fn fence(&self, of: &[&Division], as_of: &Division) -> Result<(), StoreError> {
+        let mut all: BTreeSet<String> = of
+            .iter()
+            .flat_map(|division| self.tags_of(division))
+            .collect();
+        self.find("division", 0, |tag, _| {
+            all.insert(tag.to_owned());
+        })
+        .await?;
+        for tag in all {
+            let keys = PartitionKeys::new(tag);
+            let put = Cmd::set(&keys.division, as_of.fence());
+            self.gateway.operate::<()>(keys.slot, put).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn tags_of(&self, division: &Division) -> Vec<String> {
+        let counts = [
+            Some(division.count),
+            division.before.map(|(count, _)| count),
+        ];
+        let counts = counts.into_iter().flatten();
+        counts
+            .flat_map(|count| tags(self.keys.prefix(), count))
+            .collect()
+    }
+
+    /// The nodes that live: their names, and what each says that it is.
+    async fn nodes(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        let prefix = self.keys.node("");
+        let mut names = BTreeSet::new();
+        let take = |key: Vec<u8>| names.extend(String::from_utf8(key).ok());
+        self.gateway.scan(&format!("{prefix}*"), 0, take).await?;
+        let mut nodes = BTreeMap::new();
+        for key in names {
+            let is: Option<String> = self
+                .gateway
+                .operate(slot(key.as_bytes()), Cmd::get(&key))
+                .await?;
+            if let Some(is) = is {
+                nodes.insert(key.trim_start_matches(&prefix).to_owned(), is);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// A minute, from this one on, in which a node has begun to record.
+    async fn admitted(&self, from: Minute) -> Result<Option<Minute>, StoreError> {
+        let mut found = None;
+        self.find("*:counts", 0, |_, name| {
+            let minute = name.strip_suffix(":counts").and_then(|it| it.parse().ok());
+            found = found.max(minute.filter(|minute| *minute >= from));
+        })
+        .await?;
+        Ok(found)
+    }
+}

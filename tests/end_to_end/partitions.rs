@@ -1,0 +1,284 @@
+//! Another number of partitions for a running cluster.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, Utc};
+
+use crate::site::Site;
+use crate::support::eventually::{SOON, eventually, when};
+use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::node::{Node, eds};
+use crate::support::truth::Truth;
+
+/// Events are stamped as they are sent.
+const KEYS: [(&str, &str); 4] = [
+    ("flush.grace", "4s"),
+    ("flush.max_hold", "10m"),
+    ("input.max_age", "1h"),
+    ("input.max_future", "0s"),
+];
+/// From the command until the change.
+const TIME_TO_RESTART: Duration = Duration::from_secs(25);
+const PAST_A_MINUTE: Duration = Duration::from_secs(120);
+
+fn now() -> DateTime<Utc> {
+    SystemTime::now().into()
+}
+
+/// The first whole minute that leaves so much time.
+fn a_minute_after(time: Duration) -> DateTime<Utc> {
+    let minutes = (now() + time).timestamp().div_euclid(60) + 1;
+    DateTime::from_timestamp(minutes * 60, 0).unwrap()
+}
+
+#[track_caller]
+fn wait_until(at: DateTime<Utc>) {
+    eventually("it is later", PAST_A_MINUTE, || when(now() > at, at));
+}
+
+fn apply(node: &Node) -> (Option<i32>, String) {
+    node.write_config();
+    let mut command = eds();
+    command
+        .args(["settings", "apply", "--config"])
+        .arg(node.config_path());
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// Sends one event after the other to all of these nodes; none while there are none.
+struct Load {
+    ended: AtomicBool,
+    to: Mutex<Vec<SocketAddr>>,
+}
+
+impl Load {
+    fn run(&self) -> Truth {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut truth = Truth::default();
+        let mut number = 0_u64;
+        while !self.ended.load(Ordering::SeqCst) {
+            let to = self.to.lock().unwrap();
+            if to.is_empty() {
+                drop(to);
+                thread::sleep(Duration::from_millis(3));
+                continue;
+            }
+            number += 1;
+            let (series, user) = (number % 97, number % 53);
+            let at = now().timestamp_nanos_opt().unwrap();
+            let line = format!("event_type=t{series},product=p value=u{user} {at}");
+            for address in &*to {
+                socket.send_to(line.as_bytes(), address).unwrap();
+            }
+            drop(to);
+            truth.receive(line.as_bytes());
+            thread::sleep(Duration::from_millis(3));
+        }
+        truth
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Ends the load when the test fails, so that it does fail.
+struct Ends<'a>(&'a Load);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn prepare(nodes: &mut [&mut Node], from: DateTime<Utc>) {
+    for node in nodes {
+        node.set("store.partitions", "48");
+        node.set("store.partitions_before", "32");
+        node.set("store.partitions_from", &from.to_rfc3339());
+    }
+}
+
+#[test]
+fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behind() {
+    let site = Site::start();
+    let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &KEYS));
+    let addresses = [one.udp(), two.udp()];
+    let (one, two) = (&mut one, &mut two);
+    let load = Load {
+        ended: AtomicBool::new(false),
+        to: Mutex::new(addresses.to_vec()),
+    };
+    let from = a_minute_after(TIME_TO_RESTART);
+    let truth = thread::scope(|scope| {
+        let _ends = Ends(&load);
+        let loading = scope.spawn(|| load.run());
+        one.set("store.partitions", "48");
+        let (code, said) = apply(one);
+        assert!(
+            code == Some(1) && said.contains("Set store.partitions_before = 32"),
+            "{said}"
+        );
+        prepare(
+            &mut [&mut *one],
+            a_minute_after(Duration::ZERO) - Duration::from_secs(60),
+        );
+        let (code, said) = apply(one);
+        assert!(
+            code == Some(1) && said.contains("the minute must be after"),
+            "{said}"
+        );
+        assert_eq!(one.get("/readyz").unwrap().status, 200);
+
+        prepare(&mut [&mut *one, &mut *two], from);
+        let (code, said) = apply(one);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("store.partitions: 32 → 48"), "{said}");
+        for node in [&*one, &*two] {
+            eventually("it goes on, and says until when", SOON, || {
+                let answer = node.get("/readyz").unwrap();
+                let warns = answer
+                    .body
+                    .contains("into store.partitions = 48, and this node divides them into 32");
+                when(answer.status == 200 && warns, answer.body)
+            });
+        }
+        for node in [&mut *one, &mut *two] {
+            assert_eq!(node.terminate().code(), Some(0));
+            node.launch();
+            node.wait_ready();
+        }
+        assert!(now() < from, "the test was too slow to mean anything");
+        wait_until(from + Duration::from_secs(10));
+        load.end();
+        loading.join().unwrap()
+    });
+    let expected = truth.points();
+    site.wait_exact(&expected, PAST_A_MINUTE);
+    site.assert_one_value_a_point();
+    for node in [one, two] {
+        let metrics = node.metrics();
+        metrics.assert_ledger_adds_up();
+        assert_eq!(metrics.count("eds_events_late_total"), 0);
+    }
+    site.wait_redis_clean();
+    eprintln!("{} points, 0 counts left behind", expected.len());
+}
+
+/// It was stopped during the change, and had a spool.
+#[test]
+fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() {
+    let site = Site::start();
+    let [mut one, mut two] = ["one", "two"].map(|name| site.node(name, &KEYS));
+    let spool = one.spool();
+    one.set("input.spool_dir", spool.to_str().unwrap());
+    for node in [&mut one, &mut two] {
+        node.launch();
+        node.wait_ready();
+    }
+    let load = Load {
+        ended: AtomicBool::new(false),
+        to: Mutex::new(vec![one.udp(), two.udp()]),
+    };
+    let from = a_minute_after(TIME_TO_RESTART);
+    let truth = thread::scope(|scope| {
+        let _ends = Ends(&load);
+        let loading = scope.spawn(|| load.run());
+        one.signal("STOP");
+        prepare(&mut [&mut one, &mut two], from);
+        let (code, said) = apply(&two);
+        assert_eq!(code, Some(0), "{said}");
+        // The kernel keeps little for the one that is stopped, and nothing for one that restarts.
+        let both = std::mem::take(&mut *load.to.lock().unwrap());
+        assert_eq!(two.terminate().code(), Some(0));
+        two.launch();
+        two.wait_ready();
+        *load.to.lock().unwrap() = both;
+        wait_until(from + Duration::from_secs(1));
+        one.signal("CONT");
+        eventually("it says why it is not ready", SOON, || {
+            let answer = one.get("/readyz").unwrap();
+            let says = answer
+                .body
+                .contains("restart it with the new configuration");
+            when(answer.status == 503 && says, answer.body)
+        });
+        // From now on it alone gets them.
+        *load.to.lock().unwrap() = vec![one.udp()];
+        let recorded = one.metrics().count("eds_events_recorded_total");
+        eventually("they wait in it", SOON, || {
+            let queued = one.metrics().count("eds_events_queued");
+            when(queued > 500, queued)
+        });
+        load.end();
+        let truth = loading.join().unwrap();
+        eventually("it has received all", SOON, || {
+            let received = one.metrics().count("eds_events_received_total");
+            thread::sleep(Duration::from_millis(300));
+            let after = one.metrics().count("eds_events_received_total");
+            when(received == after, after)
+        });
+        eprintln!("{recorded} recorded by then");
+        truth
+    });
+    assert_eq!(one.terminate().code(), Some(0));
+    one.launch();
+    one.wait_ready();
+    site.wait_exact(&truth.points(), PAST_A_MINUTE);
+    site.assert_one_value_a_point();
+    site.wait_redis_clean();
+}
+
+#[test]
+fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_back() {
+    let site = Site::start();
+    let mut node = site.start_node(
+        "one",
+        &[
+            ("store.partitions", "64"),
+            ("flush.grace", "1h"),
+            ("flush.max_hold", "2h"),
+        ],
+    );
+    let (mut truth, mut sender) = (Truth::default(), Sender::paced_by(&node));
+    for number in 0..200 {
+        let line = format!(
+            "event_type=t{number},product=p value=u {}",
+            SEED_MINUTE_NS + number
+        );
+        truth.receive(line.as_bytes());
+        sender.send(line.as_bytes(), &node, &[]);
+    }
+    assert_eq!(node.terminate().code(), Some(0));
+    // Somebody takes the settings away.
+    site.redis.query::<u64>(&["DEL", "eds:settings"]);
+    for (key, value) in [("store.partitions", "4"), ("flush.grace", "300ms")] {
+        node.set(key, value);
+    }
+    node.launch();
+    node.wait_ready();
+    let words = "no node works on what another number of partitions left in Redis";
+    eventually("it says so", SOON, || {
+        let answer = node.get("/readyz").unwrap();
+        let told = answer.body.contains(words) && node.log().contains(words);
+        when(answer.status == 200 && told, answer.body)
+    });
+    node.set("store.partitions", "64");
+    node.set("store.partitions_before", "4");
+    node.set(
+        "store.partitions_from",
+        &a_minute_after(PAST_A_MINUTE).to_rfc3339(),
+    );
+    let (code, said) = apply(&node);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(node.terminate().code(), Some(0));
+    node.launch();
+    site.wait_exact(&truth.points(), SOON);
+    site.wait_redis_clean();
+}

@@ -1,0 +1,276 @@
+//! Another number of partitions: who may begin to record what, at each step of the change.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use event_data_service::event::Minute;
+use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
+use event_data_service::store::{AdmitRequest, Store, StoreError};
+
+use super::site::{store, tcp};
+use crate::support::redis::RedisServer;
+
+/// No event comes from there on by itself.
+const FROM: &str = "21000101:10";
+const BEFORE: &str = "21000101:9";
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+fn minute(name: &str) -> Minute {
+    name.parse().unwrap()
+}
+
+fn node(server: &RedisServer, count: u16, before: Option<(u16, &str)>) -> RedisStore {
+    let before = before.map(|(count, from)| (count, minute(from)));
+    store(&Settings {
+        partitions: partitions("eds", NonZeroU16::new(count).unwrap(), before),
+        ..tcp(server)
+    })
+}
+
+async fn begin(node: &RedisStore, partitions: u16, name: &str) -> Result<(), StoreError> {
+    // Some series of some partition: what is asked is whether the node may record there in this minute at all.
+    let request = AdmitRequest {
+        minute: minute(name),
+        series: &["s=1"],
+        series_max: 10,
+        overflow: "o=1",
+    };
+    let all = event_data_service::event::Partitions::new(NonZeroU16::new(partitions).unwrap());
+    for partition in all.iter() {
+        node.admit(partition, &request).await?;
+    }
+    Ok(())
+}
+
+const CHANGE: [(&str, &str); 3] = [
+    ("store.partitions", "3"),
+    ("store.partitions_before", "2"),
+    ("store.partitions_from", "2100-01-01T00:10:00Z"),
+];
+const NO_CHANGE: [(&str, &str); 3] = [
+    ("store.partitions", "2"),
+    ("store.partitions_before", ""),
+    ("store.partitions_from", ""),
+];
+
+fn refusal(result: Result<(), ChangeError>) -> String {
+    match result {
+        Err(ChangeError::Refused(words)) => words,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_refused(result: &Result<(), StoreError>) -> bool {
+    matches!(result, Err(StoreError::Refused { .. }))
+}
+
+#[tokio::test]
+async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minute() {
+    let server = RedisServer::start(&[]);
+    // They agree with all others, and do not look again.
+    let asleep = node(&server, 2, None);
+    asleep.check().await.unwrap();
+    let new = node(&server, 3, Some((2, FROM)));
+    assert!(matches!(new.check().await, Err(StoreError::Refused { .. })));
+    new.share(&CHANGE, AN_HOUR).await.unwrap();
+    begin(&asleep, 2, BEFORE).await.unwrap();
+    assert!(is_refused(&begin(&asleep, 2, FROM).await));
+    new.check().await.unwrap();
+    begin(&new, 3, FROM).await.unwrap();
+    // One that looks goes on until then, and says so.
+    let old = node(&server, 2, None);
+    old.check().await.unwrap();
+    let warnings = old.warnings().join("\n");
+    assert!(
+        warnings.contains("from 2100-01-01T00:10:00Z on"),
+        "{warnings}"
+    );
+    assert!(is_refused(&begin(&old, 2, FROM).await));
+
+    // Taken back, but not when it has begun.
+    let words = refusal(old.share(&NO_CHANGE, AN_HOUR).await);
+    assert!(words.contains("events of 21000101:10 already"), "{words}");
+    begin(&new, 3, FROM).await.unwrap();
+    server.query::<()>(&["FLUSHALL"]);
+    let new = node(&server, 3, Some((2, FROM)));
+    let old = node(&server, 2, None);
+    old.check().await.unwrap();
+    new.share(&CHANGE, AN_HOUR).await.unwrap();
+    new.check().await.unwrap();
+    old.share(&NO_CHANGE, AN_HOUR).await.unwrap();
+    assert!(is_refused(&begin(&new, 3, FROM).await));
+    old.check().await.unwrap();
+    begin(&old, 2, FROM).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
+    let server = RedisServer::start(&[]);
+    let old = node(&server, 2, None);
+    begin(&old, 2, FROM).await.unwrap();
+    let new = node(&server, 3, Some((2, FROM)));
+    let words = refusal(new.share(&CHANGE, AN_HOUR).await);
+    assert!(words.contains("events of 21000101:10 already"), "{words}");
+    begin(&old, 2, "21000101:11").await.unwrap();
+    let settings: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
+    assert!(!settings.contains(&"dividing".to_owned()), "{settings:?}");
+
+    // A node that would not understand, and one that may have events already.
+    let near = node(&server, 3, Some((2, "20161204:1118")));
+    let key = "{eds:nodes}:old";
+    server.query::<()>(&["SET", key, "old#0123abcd"]);
+    let words = refusal(near.share(&CHANGE, AN_HOUR).await);
+    assert!(
+        words.contains("node old runs a version that knows nothing"),
+        "{words}"
+    );
+    server.query::<()>(&["SET", key, "old#0123abcd 0.1.0"]);
+    let words = refusal(near.share(&CHANGE, AN_HOUR).await);
+    assert!(
+        words.contains("1 nodes live") && words.contains("must be after"),
+        "{words}"
+    );
+
+    let with_more = [&CHANGE[..], &[("input.max_age", "2h")]].concat();
+    let words = refusal(new.share(&with_more, AN_HOUR).await);
+    assert!(words.contains("nothing else with it"), "{words}");
+
+    // Not from where nobody is, nor when one change is under way.
+    for other in [node(&server, 3, None), node(&server, 3, Some((4, FROM)))] {
+        let words = refusal(other.share(&CHANGE, AN_HOUR).await);
+        assert!(words.contains("Set store.partitions_before = 2"), "{words}");
+    }
+    let later = ("store.partitions_from", "2100-01-01T00:20:00Z");
+    let new = node(&server, 3, Some((2, "21000101:20")));
+    new.share(&[CHANGE[0], CHANGE[1], later], AN_HOUR)
+        .await
+        .unwrap();
+    let other = node(&server, 5, Some((3, "21000101:30")));
+    let words = refusal(other.share(&CHANGE, AN_HOUR).await);
+    assert!(words.contains("the last change is not finished"), "{words}");
+}
+
+#[tokio::test]
+async fn a_change_is_finished_when_nothing_of_before_is_left() {
+    const LONG_AGO: &str = "20161204:1118";
+    let server = RedisServer::start(&[]);
+    let changed = node(&server, 3, Some((2, LONG_AGO)));
+    changed.check().await.unwrap();
+    begin(&changed, 3, FROM).await.unwrap();
+    let finished = node(&server, 3, None);
+    assert!(matches!(
+        finished.check().await,
+        Err(StoreError::Refused { .. })
+    ));
+    let finish = [
+        ("store.partitions_before", ""),
+        ("store.partitions_from", ""),
+    ];
+    for (put, take, words) in [
+        (
+            ["ZADD", "{eds:0}:minutes", "1", "20161204:1117"],
+            ["DEL", "{eds:0}:minutes"],
+            "minutes waiting: 1,",
+        ),
+        (
+            ["ZADD", "{eds:0}:claims", "1", "20161204:1117"],
+            ["DEL", "{eds:0}:claims"],
+            "claimed: 1,",
+        ),
+        (
+            [
+                "HSET",
+                "{eds:0}:quarantine",
+                "20161204:1117:a=b:c",
+                "1:1|1|x",
+            ],
+            ["DEL", "{eds:0}:quarantine"],
+            "quarantined: 1,",
+        ),
+    ] {
+        server.query::<u64>(&put);
+        let said = refusal(finished.share(&finish, AN_HOUR).await);
+        assert!(said.contains(words), "{said}");
+        server.query::<u64>(&take);
+    }
+    finished.share(&finish, AN_HOUR).await.unwrap();
+    finished.check().await.unwrap();
+    begin(&finished, 3, FROM).await.unwrap();
+    // Those that were not restarted go on.
+    changed.check().await.unwrap();
+    assert_eq!(changed.warnings().join(" ").matches("restart").count(), 0);
+    begin(&changed, 3, FROM).await.unwrap();
+    // Events of before would be put where nobody looks.
+    assert!(is_refused(&begin(&changed, 2, "20161204:1117").await));
+    let soon = node(&server, 3, Some((2, FROM)));
+    assert!(matches!(
+        soon.check().await,
+        Err(StoreError::Refused { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
+    let server = RedisServer::start(&[]);
+    let old = node(&server, 2, None);
+    old.check().await.unwrap();
+    let new = node(&server, 3, Some((2, FROM)));
+    new.share(&CHANGE, AN_HOUR).await.unwrap();
+    // As it was before the settings were written, with the last fence missing.
+    let fences: Vec<String> = server.query(&["KEYS", "{eds:*}:division"]);
+    assert!(fences.len() >= 3, "{fences:?}");
+    let broken_off = || {
+        server.query::<()>(&["DEL", &fences[0]]);
+        let mut before = vec!["HSET", "eds:settings", "dividing", "x"];
+        before.extend(
+            NO_CHANGE
+                .iter()
+                .flat_map(|(key, value)| [key.strip_prefix("store.").unwrap(), *value]),
+        );
+        server.query::<u64>(&before);
+    };
+    broken_off();
+    old.check().await.unwrap();
+    assert!(is_refused(&begin(&old, 2, FROM).await));
+    begin(&old, 2, BEFORE).await.unwrap();
+    old.share(&[], AN_HOUR).await.unwrap();
+    begin(&old, 2, FROM).await.unwrap();
+
+    for key in server.query::<Vec<String>>(&["KEYS", "*:counts"]) {
+        server.query::<()>(&["DEL", &key]);
+    }
+    broken_off();
+    new.share(&CHANGE, AN_HOUR).await.unwrap();
+    let settings: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
+    assert!(!settings.contains(&"dividing".to_owned()), "{settings:?}");
+    for fence in fences {
+        let fence: String = server.query(&["GET", &fence]);
+        assert!(fence.ends_with("|2|3"), "{fence}");
+    }
+}
+
+/// Only what is named as partitions' keys are counts, whatever strangers call their series.
+#[tokio::test]
+async fn what_is_left_by_other_settings_is_found_among_foreign_keys() {
+    let server = RedisServer::start(&[]);
+    let node = node(&server, 1, None);
+    node.check().await.unwrap();
+    for key in [
+        "{eds:x}:minutes",
+        "{eds:7}:minutes:more",
+        "{other:7}:minutes",
+        "{eds:0}:20161204:1118:unique_user:a={eds:7}:minutes",
+    ] {
+        server.query::<u64>(&["ZADD", key, "1", "20161204:1118"]);
+    }
+    assert_eq!(node.leftovers(0).await.unwrap(), None);
+    for number in 0..50 {
+        let key = format!("{{eds:{number}}}:minutes");
+        server.query::<u64>(&["ZADD", &key, "1", "20161204:1118"]);
+    }
+    let left = node.leftovers(0).await.unwrap().unwrap();
+    assert!(
+        left.contains("minutes waiting: 49, claimed: 0, counts quarantined: 0, in 49 partitions"),
+        "{left}"
+    );
+}
