@@ -3,7 +3,7 @@
 
 use redis::aio::MultiplexedConnection;
 
-use super::reply;
+use super::reply::{self, MEND_FULL};
 use crate::store::StoreError;
 
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
@@ -39,18 +39,11 @@ fn memory(info: &str) -> Option<(u64, u64)> {
 /// Whether a server refuses events, from the answer to INFO.
 pub(super) fn check_room(info: &str) -> Result<(), StoreError> {
     match memory(info) {
-        Some((used, most)) if used > most => Err(full()),
+        Some((used, most)) if used > most => Err(StoreError::Full(format!(
+            "it uses {used} bytes, and its maxmemory is {most}; {MEND_FULL}"
+        ))),
         _ => Ok(()),
     }
-}
-
-/// A server refuses events.
-pub(super) fn full() -> StoreError {
-    StoreError::Full(
-        "a Redis server uses all of its maxmemory and refuses events, which wait in the nodes; raise maxmemory (Memory of \
-         Redis in the README says how much is needed), or have fewer users or series"
-            .to_owned(),
-    )
 }
 
 /// Whether more of a server's memory is used than questions may find, from the answer to INFO.

@@ -53,7 +53,7 @@ pub(super) struct Gateway {
     /// What [`shortage`](Self::shortage) last saw, and when.
     looked: Mutex<Option<Looked>>,
     /// When a server last refused something because its memory was used up.
-    refused: std::sync::Mutex<Option<Instant>>,
+    refused: std::sync::Mutex<Option<(Instant, StoreError)>>,
 }
 
 impl Gateway {
@@ -127,16 +127,17 @@ impl Gateway {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
             self.run_on(&server, Lane::Recording, 0, ping).await?;
-            fitness::check_room(&self.memory(&server, Lane::Draining).await?)?;
+            fitness::check_room(&self.memory(&server, Lane::Draining).await?)
+                .map_err(|error| error.at(&format_args!("Redis at {}", server.endpoint)))?;
         }
         // What is recorded in one go takes memory, too: it may be refused while a little is left.
-        match *self.refused() {
-            Some(at) if at.elapsed() < REFUSED_LATELY => Err(fitness::full()),
+        match &*self.refused() {
+            Some((at, error)) if at.elapsed() < REFUSED_LATELY => Err(error.clone()),
             _ => Ok(()),
         }
     }
 
-    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn refused(&self) -> MutexGuard<'_, Option<(Instant, StoreError)>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -266,13 +267,11 @@ impl Gateway {
                 if reply::may_have_moved(&error) {
                     self.topology.suspect();
                 }
-                match link.failed(&connected, &error) {
-                    StoreError::Full(_) => {
-                        *self.refused() = Some(Instant::now());
-                        Err(fitness::full())
-                    }
-                    error => Err(error),
+                let error = link.failed(&connected, &error);
+                if matches!(error, StoreError::Full(_)) {
+                    *self.refused() = Some((Instant::now(), error.clone()));
                 }
+                Err(error)
             }
         }
     }

@@ -35,8 +35,9 @@ const STRANGERS: [(&str, &str); 5] = [
 ];
 
 /// What is done about a Redis without room. Draining takes none.
-const MEND_FULL: &str = "no event is recorded until there is room: give Redis more memory (CONFIG SET maxmemory, and \
-                         redis.conf)";
+pub(super) const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
+                                    and redis.conf; Memory of Redis in the README says how much is needed), or have \
+                                    fewer users or series";
 
 /// The code of an error; of a transaction that was not carried out, those of the commands that prevented it.
 fn codes(error: &RedisError) -> Vec<String> {
