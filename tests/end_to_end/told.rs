@@ -75,7 +75,7 @@ fn each_reason_of_rejection_is_told_with_a_line_and_its_source() {
     let source = format!("source={}", socket.local_addr().unwrap());
     let long = format!("event_type={} value=u", "\u{1b}[31m".repeat(1000));
     let two_users = format!("a=1 value=u {SEED_MINUTE_NS}\na=1 value=v {SEED_MINUTE_NS}");
-    let reasons = ["user_missing", "control_character", "too_many_users"];
+    let reasons = ["user_missing", "tag_too_long", "too_many_users"];
     for (round, received) in [(1, 6), (2, 12)] {
         let datagram = format!("broken\nbroken\nmore\n{long}\n{two_users}");
         send(&socket, &node, datagram.as_bytes(), received);
