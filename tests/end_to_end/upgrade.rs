@@ -16,10 +16,12 @@ use crate::support::truth::{Points, Truth};
 use crate::support::udp_socket::udp_socket;
 
 /// The grace is longer than a restart, during which nothing may arrive: the minutes must not look quiet.
-const KEYS: [(&str, &str); 3] = [
+const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "8s"),
     ("flush.max_hold", "10m"),
     ("input.drain_timeout", "2m"),
+    // Its default was another one in versions that may be tried beside this one.
+    ("input.measurement_tag", ""),
 ];
 /// Of fifteen events each; slow enough for unoptimized nodes on two busy cores.
 const DATAGRAMS_PER_SECOND: u32 = 1500;
