@@ -15,6 +15,7 @@ mod support {
     pub(crate) mod ports;
     pub(crate) mod process;
     pub(crate) mod redis;
+    pub(crate) mod redis_cluster;
 }
 
 #[path = "store_redis"]

@@ -4,11 +4,12 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use event_data_service::event::Minute;
-use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
+use event_data_service::store::redis::{Address, ChangeError, RedisStore, Settings, partitions};
 use event_data_service::store::{AdmitRequest, Store, StoreError};
 
-use super::site::{store, tcp};
+use super::site::{at, store, tcp};
 use crate::support::redis::RedisServer;
+use crate::support::redis_cluster::RedisCluster;
 
 /// No event comes from there on by itself.
 const FROM: &str = "21000101:10";
@@ -20,10 +21,14 @@ fn minute(name: &str) -> Minute {
 }
 
 fn node(server: &RedisServer, count: u16, before: Option<(u16, &str)>) -> RedisStore {
+    node_by(tcp(server), count, before)
+}
+
+fn node_by(settings: Settings, count: u16, before: Option<(u16, &str)>) -> RedisStore {
     let before = before.map(|(count, from)| (count, minute(from)));
     store(&Settings {
         partitions: partitions("eds", NonZeroU16::new(count).unwrap(), before),
-        ..tcp(server)
+        ..settings
     })
 }
 
@@ -101,6 +106,32 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
     assert!(is_refused(&begin(&new, 3, FROM).await));
     old.check().await.unwrap();
     begin(&old, 2, FROM).await.unwrap();
+}
+
+/// The settings, the nodes and the fences are on different masters.
+#[tokio::test]
+async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
+    let cluster = RedisCluster::start();
+    let node = |count, before| {
+        let nodes = cluster.masters().iter().map(RedisServer::address);
+        let nodes = nodes.map(|it| (it.ip().to_string(), it.port())).collect();
+        let certificates = None;
+        let address = Address::Cluster {
+            nodes,
+            certificates,
+        };
+        node_by(at(address), count, before)
+    };
+    let old = node(2, None);
+    assert!(!old.register().await.unwrap());
+    let near = node(3, Some((2, "20161204:1118")));
+    let words = refusal(near.share(&CHANGE, AN_HOUR).await);
+    assert!(words.contains("1 nodes live"), "{words}");
+    let new = node(3, Some((2, FROM)));
+    new.share(&CHANGE, AN_HOUR).await.unwrap();
+    begin(&old, 2, BEFORE).await.unwrap();
+    assert!(is_refused(&begin(&old, 2, FROM).await));
+    begin(&new, 3, FROM).await.unwrap();
 }
 
 #[tokio::test]
