@@ -112,7 +112,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
 #[tokio::test]
 async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     let cluster = RedisCluster::start();
-    let node = |count, before| {
+    let node = || {
         let nodes = cluster.masters().iter().map(RedisServer::address);
         let nodes = nodes.map(|it| (it.ip().to_string(), it.port())).collect();
         let certificates = None;
@@ -120,14 +120,22 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
             nodes,
             certificates,
         };
-        node_by(at(address), count, before)
+        at(address)
     };
-    let old = node(2, None);
-    assert!(!old.register().await.unwrap());
-    let near = node(3, Some((2, "20161204:1118")));
+    // Their keys lie in one slot, whatever their names are.
+    for name in ["one", "two", "three"] {
+        let named = Settings {
+            node: name.to_owned(),
+            ..node()
+        };
+        assert!(!node_by(named, 2, None).register().await.unwrap());
+    }
+    let near = node_by(node(), 3, Some((2, "20161204:1118")));
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(words.contains("1 nodes live"), "{words}");
-    let new = node(3, Some((2, FROM)));
+    assert!(words.contains("3 nodes live"), "{words}");
+    let old = node_by(node(), 2, None);
+    old.check().await.unwrap();
+    let new = node_by(node(), 3, Some((2, FROM)));
     new.share(&CHANGE, AN_HOUR).await.unwrap();
     begin(&old, 2, BEFORE).await.unwrap();
     assert!(is_refused(&begin(&old, 2, FROM).await));

@@ -164,9 +164,14 @@ impl PartitionKeys {
     }
 }
 
-/// The slot of a key without a hash tag: CRC16 (XMODEM) modulo 16384, as the Redis Cluster specification has it.
+/// The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384, as the Redis Cluster specification has it.
 pub(super) fn slot(key: &[u8]) -> u16 {
-    let crc = key.iter().fold(0_u16, |crc, &byte| {
+    let tag = || {
+        let from = key.iter().position(|&byte| byte == b'{')? + 1;
+        let length = key[from..].iter().position(|&byte| byte == b'}')?;
+        (length > 0).then(|| &key[from..from + length])
+    };
+    let crc = tag().unwrap_or(key).iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             if crc & 0x8000 == 0 {
                 crc << 1
@@ -223,6 +228,8 @@ mod tests {
     fn slots_are_those_of_the_specification() {
         assert_eq!(slot(b"123456789"), 0x31C3);
         assert_eq!(slot(b"foo"), 12182);
+        assert_eq!(slot(b"bar{foo}{zap}"), 12182);
+        assert_eq!(slot(b"foo{}{bar}"), 8363);
     }
 
     #[test]
