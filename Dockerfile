@@ -9,8 +9,8 @@ RUN apt-get update \
 WORKDIR /build
 COPY Cargo.toml Cargo.lock build.rs ./
 COPY src src
-# The repository stays outside: docker build --build-arg EDS_BUILD_COMMIT=$(git rev-parse --short=10 HEAD)
-ARG EDS_BUILD_COMMIT
+# The repository stays outside: docker build --build-arg BUILD_COMMIT=$(git rev-parse --short=10 HEAD)
+ARG BUILD_COMMIT
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     cargo build --release --locked --bin eds \

@@ -1,5 +1,8 @@
-//! Tells the code which commit it is built from, as `EDS_COMMIT`: what `EDS_BUILD_COMMIT` says (for a build without the
+//! Tells the code which commit it is built from, as `BUILT_FROM`: what `BUILD_COMMIT` says (for a build without the
 //! repository, as in a container), or what is checked out here, or "unknown".
+//!
+//! Neither begins with `EDS_`: cargo leaves the first in the environment of what it runs, where a node would take it for a
+//! misspelt key.
 
 use std::env;
 use std::path::Path;
@@ -7,13 +10,11 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed=EDS_BUILD_COMMIT");
-    let given = env::var("EDS_BUILD_COMMIT")
-        .ok()
-        .filter(|it| !it.is_empty());
+    println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
+    let given = env::var("BUILD_COMMIT").ok().filter(|it| !it.is_empty());
     let commit = given.or_else(checked_out);
     println!(
-        "cargo::rustc-env=EDS_COMMIT={}",
+        "cargo::rustc-env=BUILT_FROM={}",
         commit.as_deref().unwrap_or("unknown")
     );
 }

@@ -23,6 +23,6 @@ pub mod words;
 /// The version, as released.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit that this was built from; "unknown" where that could not be seen.
-pub const COMMIT: &str = env!("EDS_COMMIT");
+pub const COMMIT: &str = env!("BUILT_FROM");
 /// Both, as `eds --version` says them.
-pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("EDS_COMMIT"), ")");
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILT_FROM"), ")");
