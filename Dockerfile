@@ -8,6 +8,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY Cargo.toml Cargo.lock build.rs ./
+COPY crates crates
 COPY src src
 # The repository stays outside: docker build --build-arg BUILD_COMMIT=$(git rev-parse --short=10 HEAD)
 ARG BUILD_COMMIT

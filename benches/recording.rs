@@ -14,12 +14,13 @@ use event_data_service::ingest::{
     Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::Store;
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use redis_link::{Address, Credentials, Timeouts};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -271,15 +272,17 @@ async fn recorders_way(
 
 fn settings(server: &Server) -> Settings {
     Settings {
-        address: Address::Tcp {
-            host: "127.0.0.1".to_owned(),
-            port: server.port,
-        },
-        database: 0,
-        credentials: Credentials::default(),
-        timeouts: Timeouts {
-            connect: TIMEOUT,
-            response: TIMEOUT,
+        redis: redis_link::Settings {
+            address: Address::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port: server.port,
+            },
+            database: 0,
+            credentials: Credentials::default(),
+            timeouts: Timeouts {
+                connect: TIMEOUT,
+                response: TIMEOUT,
+            },
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

@@ -107,7 +107,6 @@ async fn show() -> anyhow::Result<()> {
         partitions,
         retention: RETENTION,
         arbiter: Arc::new(MemoryArbiter::default()),
-        shared: true,
     };
     let output = Arc::new(Handover(sender));
     let mut service = Service::start(&settings, Vec::new(), store.clone(), output, sources).await?;

@@ -82,30 +82,39 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// A longer file does two things.
 const LINES_MAX: usize = 360;
 
-fn sources() -> BTreeMap<PathBuf, String> {
-    fn walk(directory: &Path, found: &mut BTreeMap<PathBuf, String>) {
+/// The sources of the package or of all crates, by their path from the top.
+fn sources(of: &str) -> BTreeMap<PathBuf, String> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 walk(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                found.insert(path, text);
+                found.push(path);
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = BTreeMap::new();
-    walk(&root, &mut found);
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    walk(&top.join(of), &mut found);
     found
         .into_iter()
-        .map(|(path, text)| (path.strip_prefix(&root).unwrap().into(), text))
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path.strip_prefix(top).unwrap().into(), text)
+        })
         .collect()
+}
+
+fn all_sources() -> BTreeMap<PathBuf, String> {
+    let mut all = sources("src");
+    all.append(&mut sources("crates"));
+    all
 }
 
 /// The top-level module that a file belongs to; `None` for the roots.
 fn module(path: &Path) -> Option<String> {
-    let first = path.iter().next().unwrap().to_str().unwrap();
+    let first = path.iter().nth(1).unwrap().to_str().unwrap();
     let module = first.strip_suffix(".rs").unwrap_or(first);
     (!matches!(module, "lib" | "main")).then(|| module.to_owned())
 }
@@ -137,7 +146,7 @@ fn uses(line: &str) -> Vec<&str> {
 #[test]
 fn imports_run_downwards_only() {
     let mut wrong = Vec::new();
-    for (path, text) in sources() {
+    for (path, text) in sources("src") {
         let Some(module) = module(&path) else {
             continue;
         };
@@ -149,7 +158,7 @@ fn imports_run_downwards_only() {
             for used in uses(line) {
                 let is_module = MAY_USE.iter().any(|(name, _)| *name == used);
                 if is_module && used != module && !allowed.contains(&used) {
-                    wrong.push(format!("src/{}:{}: {used}", path.display(), number + 1));
+                    wrong.push(format!("{}:{}: {used}", path.display(), number + 1));
                 }
             }
         }
@@ -164,7 +173,7 @@ fn imports_run_downwards_only() {
 #[test]
 fn every_module_is_in_the_code_map() {
     let map = include_str!("../ARCHITECTURE.md");
-    for path in sources().keys() {
+    for path in sources("src").keys() {
         if let Some(module) = module(path) {
             assert!(
                 map.contains(&format!("`{module}`")),
@@ -176,10 +185,10 @@ fn every_module_is_in_the_code_map() {
 
 #[test]
 fn every_file_says_what_it_is_and_does_one_thing() {
-    for (path, text) in sources() {
+    for (path, text) in all_sources() {
         assert!(
             text.starts_with("//! "),
-            "src/{} does not say what it is",
+            "{} does not say what it is",
             path.display()
         );
         let is_test = path.components().any(|part| part.as_os_str() == "tests")
@@ -187,7 +196,7 @@ fn every_file_says_what_it_is_and_does_one_thing() {
         let lines = text.lines().count();
         assert!(
             is_test || lines <= LINES_MAX,
-            "src/{} has {lines} lines",
+            "{} has {lines} lines",
             path.display()
         );
     }
@@ -195,9 +204,9 @@ fn every_file_says_what_it_is_and_does_one_thing() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    for (path, text) in sources() {
+    for (path, text) in all_sources() {
         for mark in ["TODO", "FIXME", "XXX", "todo!", "unimplemented!", "dbg!"] {
-            assert!(!text.contains(mark), "src/{} has a {mark}", path.display());
+            assert!(!text.contains(mark), "{} has a {mark}", path.display());
         }
     }
 }
@@ -215,10 +224,10 @@ fn nothing_is_logged_as_rust_has_it() {
     };
     assert!(is_debug("    ?level,") && is_debug("error!(workers = ?stalled, "));
     assert!(!is_debug("    .find(x)?.next();"));
-    for (path, text) in sources() {
+    for (path, text) in all_sources() {
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            let place = format!("src/{}:{}", path.display(), number + 1);
+            let place = format!("{}:{}", path.display(), number + 1);
             assert!(!is_debug(code), "{place} logs a field by `?`");
         }
     }

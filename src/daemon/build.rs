@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use redis_link::{Address, Credentials, Timeouts, Tls};
 
 use super::{ServiceSettings, descriptors};
 use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
+use crate::coordination::Arbiter;
 use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::redis::RedisArbiter;
-use crate::coordination::{self, Arbiter};
 use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
@@ -20,7 +21,7 @@ use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
 use crate::spool::SpoolSettings;
 use crate::store::memory::{MemoryStore, system_clock};
-use crate::store::redis::{self, Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+use crate::store::redis::{self, RedisStore, Settings};
 use crate::store::{Reading, Store};
 
 /// The longest that an answer of the store may take before the node counts as behind.
@@ -56,20 +57,12 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySou
             );
             let store = Arc::new(store.keeping(config.store.counts_max));
             let arbiter = Arc::new(MemoryArbiter::default());
-            Ok((store.clone(), sources(config, store, arbiter, true)?))
+            Ok((store.clone(), sources(config, store, arbiter)?))
         }
         StoreUrl::Redis(redis) => {
             let store = Arc::new(redis_store(config, redis)?.alike_in(&config.alike()));
-            let shared = arbiter(config, redis)?;
-            let is_shared = shared.is_some();
-            if !is_shared {
-                tracing::info!(
-                    "the nodes share no lists behind sentinels or with certificates of a cluster: each computes its own, \
-                     and what queries cost Redis is bounded for each node alone"
-                );
-            }
-            let arbiter = shared.unwrap_or_else(|| Arc::new(MemoryArbiter::default()));
-            Ok((store.clone(), sources(config, store, arbiter, is_shared)?))
+            let arbiter = arbiter(config, redis)?;
+            Ok((store.clone(), sources(config, store, arbiter)?))
         }
     }
 }
@@ -78,68 +71,51 @@ fn sources(
     config: &Config,
     reading: Arc<dyn Reading>,
     arbiter: Arc<dyn Arbiter>,
-    shared: bool,
 ) -> anyhow::Result<QuerySources> {
     Ok(QuerySources {
         reading,
         partitions: partitions(config)?,
         retention: retention(config),
         arbiter,
-        shared,
     })
 }
 
-/// Who sees to it that all nodes compute a list once. `None` where the nodes cannot share one: behind sentinels, and
-/// in a cluster with certificates of its own, each node computes for itself.
-fn arbiter(config: &Config, redis: &config::Redis) -> anyhow::Result<Option<Arc<dyn Arbiter>>> {
-    let settings = redis_settings(config, redis)?;
-    let timeouts = coordination::redis::Timeouts {
-        connect: redis.connect_timeout,
-        response: redis.response_timeout,
-    };
-    let prefix = &config.store.prefix;
-    let mut clients = settings.named_servers()?;
-    let arbiter = match &settings.address {
-        Address::Sentinel { .. }
-        | Address::Cluster {
-            certificates: Some(_),
-            ..
-        } => return Ok(None),
-        Address::Cluster { .. } => {
-            let nodes = clients.iter();
-            let nodes = nodes.map(|client| client.get_connection_info().clone());
-            RedisArbiter::cluster(nodes.collect(), prefix, timeouts)?
-        }
-        Address::Tcp { .. } | Address::Tls { .. } | Address::Unix(_) => {
-            let client = clients.pop().context("store.url names no server")?;
-            RedisArbiter::server(client, prefix, timeouts)?
-        }
-    };
-    Ok(Some(Arc::new(arbiter)))
+/// Who sees to it that all nodes compute a list once.
+fn arbiter(config: &Config, redis: &config::Redis) -> anyhow::Result<Arc<dyn Arbiter>> {
+    let arbiter = RedisArbiter::new(redis_link_settings(redis), &config.store.prefix);
+    Ok(Arc::new(arbiter?))
 }
 
 fn redis_store(config: &Config, redis: &config::Redis) -> anyhow::Result<RedisStore> {
-    Ok(RedisStore::new(&redis_settings(config, redis)?)?)
+    let store = RedisStore::new(&redis_settings(config, redis)?);
+    store.context("store.url, store.ca_file, store.cert_file or store.key_file")
 }
 
 fn redis_settings(config: &Config, redis: &config::Redis) -> anyhow::Result<Settings> {
     Ok(Settings {
-        address: address(&redis.address),
-        database: redis.database,
-        credentials: Credentials {
-            username: redis.username.clone(),
-            password: redis.password.clone(),
-        },
-        timeouts: Timeouts {
-            connect: redis.connect_timeout,
-            response: redis.response_timeout,
-        },
+        redis: redis_link_settings(redis),
         prefix: config.store.prefix.clone(),
         partitions: partitions(config)?,
         retention: retention(config),
         counts_max: config.store.counts_max,
         node: config.node.clone(),
     })
+}
+
+fn redis_link_settings(redis: &config::Redis) -> redis_link::Settings {
+    let password = redis.password.as_ref();
+    redis_link::Settings {
+        address: address(&redis.address),
+        database: redis.database,
+        credentials: Credentials {
+            username: redis.username.clone(),
+            password: password.map(|password| password.expose().to_owned()),
+        },
+        timeouts: Timeouts {
+            connect: redis.connect_timeout,
+            response: redis.response_timeout,
+        },
+    }
 }
 
 fn retention(config: &Config) -> Duration {

@@ -35,7 +35,7 @@ pub enum WriteError {
     /// Not these counts as they are: 400, 413, 422.
     #[error("output refuses these counts: {message}")]
     Rejected {
-        /// The server's message, shortened to [`BYTES_MAX`](crate::words::BYTES_MAX).
+        /// The server's message, shortened to 512 bytes.
         message: String,
         /// What to look at if the server refuses every count so.
         mend: &'static str,

@@ -29,7 +29,7 @@ fn evals(server: &RedisServer) -> (u64, u64) {
 #[tokio::test]
 async fn only_the_node_that_lacks_a_script_is_sent_it() {
     let cluster = RedisCluster::start();
-    let arbiter = RedisArbiter::cluster(cluster.connection_infos(), "eds", TIMEOUTS).unwrap();
+    let arbiter = RedisArbiter::open(&cluster.url(), "eds", TIMEOUTS).unwrap();
     // A name on each master.
     let mut names = Vec::new();
     for master in &cluster.nodes {

@@ -14,6 +14,7 @@ use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
 use crate::support::node::Node;
 use crate::support::redis_cluster::RedisCluster;
 use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::redis_sentinel::{NAME, RedisSentinel};
 
 /// Series with as many users, and twice as many events, in one minute.
 const USERS: [(&str, i64); 6] = [
@@ -189,10 +190,17 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
 
 #[test]
 fn nodes_on_a_cluster_share_a_list() {
-    let cluster = RedisCluster::start();
-    let url = cluster.url();
+    assert_nodes_share_a_list(&RedisCluster::start().url());
+}
+
+#[test]
+fn nodes_behind_sentinels_share_a_list() {
+    assert_nodes_share_a_list(&RedisSentinel::start().url(NAME));
+}
+
+fn assert_nodes_share_a_list(url: &str) {
     let nodes = ["one", "two"].map(|name| {
-        let keys = [("store.url", &*url), ("flush.grace", "300ms")];
+        let keys = [("store.url", url), ("flush.grace", "300ms")];
         Node::start(name, &keys)
     });
     let mut sender = Sender::paced_by(&nodes[0]);

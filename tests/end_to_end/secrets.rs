@@ -10,7 +10,8 @@ use event_data_service::config::{self, Config, Flags};
 use event_data_service::event::Partitions;
 use event_data_service::output::influxdb::{self, InfluxDb};
 use event_data_service::secret::Secret;
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts, Tls};
+use event_data_service::store::redis::{RedisStore, Settings};
+use redis_link::{Address, Credentials, Timeouts, Tls};
 use tempfile::TempDir;
 
 use crate::support::eventually::{SOON, eventually, when};
@@ -283,23 +284,25 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
 
     let credentials = Credentials {
         username: Some("u".to_owned()),
-        password: Some(Secret::new(&secret("store"))),
+        password: Some(secret("store")),
     };
     let pem = |name| fs::read(path(name)).unwrap();
     let settings = Settings {
-        address: Address::Tls {
-            host: "h".to_owned(),
-            port: 1,
-            certificates: Tls {
-                ca: Some(pem("cert")),
-                client: Some((pem("cert"), pem("key"))),
+        redis: redis_link::Settings {
+            address: Address::Tls {
+                host: "h".to_owned(),
+                port: 1,
+                certificates: Tls {
+                    ca: Some(pem("cert")),
+                    client: Some((pem("cert"), pem("key"))),
+                },
             },
-        },
-        database: 0,
-        credentials,
-        timeouts: Timeouts {
-            connect: Duration::from_secs(1),
-            response: Duration::from_secs(1),
+            database: 0,
+            credentials,
+            timeouts: Timeouts {
+                connect: Duration::from_secs(1),
+                response: Duration::from_secs(1),
+            },
         },
         prefix: "eds".to_owned(),
         partitions: Partitions::new(NonZeroU16::MIN),

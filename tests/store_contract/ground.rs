@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
     Claim, ClaimRequest, Known, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
 };
+use redis_link::{Address, Credentials, Timeouts};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -176,12 +177,14 @@ fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore
 
 fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
     let settings = Settings {
-        address,
-        database: 0,
-        credentials: Credentials::default(),
-        timeouts: Timeouts {
-            connect: SOON,
-            response: SOON,
+        redis: redis_link::Settings {
+            address,
+            database: 0,
+            credentials: Credentials::default(),
+            timeouts: Timeouts {
+                connect: SOON,
+                response: SOON,
+            },
         },
         prefix: prefix.to_owned(),
         partitions: partitions(),

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Known, Quarantine, Reading, Store};
 use redis::Connection;
+use redis_link::{Address, Credentials, Timeouts};
 use tempfile::TempDir;
 
 use super::step::{BEGIN_MS, PARTITIONS};
@@ -158,15 +159,17 @@ const NOTHING: ClaimRequest = ClaimRequest {
 
 fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
     let settings = Settings {
-        address: Address::Tcp {
-            host: server.address().ip().to_string(),
-            port: server.address().port(),
-        },
-        database: 0,
-        credentials: Credentials::default(),
-        timeouts: Timeouts {
-            connect: SOON,
-            response: SOON,
+        redis: redis_link::Settings {
+            address: Address::Tcp {
+                host: server.address().ip().to_string(),
+                port: server.address().port(),
+            },
+            database: 0,
+            credentials: Credentials::default(),
+            timeouts: Timeouts {
+                connect: SOON,
+                response: SOON,
+            },
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

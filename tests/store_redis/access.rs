@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use event_data_service::secret::Secret;
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Store, StoreError};
+use redis_link::{Address, Credentials};
 
 use super::site::{
     AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, store, tcp,
@@ -31,10 +31,8 @@ async fn by_unix_socket() {
 #[tokio::test]
 async fn in_a_database_of_its_own() {
     let server = RedisServer::start(&[]);
-    let settings = Settings {
-        database: 3,
-        ..tcp(&server)
-    };
+    let mut settings = tcp(&server);
+    settings.redis.database = 3;
     do_everything(&store(&settings)).await.unwrap();
     assert_eq!(server.keys(), [""; 0], "nothing in database 0");
 }
@@ -53,13 +51,12 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
     let mut command = vec!["ACL", "SETUSER", name, "reset"];
     command.extend(rights.iter().map(String::as_str));
     server.query::<()>(&command);
-    Settings {
-        credentials: Credentials {
-            username: Some(name.to_owned()),
-            password: Some(Secret::new("change-me")),
-        },
-        ..tcp(server)
-    }
+    let mut settings = tcp(server);
+    settings.redis.credentials = Credentials {
+        username: Some(name.to_owned()),
+        password: Some("change-me".to_owned()),
+    };
+    settings
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ async fn asking_never_shortens_the_time_to_live() {
     let claims = claim(&long).await.unwrap();
     assert_eq!(finish(&long, &claims[0]).await.unwrap(), 1);
 
-    let mut settings = at(tcp(&server).address);
+    let mut settings = at(tcp(&server).redis.address);
     settings.retention = Duration::from_secs(60);
     admit(&store(&settings), &["s=2"]).await.unwrap();
     assert!(time_to_live(&server) > Duration::from_secs(7100));

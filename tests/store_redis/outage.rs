@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event_data_service::store::redis::{RedisStore, Settings, Timeouts};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{Claim, Store, StoreError};
+use redis_link::Timeouts;
 
 use super::line::Line;
 use super::site::{
@@ -22,13 +23,15 @@ const IN_TIME: Duration = Duration::from_secs(4);
 const CALLERS: usize = 32;
 
 fn impatient(settings: Settings) -> Settings {
-    Settings {
-        timeouts: Timeouts {
-            connect: LIMIT,
-            response: LIMIT,
-        },
-        ..settings
-    }
+    let timeouts = Timeouts {
+        connect: LIMIT,
+        response: LIMIT,
+    };
+    let redis = redis_link::Settings {
+        timeouts,
+        ..settings.redis
+    };
+    Settings { redis, ..settings }
 }
 
 #[track_caller]
@@ -121,7 +124,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
     for call in 0..9 {
         let line = Line::to(server.address()).await;
         let mut settings = impatient(tcp(&server));
-        settings.address = line.address();
+        settings.redis.address = line.address();
         settings.prefix = format!("eds{call}");
         let store = store(&settings);
         record(&store, minute(), &["s=1"], 1).await.unwrap();
@@ -152,7 +155,7 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     let server = RedisServer::start(&[]);
     let line = Line::to(server.address()).await;
     let mut settings = impatient(tcp(&server));
-    settings.address = line.address();
+    settings.redis.address = line.address();
     let store = Arc::new(store(&settings));
     record(&store, minute(), &["s=1"], 1).await.unwrap();
     line.set_dead(true);
@@ -185,9 +188,9 @@ async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
     let line = Line::to(server.address()).await;
     let mut settings = impatient(tcp(&server));
-    settings.address = line.address();
+    settings.redis.address = line.address();
     // Long enough to tell one who waits from one who is told.
-    settings.timeouts.connect = 2 * IN_TIME;
+    settings.redis.timeouts.connect = 2 * IN_TIME;
     line.set_dead(true);
     let store = Arc::new(store(&settings));
     // Nothing is known yet: this one has to wait.

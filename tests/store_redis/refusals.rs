@@ -6,9 +6,9 @@ use std::num::NonZeroU16;
 use std::thread;
 
 use event_data_service::event::Partitions;
-use event_data_service::secret::Secret;
-use event_data_service::store::redis::{Address, Credentials, Settings};
+use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
+use redis_link::{Address, Credentials};
 
 use super::site::{store, tcp};
 use crate::support::redis::RedisServer;
@@ -28,13 +28,12 @@ async fn refuses(settings: &Settings, wrong: &str, mended_by: &str) {
 }
 
 fn with_password(server: &RedisServer, username: Option<&str>, password: &str) -> Settings {
-    Settings {
-        credentials: Credentials {
-            username: username.map(ToOwned::to_owned),
-            password: Some(Secret::new(password)),
-        },
-        ..tcp(server)
-    }
+    let mut settings = tcp(server);
+    settings.redis.credentials = Credentials {
+        username: username.map(ToOwned::to_owned),
+        password: Some(password.to_owned()),
+    };
+    settings
 }
 
 #[tokio::test]

@@ -4,8 +4,10 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use event_data_service::event::Minute;
-use event_data_service::store::redis::{Address, ChangeError, RedisStore, Settings, partitions};
+use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
 use event_data_service::store::{AdmitRequest, Store, StoreError};
+
+use redis_link::Address;
 
 use super::site::{at, store, tcp};
 use crate::support::redis::RedisServer;

@@ -4,10 +4,11 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
-use event_data_service::store::redis::{Address, Credentials, RedisStore, Settings, Timeouts};
+use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
     AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError, Testimony,
 };
+use redis_link::{Address, Credentials, Timeouts};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -56,12 +57,14 @@ pub(crate) fn tcp(server: &RedisServer) -> Settings {
 
 pub(crate) fn at(address: Address) -> Settings {
     Settings {
-        address,
-        database: 0,
-        credentials: Credentials::default(),
-        timeouts: Timeouts {
-            connect: SOON,
-            response: SOON,
+        redis: redis_link::Settings {
+            address,
+            database: 0,
+            credentials: Credentials::default(),
+            timeouts: Timeouts {
+                connect: SOON,
+                response: SOON,
+            },
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

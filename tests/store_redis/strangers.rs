@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use event_data_service::store::redis::{Address, Settings, Timeouts, Tls};
+use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
+use redis_link::{Address, Timeouts, Tls};
 
 use super::site::{at, minute, record, store, tcp};
 use super::tls::{Authority, TlsServer};
@@ -71,16 +72,17 @@ async fn a_port_that_is_not_redis() {
 
 #[tokio::test]
 async fn tls_where_there_is_none_and_the_other_way_round() {
-    let encrypted = |address: SocketAddr| Settings {
-        timeouts: Timeouts {
-            connect: Duration::from_secs(1),
-            response: Duration::from_secs(1),
-        },
-        ..at(Address::Tls {
+    let encrypted = |address: SocketAddr| {
+        let mut settings = at(Address::Tls {
             host: address.ip().to_string(),
             port: address.port(),
             certificates: Tls::default(),
-        })
+        });
+        settings.redis.timeouts = Timeouts {
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(1),
+        };
+        settings
     };
     let server = RedisServer::start(&[]);
     let plain = server.address();
@@ -105,10 +107,8 @@ async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
         certificates: None,
     });
     assert_check_says(&sentinel, server.address(), "this is no sentinel").await;
-    let database = Settings {
-        database: 99,
-        ..tcp(&server)
-    };
+    let mut database = tcp(&server);
+    database.redis.database = 99;
     assert_check_says(&database, server.address(), "at the end of store.url").await;
 }
 

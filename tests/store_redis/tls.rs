@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use event_data_service::store::redis::{Address, Settings, Tls};
+use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use redis_link::{Address, Tls};
 use tempfile::TempDir;
 
 use super::site::{at, do_everything, store};
@@ -160,5 +161,8 @@ fn certificates_that_are_none_are_refused_at_once() {
     });
     let refused = event_data_service::store::redis::RedisStore::new(&settings);
     let words = refused.unwrap_err().to_string();
-    assert!(words.contains("store.url or its certificates"), "{words}");
+    assert!(
+        words.contains("or its certificates cannot be used"),
+        "{words}"
+    );
 }

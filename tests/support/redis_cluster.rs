@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use redis::ConnectionInfo;
-
 use super::eventually::{SOON, eventually, when};
 use super::ports::free_port;
 use super::redis::RedisServer;
@@ -104,11 +102,6 @@ impl RedisCluster {
             .map(|it| it.address().to_string())
             .collect();
         format!("redis+cluster://{}", addresses.join(","))
-    }
-
-    pub(crate) fn connection_infos(&self) -> Vec<ConnectionInfo> {
-        let info = |node: &RedisServer| node.url().parse().expect("a URL of Redis");
-        self.nodes.iter().map(info).collect()
     }
 
     /// The servers that were the masters at the start.

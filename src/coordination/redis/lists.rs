@@ -47,8 +47,9 @@ pub(super) async fn replace(
 }
 
 pub(super) async fn read(link: &Link, keys: &Keys) -> Result<Vec<Vec<u8>>, ArbiterError> {
-    link.query(redis::cmd("LRANGE").arg(keys.list()).arg(0).arg(-1))
-        .await
+    let key = keys.list();
+    let read = redis::Cmd::lrange(&key, 0, -1);
+    link.query(redis_link::slot(key.as_bytes()), read).await
 }
 
 fn whole(is_whole: bool) -> Result<(), ArbiterError> {

@@ -1,4 +1,4 @@
-//! The arbiter that many processes share: Redis 7.0 or newer, one server or a cluster.
+//! The arbiter that many processes share: Redis 7.0 or newer, one server, one behind Sentinel, or a cluster.
 //!
 //! Each operation is one Lua script on the keys of one thing, by the clock of the server that has them. `link` is
 //! the way there, `switchboard` hears the wake-ups.
@@ -14,12 +14,11 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::cluster::ClusterClientBuilder;
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis_link::{Fault, Lane, Lanes, Redis, Settings, SettingsError, info_field};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keys::Keys;
-use self::link::{Link, Target};
+use self::link::Link;
 use self::reply::Answer;
 use self::scripts::{Arguments, Source};
 use self::switchboard::Switchboard;
@@ -28,26 +27,14 @@ use super::memory::micros;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
-/// How often the client of a cluster tries a command again by itself. All commands may be sent twice.
-const CLUSTER_RETRIES: u32 = 5;
+/// All commands go over one connection to each server.
+const LANES: Lanes = Lanes {
+    watched: 0,
+    others: 1,
+};
+const LANE: Lane = Lane(0);
 
-/// How long to wait for Redis.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For a connection, name resolution and TLS included.
-    pub connect: Duration,
-    /// For each answer.
-    pub response: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            response: Duration::from_secs(2),
-        }
-    }
-}
+pub use redis_link::Timeouts;
 
 /// A prefix or an address that leads to no Redis.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +44,7 @@ pub enum AddressError {
     Prefix(String),
     /// The address is not understood.
     #[error("Redis cannot be at this address: {0}")]
-    Address(#[from] RedisError),
+    Address(#[from] SettingsError),
 }
 
 /// Locks, values and lists in Redis, shared by all processes with the same prefix. Belongs to the runtime of its first
@@ -67,80 +54,37 @@ pub struct RedisArbiter {
     prefix: String,
     link: Link,
     wakes: Arc<Wakes>,
-    clients: Vec<Client>,
     timeouts: Timeouts,
     listening: Once,
     stopping: DropGuard,
-    description: String,
 }
 
 impl RedisArbiter {
-    /// On one server. Connects with the first call.
-    pub fn server(client: Client, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
-        let target = Target::Server(Box::new(client.clone()));
-        Self::new(target, vec![client], prefix, timeouts)
-    }
-
-    /// On a cluster, which is found by any of these nodes. Connects with the first call.
-    pub fn cluster(
-        nodes: Vec<ConnectionInfo>,
-        prefix: &str,
-        timeouts: Timeouts,
-    ) -> Result<Self, AddressError> {
-        let clients = nodes.iter().cloned().map(Client::open);
-        let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let cluster = ClusterClientBuilder::new(nodes)
-            .connection_timeout(timeouts.connect)
-            .response_timeout(timeouts.response)
-            .retries(CLUSTER_RETRIES)
-            .build()?;
-        Self::new(
-            Target::Cluster(Box::new(cluster)),
-            clients,
-            prefix,
-            timeouts,
-        )
-    }
-
-    /// By an address: `redis://…` and `rediss://…` as everywhere, or `redis+cluster://host:port,host:port`, which
-    /// may have `user:password@` before the first host for all of them.
-    pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
-        let Some(rest) = address.strip_prefix("redis+cluster://") else {
-            return Self::server(Client::open(address)?, prefix, timeouts);
-        };
-        let (credentials, hosts) = rest.rsplit_once('@').unzip();
-        let credentials = credentials.map(|it| format!("{it}@")).unwrap_or_default();
-        let nodes = hosts
-            .unwrap_or(rest)
-            .trim_end_matches('/')
-            .split(',')
-            .map(|host| format!("redis://{credentials}{host}").into_connection_info())
-            .collect::<Result<Vec<_>, _>>()?;
-        Self::cluster(nodes, prefix, timeouts)
-    }
-
-    fn new(
-        target: Target,
-        clients: Vec<Client>,
-        prefix: &str,
-        timeouts: Timeouts,
-    ) -> Result<Self, AddressError> {
+    /// In this Redis. Connects with the first call.
+    pub fn new(settings: Settings, prefix: &str) -> Result<Self, AddressError> {
         if prefix.is_empty() || prefix.contains(['{', '}']) {
             return Err(AddressError::Prefix(prefix.to_owned()));
         }
-        let nodes = clients
-            .iter()
-            .map(|client| client.get_connection_info().addr().to_string());
+        let timeouts = settings.timeouts;
         Ok(Self {
             prefix: prefix.to_owned(),
-            link: Link::new(target, timeouts),
+            link: Link(Arc::new(Redis::new(settings, LANES, Arc::new(check))?)),
             wakes: Wakes::new(false),
-            description: format!("Redis at {}", nodes.collect::<Vec<_>>().join(", ")),
-            clients,
             timeouts,
             listening: Once::new(),
             stopping: CancellationToken::new().drop_guard(),
         })
+    }
+
+    /// By an address: `redis://…`, `rediss://…` and `unix://…` as everywhere, `redis+cluster://host:port,host:port` and
+    /// `redis+sentinel://host:port,host:port/name`, both of which may have `user:password@` before the first host.
+    pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
+        let settings: Settings = address.parse()?;
+        let settings = Settings {
+            timeouts,
+            ..settings
+        };
+        Self::new(settings, prefix)
     }
 
     fn keys(&self, name: &Name) -> Keys {
@@ -267,7 +211,7 @@ impl Arbiter for RedisArbiter {
     fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
         self.listening.call_once(|| {
             let switchboard = Switchboard {
-                clients: self.clients.clone(),
+                redis: Arc::clone(&self.link.0),
                 timeouts: self.timeouts,
                 wakes: Arc::clone(&self.wakes),
                 stopping: self.stopping.token().clone(),
@@ -278,6 +222,15 @@ impl Arbiter for RedisArbiter {
     }
 
     fn describe(&self) -> String {
-        self.description.clone()
+        self.link.0.describe()
+    }
+}
+
+/// Whether a server can be used, from its answer to INFO.
+fn check(info: &str) -> Result<(), Fault> {
+    match (info_field(info, "role"), info_field(info, "loading")) {
+        (Some("slave"), _) => Err(Fault::unavailable("the server is a replica")),
+        (_, None | Some("0")) => Ok(()),
+        _ => Err(Fault::unavailable("the server is loading its data")),
     }
 }

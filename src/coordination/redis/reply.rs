@@ -1,8 +1,8 @@
-//! What Redis' errors and the scripts' answers mean.
+//! What faults and the scripts' answers mean.
 
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis_link::Fault;
 
 use crate::coordination::arbiter::{ArbiterError, Beginning, Entry, Locking};
 use crate::coordination::name::Token;
@@ -11,33 +11,15 @@ use crate::words::on_one_line;
 /// A script's answer: what it is, and its fields.
 pub(super) type Answer = (String, Vec<Vec<u8>>);
 
-/// What to do about an error.
-pub(super) fn arbiter_error(error: &RedisError) -> ArbiterError {
-    let words = on_one_line(&error.to_string());
-    match error.code() {
-        Some("OOM") => ArbiterError::Full(words),
-        Some("NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT") => ArbiterError::Refused(words),
-        _ if error.kind() == ErrorKind::AuthenticationFailed => ArbiterError::Refused(words),
-        _ => ArbiterError::Unavailable(words),
+impl From<Fault> for ArbiterError {
+    fn from(fault: Fault) -> Self {
+        let words = fault.to_string();
+        match fault {
+            Fault::Unavailable { .. } => Self::Unavailable(words),
+            Fault::Full(_) => Self::Full(words),
+            Fault::Refused { .. } => Self::Refused(words),
+        }
     }
-}
-
-/// Whether the connection is gone, late with an answer, or leads to a server that cannot take writes.
-pub(super) fn ends_connection(error: &RedisError) -> bool {
-    error.is_io_error()
-        || error.is_timeout()
-        || error.is_connection_dropped()
-        || error.is_unrecoverable_error()
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown)
-                | ErrorKind::AuthenticationFailed
-                | ErrorKind::Parse
-        )
-}
-
-pub(super) fn lacks_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 pub(super) fn locking((kind, fields): &Answer) -> Result<Locking, ArbiterError> {

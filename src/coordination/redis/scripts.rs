@@ -60,6 +60,11 @@ impl Arguments {
         self.text(&argument.to_string())
     }
 
+    /// The slot of all keys.
+    pub(super) fn slot(&self) -> u16 {
+        redis_link::slot(self.keys.first().map_or(&[], String::as_bytes))
+    }
+
     fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys);

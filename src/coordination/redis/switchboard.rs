@@ -1,7 +1,7 @@
 //! The task that hears what the scripts publish, on a connection of its own.
 //!
 //! It begins with the first listener, subscribes to what is listened to, and ends when its token is cancelled. When
-//! the connection breaks it makes another, to the next node of a cluster, and every listener is woken when it hears
+//! the connection breaks it makes another, to the next server, and every listener is woken when it hears
 //! again. A silent connection is asked for a sign of life.
 
 use std::collections::HashSet;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use redis::RedisError;
 use redis::aio::{PubSubSink, PubSubStream};
-use redis::{Client, RedisError};
+use redis_link::{Fault, Redis};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +24,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Switchboard {
-    /// The nodes. In a cluster each hears what any of them publishes.
-    pub(super) clients: Vec<Client>,
+    /// In a cluster each server hears what any of them publishes.
+    pub(super) redis: Arc<Redis>,
     pub(super) timeouts: Timeouts,
     pub(super) wakes: Arc<Wakes>,
     pub(super) stopping: CancellationToken,
@@ -33,6 +34,8 @@ pub(super) struct Switchboard {
 /// Why a connection is given up.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
+    #[error("{0}")]
+    Unreachable(#[from] Fault),
     #[error("{0}")]
     Redis(#[from] RedisError),
     #[error("no answer in time")]
@@ -51,8 +54,8 @@ impl Switchboard {
     }
 
     async fn serve(self) {
-        for client in self.clients.iter().cycle() {
-            let lost = match self.hear(client).await {
+        for attempt in 0.. {
+            let lost = match self.hear(attempt).await {
                 Ok(never) => match never {},
                 Err(lost) => lost,
             };
@@ -62,7 +65,8 @@ impl Switchboard {
         }
     }
 
-    async fn hear(&self, client: &Client) -> Result<std::convert::Infallible, Lost> {
+    async fn hear(&self, attempt: usize) -> Result<std::convert::Infallible, Lost> {
+        let client = self.redis.client(attempt).await?;
         let connecting = timeout(self.timeouts.connect, client.get_async_pubsub());
         let (mut sink, mut messages) = connecting.await??.split();
         let mut subscribed = HashSet::new();

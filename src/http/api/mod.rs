@@ -50,8 +50,6 @@ pub struct QuerySources {
     pub retention: Duration,
     /// Who sees to it that a list is computed once.
     pub arbiter: Arc<dyn Arbiter>,
-    /// Whether it does so for all nodes.
-    pub shared: bool,
 }
 
 /// The queries of a node.
@@ -79,7 +77,7 @@ impl Queries {
         let places = PLACES_MAX / i64::from(sources.partitions.count());
         Ok(Self {
             window_max: kept.min(WINDOW_MAX).min(places).max(1),
-            lists: Lists::new(&sources.arbiter, sources.shared)?,
+            lists: Lists::new(&sources.arbiter, true)?,
             own_lists: Lists::new(&(Arc::new(MemoryArbiter::default()) as _), false)?,
             turns: Turns::new(&sources.arbiter)?,
             reading: sources.reading,

@@ -6,7 +6,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::pipe;
 
 use super::agreement::OUTDATED_MEND;
-use super::gateway::Lane;
+use super::gateway::RECORDING;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::{Admission, AdmitRequest, Admitted, SeriesUsers, StoreError};
@@ -43,7 +43,7 @@ impl RedisStore {
         let ask = async move |connection: &mut MultiplexedConnection| {
             script.invoke_async::<Option<Vec<i64>>>(connection).await
         };
-        let answers = self.gateway.run(keys.slot, Lane::Recording, ask).await?;
+        let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
         let answers = answers.ok_or_else(|| {
             let words =
                 format!("minute {minute} is not divided into {divided} partitions any more");
@@ -80,7 +80,7 @@ impl RedisStore {
         let ask = async |connection: &mut MultiplexedConnection| {
             pipeline.query_async::<(u64, Vec<bool>)>(connection).await
         };
-        let (count, there) = self.gateway.run(keys.slot, Lane::Recording, ask).await?;
+        let (count, there) = self.gateway.run(keys.slot, RECORDING, ask).await?;
         Ok(SeriesUsers { count, there })
     }
 }

@@ -13,8 +13,8 @@ use chrono::Utc;
 use redis::aio::MultiplexedConnection;
 
 use super::division::{self, Division, Standing, written};
-use super::gateway::Lane;
-use super::{RedisStore, keys, reply};
+use super::gateway::DRAINING;
+use super::{RedisStore, fault};
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -109,7 +109,7 @@ impl Agreement {
         let shared = read.query_async(connection).await;
         shared
             .map(understood)
-            .map_err(|error| reply::store_error(&error))
+            .map_err(|error| fault::store_error(&error))
     }
 
     /// Writes settings of this node, except those that another node wrote.
@@ -134,7 +134,7 @@ impl Agreement {
             .hset_nx(&self.key, FORMAT_BY, crate::BUILD)
             .ignore();
         let proposed = pipeline.exec_async(connection).await;
-        proposed.map_err(|error| reply::store_error(&error))
+        proposed.map_err(|error| fault::store_error(&error))
     }
 
     /// How this node's division stands to that in Redis.
@@ -283,8 +283,8 @@ impl RedisStore {
         register.arg("PX").arg(REGISTERED_FOR_MS);
         let register =
             async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
-        let slot = keys::slot(key.as_bytes());
-        let found: Option<String> = self.gateway.run(slot, Lane::Draining, register).await?;
+        let slot = redis_link::slot(key.as_bytes());
+        let found: Option<String> = self.gateway.run(slot, DRAINING, register).await?;
         let was_registered = self.registered.swap(true, Ordering::AcqRel);
         Ok(was_registered && found.is_some_and(|found| found != ours))
     }

@@ -1,9 +1,9 @@
 //! Whether a Redis is fit to keep the sets: looked at on every new connection, since it may lead to another server
 //! than the last.
 
-use redis::aio::MultiplexedConnection;
+use redis_link::{Fault, Hint, info_field};
 
-use super::reply::{self, MEND_FULL};
+use super::fault::MEND_FULL;
 use crate::store::StoreError;
 
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
@@ -11,22 +11,6 @@ const VERSION_MIN: u32 = 7;
 
 /// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
-
-/// Looks whether a server can keep the sets.
-pub(super) async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-    let info: String = redis::cmd("INFO")
-        .query_async(connection)
-        .await
-        .map_err(|error| reply::store_error(&error))?;
-    check_info(&info)
-}
-
-/// A field of the answer to INFO.
-pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
-}
 
 /// How many bytes a server uses of its `maxmemory`, and that, from the answer to INFO; `None` where it has none.
 fn memory(info: &str) -> Option<(u64, u64)> {
@@ -58,39 +42,32 @@ pub(super) fn shortage(info: &str) -> Option<String> {
     })
 }
 
-/// Looks at the answer to INFO.
-fn check_info(info: &str) -> Result<(), StoreError> {
+/// Looks whether a server can keep the sets, from the answer to INFO.
+pub(super) fn check(info: &str) -> Result<(), Fault> {
     let field = |name: &str| info_field(info, name);
+    let refused = |reason: String, hint: String| Fault::Refused {
+        reason,
+        hint: Hint::Own(hint),
+    };
     let version = field("redis_version").unwrap_or("unknown");
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok());
+    let major = version.split('.').next();
+    let major = major.and_then(|major| major.parse::<u32>().ok());
     if major.is_none_or(|major| major < VERSION_MIN) {
-        return Err(StoreError::Refused {
-            reason: format!("the server is Redis {version}"),
-            mend: format!("run Redis {VERSION_MIN}.0 or later, or Valkey"),
-        });
+        let hint = format!("run Redis {VERSION_MIN}.0 or later, or Valkey");
+        return Err(refused(format!("the server is Redis {version}"), hint));
     }
     if field("role").is_some_and(|role| role == "slave") {
-        return Err(StoreError::Unavailable(
-            "the server is a replica".to_owned(),
-        ));
+        return Err(Fault::unavailable("the server is a replica"));
     }
     if field("loading").is_some_and(|loading| loading != "0") {
-        return Err(StoreError::Unavailable(
-            "the server is loading its data".to_owned(),
-        ));
+        return Err(Fault::unavailable("the server is loading its data"));
     }
     match field("maxmemory_policy") {
         None | Some("noeviction") => Ok(()),
-        Some(policy) => Err(StoreError::Refused {
-            reason: format!(
-                "Redis may evict sets that are not counted yet (maxmemory-policy {policy})"
-            ),
-            mend: "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf"
-                .to_owned(),
-        }),
+        Some(policy) => Err(refused(
+            format!("Redis may evict sets that are not counted yet (maxmemory-policy {policy})"),
+            "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf".to_owned(),
+        )),
     }
 }
 
@@ -100,7 +77,7 @@ mod tests {
 
     #[track_caller]
     fn refused(info: &str, words: &str) {
-        let error = check_info(info).unwrap_err().to_string();
+        let error = check(info).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 
@@ -108,7 +85,7 @@ mod tests {
     fn old_servers_and_evicting_ones_are_refused() {
         let fit =
             "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nloading:0\r\n";
-        check_info(fit).unwrap();
+        check(fit).unwrap();
         refused(&fit.replace("7.0.15", "6.2.1"), "Redis 6.2.1");
         refused(
             &fit.replace("noeviction", "allkeys-lru"),

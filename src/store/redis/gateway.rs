@@ -2,21 +2,19 @@
 //! are known to agree on how the sets are kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError};
+use redis_link::{Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::Settings;
 use super::agreement::{Agreement, Compared, OUTDATED_MEND, Shared, understood};
 use super::division::Standing;
 use super::fitness;
-use super::server::Server;
-use super::settings::{Settings, SettingsError};
-use super::topology::Topology;
-use super::{keys, reply};
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -25,16 +23,16 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a server counts as full after it refused something: longer than a recorder waits before it tries again.
 const REFUSED_LATELY: Duration = Duration::from_secs(3);
-/// Which connection a command goes over.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Lane {
-    /// Of its own, so that a large batch does not delay a claim.
-    Recording,
-    /// All that drains.
-    Draining,
-    /// Of its own, so that nobody who looks delays either. Made when somebody looks.
-    Reading,
-}
+/// Of its own, so that a large batch does not delay a claim.
+pub(super) const RECORDING: Lane = Lane(0);
+/// All that drains.
+pub(super) const DRAINING: Lane = Lane(1);
+/// Of its own, so that nobody who looks delays either. Made when somebody looks; what is lost with it was not confirmed.
+pub(super) const READING: Lane = Lane(2);
+const LANES: Lanes = Lanes {
+    watched: 2,
+    others: 1,
+};
 
 /// When it was looked whether memory is short, and what was seen.
 type Looked = (Instant, Result<Option<String>, StoreError>);
@@ -42,7 +40,7 @@ type Looked = (Instant, Result<Option<String>, StoreError>);
 /// The way to the servers.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    pub(super) topology: Topology,
+    pub(super) redis: Redis,
     pub(super) agreement: Agreement,
     /// The generation of the server with the settings when these were last found to agree; 0 before that.
     agreed: AtomicU64,
@@ -59,7 +57,7 @@ pub(super) struct Gateway {
 impl Gateway {
     pub(super) fn new(settings: &Settings, agreement: Agreement) -> Result<Self, SettingsError> {
         Ok(Self {
-            topology: Topology::new(settings.clone())?,
+            redis: Redis::new(settings.redis.clone(), LANES, Arc::new(fitness::check))?,
             agreement,
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
@@ -72,17 +70,17 @@ impl Gateway {
     /// A number that changes when the server of this slot may have forgotten what it confirmed; 0 while no
     /// server is known.
     pub(super) fn generation(&self, slot: u16) -> u64 {
-        self.topology.generation(slot)
+        self.redis.generation(slot)
     }
 
     /// The server of this slot lacks what it confirmed.
     pub(super) fn forgot(&self, slot: u16) {
-        self.topology.forgot(slot);
+        self.redis.forgot(slot);
     }
 
     /// What is wrong with how servers keep their data, in words.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.topology.warnings();
+        let mut warnings = self.redis.warnings();
         warnings.extend(
             self.outdated_from(Minute::MAX)
                 .map(|reason| format!("{reason}; {OUTDATED_MEND}")),
@@ -114,7 +112,7 @@ impl Gateway {
 
     /// Where the servers are, in words, without secrets.
     pub(super) fn describe(&self) -> String {
-        self.topology.describe()
+        self.redis.describe()
     }
 
     /// Looks whether this node agrees with all others, all servers that are known answer on the connections that
@@ -122,13 +120,13 @@ impl Gateway {
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         self.agree().await?;
         self.difference().await?.map_or(Ok(()), Err)?;
-        for server in self.topology.servers() {
+        for server in self.redis.servers() {
             let ping = async |connection: &mut MultiplexedConnection| {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
-            self.run_on(&server, Lane::Recording, 0, ping).await?;
-            fitness::check_room(&self.memory(&server, Lane::Draining).await?)
-                .map_err(|error| error.at(&format_args!("Redis at {}", server.endpoint)))?;
+            self.run_on(&server, RECORDING, 0, ping).await?;
+            fitness::check_room(&self.memory(&server, DRAINING).await?)
+                .map_err(|error| error.at(&server))?;
         }
         // What is recorded in one go takes memory, too: it may be refused while a little is left.
         match &*self.refused() {
@@ -165,8 +163,8 @@ impl Gateway {
 
     async fn look_for_shortage(&self) -> Result<Option<String>, StoreError> {
         self.agree().await?;
-        for server in self.topology.servers() {
-            let info = self.memory(&server, Lane::Reading).await?;
+        for server in self.redis.servers() {
+            let info = self.memory(&server, READING).await?;
             if let Some(shortage) = fitness::shortage(&info) {
                 return Ok(Some(shortage));
             }
@@ -188,7 +186,7 @@ impl Gateway {
     /// The settings that stand in Redis, whether or not this node agrees with them.
     pub(super) async fn shared(&self) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.agreement.key);
-        self.operate(keys::slot(self.agreement.key.as_bytes()), read)
+        self.operate(slot(self.agreement.key.as_bytes()), read)
             .await
             .map(understood)
     }
@@ -199,10 +197,10 @@ impl Gateway {
         slot: u16,
         command: redis::Cmd,
     ) -> Result<T, StoreError> {
-        let server = self.topology.server(slot).await?;
+        let server = self.redis.server(slot).await?;
         let run =
             async |connection: &mut MultiplexedConnection| command.query_async(connection).await;
-        self.run_on(&server, Lane::Draining, 0, run).await
+        self.run_on(&server, DRAINING, 0, run).await
     }
 
     /// Runs a command whose keys are in this slot.
@@ -225,7 +223,7 @@ impl Gateway {
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
         self.agree().await?;
-        let server = self.topology.server(slot).await?;
+        let server = self.redis.server(slot).await?;
         self.run_on(&server, lane, generation, command).await
     }
 
@@ -239,52 +237,24 @@ impl Gateway {
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
-        let link = match lane {
-            Lane::Recording => &server.recording,
-            Lane::Draining => &server.draining,
-            Lane::Reading => &server.reading,
-        };
-        let mut connected = link
-            .connection()
-            .await
-            .inspect_err(|_| self.topology.suspect())?;
-        if !matches!(lane, Lane::Reading) {
-            let looked = server.has_its_data(&mut connected.connection).await;
-            if !looked.map_err(|error| link.failed(&connected, &error))? {
-                let words = "its replication id changed: it may lack what it confirmed";
-                tracing::warn!("Redis at {}: {words}", server.endpoint);
-                return Err(StoreError::Unavailable(words.to_owned()));
+        let answer = self.redis.run_on(server, lane, generation, command).await;
+        answer.map_err(|fault| {
+            let error = StoreError::from(fault);
+            if matches!(error, StoreError::Full(_)) {
+                *self.refused() = Some((Instant::now(), error.clone()));
             }
-        }
-        // The connection is at hand and never made again by itself, so this holds for the command, too.
-        if generation != 0 && server.generation() != generation {
-            let words = "connected again since it was last asked";
-            return Err(StoreError::Unavailable(words.to_owned()));
-        }
-        match command(&mut connected.connection).await {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                if reply::may_have_moved(&error) {
-                    self.topology.suspect();
-                }
-                let error = link.failed(&connected, &error);
-                if matches!(error, StoreError::Full(_)) {
-                    *self.refused() = Some((Instant::now(), error.clone()));
-                }
-                Err(error)
-            }
-        }
+            error
+        })
     }
 
     /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
     /// that agreed before does not wait for it: the other servers of a cluster go on while that one is away. Nor does
     /// it have to agree in more than how the sets are kept: it goes on recording while the settings are changed.
     async fn agree(&self) -> Result<(), StoreError> {
-        let slot = keys::slot(self.agreement.key.as_bytes());
+        let slot = redis_link::slot(self.agreement.key.as_bytes());
         let has_agreed = || self.agreed.load(Ordering::Acquire) != 0;
-        let agrees_now = || {
-            has_agreed() && self.agreed.load(Ordering::Acquire) == self.topology.generation(slot)
-        };
+        let agrees_now =
+            || has_agreed() && self.agreed.load(Ordering::Acquire) == self.redis.generation(slot);
         if agrees_now() {
             return Ok(());
         }
@@ -295,28 +265,27 @@ impl Gateway {
                 Err(error)
             }
             Err(error) => {
-                self.topology.suspect();
+                self.redis.suspect();
                 if has_agreed() { Ok(()) } else { Err(error) }
             }
         }
     }
 
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<(), StoreError> {
-        let server = self.topology.server(slot).await?;
+        let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all are told at once and none waits for another.
-        let mut connected = server.draining.connection().await?;
+        let connection = async |connection: &mut MultiplexedConnection| Ok(connection.clone());
+        let mut connection = self.run_on(&server, DRAINING, 0, connection).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,
             Err(_) if has_agreed => return Ok(()),
             Err(_) => self.agreeing.lock().await,
         };
-        let generation = self.topology.generation(slot);
+        let generation = self.redis.generation(slot);
         if self.agreed.load(Ordering::Acquire) != generation {
             let is_new = !has_agreed;
-            let shared = self.agreement.check(&mut connected.connection, is_new);
-            let shared = shared
-                .await
-                .map_err(|error| error.at(&format_args!("Redis at {}", server.endpoint)))?;
+            let shared = self.agreement.check(&mut connection, is_new);
+            let shared = shared.await.map_err(|error| error.at(&server))?;
             self.learn(&shared);
             self.agreed.store(generation, Ordering::Release);
         }

@@ -8,6 +8,8 @@
 
 use std::num::NonZeroU16;
 
+use redis_link::slot;
+
 use crate::event::{Minute, Partition, Partitions};
 
 /// How many slots a Redis Cluster has.
@@ -164,25 +166,6 @@ impl PartitionKeys {
     }
 }
 
-/// The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384, as the Redis Cluster specification has it.
-pub(super) fn slot(key: &[u8]) -> u16 {
-    let tag = || {
-        let from = key.iter().position(|&byte| byte == b'{')? + 1;
-        let length = key[from..].iter().position(|&byte| byte == b'}')?;
-        (length > 0).then(|| &key[from..from + length])
-    };
-    let crc = tag().unwrap_or(key).iter().fold(0_u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x1021
-            }
-        })
-    });
-    crc % 16384
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -222,14 +205,6 @@ mod tests {
             }
         }
         assert_eq!(partitions("eds", count(64), Some((32, from))).count(), 64);
-    }
-
-    #[test]
-    fn slots_are_those_of_the_specification() {
-        assert_eq!(slot(b"123456789"), 0x31C3);
-        assert_eq!(slot(b"foo"), 12182);
-        assert_eq!(slot(b"bar{foo}{zap}"), 12182);
-        assert_eq!(slot(b"foo{}{bar}"), 8363);
     }
 
     #[test]

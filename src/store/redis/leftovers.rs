@@ -10,7 +10,7 @@ use redis::{Cmd, cmd};
 use tokio::time::Instant;
 
 use super::division::Division;
-use super::gateway::{Gateway, Lane};
+use super::gateway::{Gateway, READING};
 use super::keys::PartitionKeys;
 use super::{RedisStore, StoreError};
 use crate::event::Minute;
@@ -39,8 +39,8 @@ impl Gateway {
         rests: u32,
         mut take: impl FnMut(Vec<u8>),
     ) -> Result<(), StoreError> {
-        self.topology.server(0).await?;
-        for server in self.topology.servers() {
+        self.redis.server(0).await?;
+        for server in self.redis.servers() {
             let mut cursor = 0;
             loop {
                 let began = Instant::now();
@@ -54,7 +54,7 @@ impl Gateway {
                     step.query_async(connection).await
                 };
                 let (next, names): (u64, Vec<Vec<u8>>) =
-                    self.run_on(&server, Lane::Reading, 0, scan).await?;
+                    self.run_on(&server, READING, 0, scan).await?;
                 names.into_iter().for_each(&mut take);
                 cursor = next;
                 if cursor == 0 {

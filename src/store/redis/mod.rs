@@ -1,29 +1,23 @@
 //! The store of a cluster of nodes: sets in Redis.
 //!
-//! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway` to the server of
-//! its slot: `topology` knows which server that is,
-//! `link` keeps a connection to it, and `fitness` looks whether it can be trusted with them.
+//! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway`, by the crate
+//! `redis-link`, to the server of its slot; `fitness` looks whether that can be trusted with them.
 
 mod admission;
 mod agreement;
 mod division;
+mod fault;
 mod fitness;
 #[cfg(test)]
 mod format_tests;
 mod gateway;
 mod keys;
 mod leftovers;
-mod link;
 mod quarantine;
 mod reading;
 mod record;
 mod repartition;
-mod reply;
 pub mod scripts;
-mod server;
-mod settings;
-mod tls;
-mod topology;
 mod unsent;
 mod witness;
 
@@ -34,22 +28,39 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
+use redis_link::SettingsError;
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
 use self::division::Division;
-use self::gateway::{Gateway, Lane};
+use self::gateway::{DRAINING, Gateway, RECORDING};
 pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
-pub use self::link::Timeouts;
 pub use self::repartition::ChangeError;
-pub use self::settings::{Address, Credentials, Settings, SettingsError, Tls};
 use super::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
     SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::witness::closed_minutes;
+
+/// Where Redis is, and what is kept there.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where it is and how to reach it.
+    pub redis: redis_link::Settings,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+    /// How the series are spread.
+    pub partitions: Partitions,
+    /// How long the counts of a minute are kept after it is done, and for how long before the newest one it is known which
+    /// minutes are closed: twice the greatest age of an event, so that no event meets a minute that is forgotten.
+    pub retention: Duration,
+    /// The most counts that are kept after they are sent, over all partitions; where there are more they go sooner.
+    pub counts_max: u64,
+    /// This node's name, unique among the nodes. Two of one name do each other no harm.
+    pub node: String,
+}
 
 /// Sets in Redis, shared by all nodes.
 #[derive(Debug)]
@@ -104,7 +115,7 @@ impl RedisStore {
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
         self.gateway
-            .run(self.keys(partition).slot, Lane::Draining, command)
+            .run(self.keys(partition).slot, DRAINING, command)
             .await
     }
 
@@ -116,7 +127,7 @@ impl RedisStore {
         let invoke = async move |connection: &mut MultiplexedConnection| {
             script.invoke_async(connection).await
         };
-        self.gateway.run(slot, Lane::Draining, invoke).await
+        self.gateway.run(slot, DRAINING, invoke).await
     }
 }
 
@@ -166,9 +177,7 @@ impl Store for RedisStore {
         let pipeline = record::pipeline(self.keys(partition), recordings);
         let record =
             async |connection: &mut MultiplexedConnection| pipeline.query_async(connection).await;
-        let run = self
-            .gateway
-            .run_in(generation, slot, Lane::Recording, record);
+        let run = self.gateway.run_in(generation, slot, RECORDING, record);
         let added: Vec<u64> = run.await?;
         Ok(record::repeated(recordings, &added))
     }
@@ -218,7 +227,7 @@ impl Store for RedisStore {
         };
         let answer = self
             .gateway
-            .run_in(claim.generation, keys.slot, Lane::Draining, compact)
+            .run_in(claim.generation, keys.slot, DRAINING, compact)
             .await?;
         let (counted, late, left) = held(answer)?;
         Ok(Compaction {
@@ -298,14 +307,14 @@ impl Store for RedisStore {
             .key(self.keys.probe())
             .arg(&self.node)
             .arg(millis(lease));
-        self.invoke(keys::slot(self.keys.probe().as_bytes()), script)
+        self.invoke(redis_link::slot(self.keys.probe().as_bytes()), script)
             .await
     }
 
     async fn end_probe(&self) -> Result<(), StoreError> {
         let mut script = scripts::END_PROBE.prepare_invoke();
         script.key(self.keys.probe()).arg(&self.node);
-        self.invoke(keys::slot(self.keys.probe().as_bytes()), script)
+        self.invoke(redis_link::slot(self.keys.probe().as_bytes()), script)
             .await
     }
 

@@ -7,7 +7,8 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{RedisError, cmd, pipe};
 use async_trait::async_trait;
 
-use super::{Lane, RedisStore};
+use super::RedisStore;
+use super::gateway::READING;
 use crate::event::{Minute, Partition};
 use crate::store::{OpenPage, Reading, SealedPage, SeriesCounts, StoreError};
 
@@ -23,7 +24,7 @@ impl RedisStore {
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
         let slot = self.keys(partition).slot;
-        self.gateway.run(slot, Lane::Reading, command).await
+        self.gateway.run(slot, READING, command).await
     }
 
     fn minute_key(&self, partition: Partition, minute: Minute, what: &str) -> String {

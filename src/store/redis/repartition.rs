@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use redis::Cmd;
+use redis_link::slot;
 
 use super::agreement::{FORMAT, FORMAT_BY, field, now, unreadable};
 use super::division::{Division, KEYS, written};
-use super::keys::{PartitionKeys, slot, tags};
+use super::keys::{PartitionKeys, tags};
 use super::{RedisStore, StoreError};
 use crate::event::Minute;
 

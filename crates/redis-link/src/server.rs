@@ -1,29 +1,29 @@
-//! [`Server`]: a server that keeps sets, the connections to it, and whether it still has what it confirmed.
+//! [`Server`]: a server, the connections to it, and whether it still has what it confirmed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
+use redis::{Client, RedisError};
 use tokio::time::Instant;
 
-use super::fitness::info_field;
-use super::link::Link;
-use super::settings::Endpoint;
+use crate::link::Link;
+use crate::settings::Endpoint;
+use crate::{Lane, info_field};
 
 /// How often its replication id is looked at, at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A server that keeps sets, and the connections to it.
+/// A server, and the connections to it. In words: where it is.
 #[derive(Debug)]
-pub(super) struct Server {
+pub struct Server {
     number: u64,
-    pub(super) endpoint: Endpoint,
-    /// Each has its own connection: a large batch does not delay a claim, nor who looks either of them.
-    pub(super) recording: Link,
-    pub(super) draining: Link,
-    pub(super) reading: Link,
+    endpoint: Endpoint,
+    /// One for each lane.
+    links: Vec<Link>,
+    /// How many of them are watched, from the first on.
+    watched: usize,
     /// Never held while anything is waited for.
     data: Mutex<Data>,
     /// How often it had other data than before.
@@ -41,7 +41,7 @@ struct Data {
 
 impl Server {
     /// The number is one that no other has.
-    pub(super) fn new(number: u64, endpoint: Endpoint, link: impl Fn() -> Link) -> Self {
+    pub(crate) fn new(number: u64, endpoint: Endpoint, links: Vec<Link>, watched: usize) -> Self {
         let data = Data {
             replication_id: None,
             next_look: Instant::now(),
@@ -49,37 +49,55 @@ impl Server {
         Self {
             number,
             endpoint,
-            recording: link(),
-            draining: link(),
-            reading: link(),
+            links,
+            watched,
             data: Mutex::new(data),
             replaced: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
         }
     }
 
+    /// Where it is.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) fn link(&self, lane: Lane) -> &Link {
+        &self.links[lane.0.min(self.links.len() - 1)]
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        self.links[0].client()
+    }
+
+    /// Whether there is a connection to it, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.links.iter().any(Link::is_connected)
+    }
+
     /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
-    pub(super) fn generation(&self) -> u64 {
-        let losses = self.recording.losses() + self.draining.losses();
+    pub(crate) fn generation(&self) -> u64 {
+        let watched = self.links.iter().take(self.watched);
+        let losses: u64 = watched.map(Link::losses).sum();
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
     /// What is wrong with how it keeps its data, in words; `None`: nothing.
-    pub(super) fn forgets(&self) -> Option<String> {
+    pub(crate) fn forgets(&self) -> Option<String> {
         let forgets = self.forgets.load(Ordering::Relaxed);
         forgets.then(|| self.warning())
     }
 
     fn warning(&self) -> String {
         format!(
-            "Redis at {} has no append-only file: when it ends it forgets what it confirmed since its last snapshot; run \
-             CONFIG SET appendonly yes, and write it into redis.conf",
-            self.endpoint
+            "{self} has no append-only file: when it ends it forgets what it confirmed since its last snapshot; run CONFIG \
+             SET appendonly yes, and write it into redis.conf"
         )
     }
 
     /// It lacks what it confirmed.
-    pub(super) fn forgot(&self) {
+    pub(crate) fn forgot(&self) {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -101,7 +119,7 @@ impl Server {
 
     /// Looks, when it is time, whether the server has the data that it had. One that is made the replica of another, for
     /// however short a time, has the other's data from then on, and its clients stay connected.
-    pub(super) async fn has_its_data(
+    pub(crate) async fn has_its_data(
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<bool, RedisError> {
@@ -127,5 +145,11 @@ impl Server {
             self.forgot();
         }
         Ok(same)
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Redis at {}", self.endpoint)
     }
 }

@@ -13,34 +13,49 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::link::Link;
-use super::reply;
-use super::server::Server;
-use super::settings::{Address, Endpoint, Settings, SettingsError};
-use crate::store::StoreError;
+use crate::link::Link;
+use crate::server::Server;
+use crate::settings::{Address, Endpoint, Settings, SettingsError};
+use crate::{Check, Fault, Hint, Lanes};
 
 /// The least time between two looks at the map.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 const LAST_SLOT: u16 = 16383;
 
 /// Ranges of slots, both ends included, and their servers.
 type Map = Vec<(u16, u16, Arc<Server>)>;
 
 /// Which server keeps which slot.
-#[derive(Debug)]
-pub(super) struct Topology {
+pub(crate) struct Topology {
     settings: Settings,
+    lanes: Lanes,
+    check: Check,
     map: RwLock<Arc<Map>>,
     stale: AtomicBool,
-    refreshed: Mutex<Option<(Instant, StoreError)>>,
+    refreshed: Mutex<Option<(Instant, Fault)>>,
     servers_made: AtomicU64,
     looks: AtomicUsize,
 }
 
+impl std::fmt::Debug for Topology {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Topology")
+            .field("settings", &self.settings)
+            .field("map", &self.map)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Topology {
-    pub(super) fn new(settings: Settings) -> Result<Self, SettingsError> {
+    pub(crate) fn new(
+        settings: Settings,
+        lanes: Lanes,
+        check: Check,
+    ) -> Result<Self, SettingsError> {
         let topology = Self {
             settings,
+            lanes,
+            check,
             map: RwLock::default(),
             stale: AtomicBool::new(true),
             refreshed: Mutex::new(None),
@@ -84,25 +99,19 @@ impl Topology {
     }
 
     /// See [`Server::generation`]; 0 while no server is known.
-    pub(super) fn generation(&self, slot: u16) -> u64 {
+    pub(crate) fn generation(&self, slot: u16) -> u64 {
         self.known(slot).map_or(0, |server| server.generation())
     }
 
     /// The server of this slot lacks what it confirmed: its generation is another one.
-    pub(super) fn forgot(&self, slot: u16) {
+    pub(crate) fn forgot(&self, slot: u16) {
         if let Some(server) = self.known(slot) {
             server.forgot();
         }
     }
 
-    /// What is wrong with how servers keep their data, in words.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let servers = self.servers().into_iter();
-        servers.filter_map(|server| server.forgets()).collect()
-    }
-
     /// All servers that are known.
-    pub(super) fn servers(&self) -> Vec<Arc<Server>> {
+    pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<Arc<Server>> = Vec::new();
         for (.., server) in self.map().iter() {
             if !servers.iter().any(|known| Arc::ptr_eq(known, server)) {
@@ -113,7 +122,7 @@ impl Topology {
     }
 
     /// The map may be wrong: look again before the next command.
-    pub(super) fn suspect(&self) {
+    pub(crate) fn suspect(&self) {
         if matches!(
             self.settings.address,
             Address::Cluster { .. } | Address::Sentinel { .. }
@@ -122,8 +131,21 @@ impl Topology {
         }
     }
 
+    /// Whether it is to be looked again.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    pub(crate) const fn address(&self) -> &Address {
+        &self.settings.address
+    }
+
+    pub(crate) const fn answers_within(&self) -> Duration {
+        self.settings.timeouts.response
+    }
+
     /// The server that keeps this slot.
-    pub(super) async fn server(&self, slot: u16) -> Result<Arc<Server>, StoreError> {
+    pub(crate) async fn server(&self, slot: u16) -> Result<Arc<Server>, Fault> {
         if self.stale.load(Ordering::Acquire) {
             let known = self.known(slot);
             // One looks; the others go on with what is known, or wait if nothing is.
@@ -139,17 +161,14 @@ impl Topology {
         }
         self.known(slot).ok_or_else(|| {
             self.suspect();
-            StoreError::Unavailable(format!(
+            Fault::unavailable(format!(
                 "{}: nobody keeps slot {slot}; see `CLUSTER SLOTS`",
-                self.describe()
+                self.settings.address
             ))
         })
     }
 
-    async fn refresh(
-        &self,
-        refreshed: &mut Option<(Instant, StoreError)>,
-    ) -> Result<(), StoreError> {
+    async fn refresh(&self, refreshed: &mut Option<(Instant, Fault)>) -> Result<(), Fault> {
         if !self.stale.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -160,7 +179,7 @@ impl Topology {
         }
         let looked = self.look().await;
         let error = match &looked {
-            Ok(_) => StoreError::Unavailable(format!("{} was just looked at", self.describe())),
+            Ok(_) => Fault::unavailable(format!("{} was just looked at", self.settings.address)),
             Err(error) => error.clone(),
         };
         *refreshed = Some((Instant::now(), error));
@@ -171,10 +190,13 @@ impl Topology {
                 .servers()
                 .into_iter()
                 .chain(map.iter().map(|(.., s)| Arc::clone(s)));
-            let server = match known.into_iter().find(|server| server.endpoint == endpoint) {
+            let server = match known
+                .into_iter()
+                .find(|server| *server.endpoint() == endpoint)
+            {
                 Some(server) => server,
                 None => self.make_server(endpoint).map_err(|error| {
-                    StoreError::Unavailable(format!("a server cannot be used: {error}"))
+                    Fault::unavailable(format!("a server cannot be used: {error}"))
                 })?,
             };
             map.push((from, to, server));
@@ -185,26 +207,32 @@ impl Topology {
 
     fn make_server(&self, endpoint: Endpoint) -> Result<Arc<Server>, SettingsError> {
         let client = self.settings.client(&endpoint)?;
-        let link = || Link::new(client.clone(), self.settings.timeouts);
+        let link = |_| {
+            let check = Arc::clone(&self.check);
+            Link::new(client.clone(), self.settings.timeouts, check)
+        };
+        let lanes = self.lanes.watched + self.lanes.others;
+        let links = (0..lanes.max(1)).map(link).collect();
         let number = self.servers_made.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Server::new(number, endpoint, link)))
+        let server = Server::new(number, endpoint, links, self.lanes.watched);
+        Ok(Arc::new(server))
     }
 
     /// Asks those who know, one after the other, until one answers. Another one is the first each time: who is cut
     /// off from the others goes on telling what was true before.
-    async fn look(&self) -> Result<Vec<(u16, u16, Endpoint)>, StoreError> {
+    async fn look(&self) -> Result<Vec<(u16, u16, Endpoint)>, Fault> {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut failure = StoreError::Unavailable("nobody to ask".to_owned());
+        let mut failure = Fault::unavailable("nobody to ask".to_owned());
         match &self.settings.address {
             Address::Cluster { nodes, .. } => {
                 let mut servers = self.servers();
                 let first = look % servers.len().max(1);
                 servers.rotate_left(first);
                 // One that does not answer costs a time-out.
-                servers.sort_by_key(|server| !server.draining.is_connected());
+                servers.sort_by_key(|server| !server.is_connected());
                 let mut asked: Vec<Endpoint> = servers
                     .iter()
-                    .map(|server| server.endpoint.clone())
+                    .map(|server| server.endpoint().clone())
                     .collect();
                 for (host, port) in nodes {
                     let endpoint = Endpoint::Tcp(host.clone(), *port);
@@ -232,7 +260,7 @@ impl Topology {
                     let endpoint = Endpoint::Tcp(host.clone(), *port);
                     match self.ask_sentinel(&endpoint, name).await {
                         Ok(master) => return Ok(vec![(0, LAST_SLOT, master)]),
-                        Err(error @ StoreError::Refused { .. }) => failure = error,
+                        Err(error @ Fault::Refused { .. }) => failure = error,
                         Err(error) => silent = Some(error),
                     }
                 }
@@ -244,10 +272,7 @@ impl Topology {
         Err(failure)
     }
 
-    async fn ask_cluster(
-        &self,
-        endpoint: &Endpoint,
-    ) -> Result<Vec<(u16, u16, Endpoint)>, StoreError> {
+    async fn ask_cluster(&self, endpoint: &Endpoint) -> Result<Vec<(u16, u16, Endpoint)>, Fault> {
         let client = self
             .settings
             .client(endpoint)
@@ -262,13 +287,11 @@ impl Topology {
             .collect();
         match ranges {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
-            _ => Err(StoreError::Unavailable(format!(
-                "{endpoint} knows of no slots"
-            ))),
+            _ => Err(Fault::unavailable(format!("{endpoint} knows of no slots"))),
         }
     }
 
-    async fn ask_sentinel(&self, endpoint: &Endpoint, name: &str) -> Result<Endpoint, StoreError> {
+    async fn ask_sentinel(&self, endpoint: &Endpoint, name: &str) -> Result<Endpoint, Fault> {
         let client = self
             .settings
             .sentinel(endpoint)
@@ -280,10 +303,9 @@ impl Topology {
             asked.map_err(|error| error.at(&format_args!("the sentinel at {endpoint}")))?;
         answer
             .map(|(host, port)| Endpoint::Tcp(host, port))
-            .ok_or_else(|| StoreError::Refused {
+            .ok_or_else(|| Fault::Refused {
                 reason: format!("the sentinel {endpoint} knows no master named {name}"),
-                mend: "set the name at the end of store.url to one of `SENTINEL MASTERS`"
-                    .to_owned(),
+                hint: Hint::MasterName,
             })
     }
 
@@ -291,7 +313,7 @@ impl Topology {
         &self,
         client: &Client,
         command: &redis::Cmd,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, Fault> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.settings.timeouts.connect))
             .set_response_timeout(Some(self.settings.timeouts.response));
@@ -303,38 +325,12 @@ impl Topology {
         };
         asked
             .await
-            .map_err(|error| reply::greeting_error(&error, client))
-    }
-
-    /// Where the sets are, in words.
-    pub(super) fn describe(&self) -> String {
-        let list = |nodes: &[(String, u16)]| {
-            let names: Vec<_> = nodes
-                .iter()
-                .map(|(host, port)| format!("{host}:{port}"))
-                .collect();
-            names.join(", ")
-        };
-        match &self.settings.address {
-            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
-                format!("Redis at {}", Endpoint::Tcp(host.clone(), *port))
-            }
-            Address::Unix(path) => format!("Redis at {}", path.display()),
-            Address::Cluster { nodes, .. } => format!("the Redis Cluster of {}", list(nodes)),
-            Address::Sentinel {
-                sentinels, name, ..
-            } => {
-                format!(
-                    "the Redis that the sentinels {} call {name}",
-                    list(sentinels)
-                )
-            }
-        }
+            .map_err(|error| Fault::of_greeting(&error, client))
     }
 }
 
-fn unusable(endpoint: &Endpoint, error: &SettingsError) -> StoreError {
-    StoreError::Unavailable(format!("{endpoint} cannot be asked: {error}"))
+fn unusable(endpoint: &Endpoint, error: &SettingsError) -> Fault {
+    Fault::unavailable(format!("{endpoint} cannot be asked: {error}"))
 }
 
 /// A range of `CLUSTER SLOTS`: first slot, last slot, then the master's and the replicas' host, port and more. A

@@ -1,5 +1,6 @@
 //! Where Redis is and how to reach it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,38 +12,23 @@ use redis::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::Timeouts;
-use crate::event::Partitions;
-use crate::secret::Secret;
-
 /// After how long an idle connection is probed, and how far apart the probes are.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Where Redis is, how to reach it, and what is kept there.
+/// Where Redis is and how to reach it.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where Redis listens.
     pub address: Address,
     /// The number of the database.
     pub database: u32,
-    /// Who this node is to Redis.
+    /// Who this process is to Redis.
     pub credentials: Credentials,
     /// How long to wait.
     pub timeouts: Timeouts,
-    /// What the names of all keys begin with.
-    pub prefix: String,
-    /// How the series are spread.
-    pub partitions: Partitions,
-    /// How long the counts of a minute are kept after it is done, and for how long before the newest one it is known which
-    /// minutes are closed: twice the greatest age of an event, so that no event meets a minute that is forgotten.
-    pub retention: Duration,
-    /// The most counts that are kept after they are sent, over all partitions; where there are more they go sooner.
-    pub counts_max: u64,
-    /// This node's name, unique among the nodes. Two of one name do each other no harm.
-    pub node: String,
 }
 
-/// Where Redis listens.
+/// Where Redis listens. In words: whom a message is about, without secrets.
 #[derive(Debug, Clone)]
 pub enum Address {
     /// TCP in the clear.
@@ -58,7 +44,7 @@ pub enum Address {
         host: String,
         /// Port.
         port: u16,
-        /// Whom to trust, and who this node is.
+        /// Whom to trust, and who this process is.
         certificates: Tls,
     },
     /// A Unix socket.
@@ -81,15 +67,39 @@ pub enum Address {
     },
 }
 
-/// One server, as a connection is made to it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |nodes: &[(String, u16)]| {
+            let names = nodes.iter().map(|(host, port)| format!("{host}:{port}"));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        match self {
+            Self::Tcp { host, port } | Self::Tls { host, port, .. } => {
+                write!(f, "Redis at {}", Endpoint::Tcp(host.clone(), *port))
+            }
+            Self::Unix(path) => write!(f, "Redis at {}", path.display()),
+            Self::Cluster { nodes, .. } => write!(f, "the Redis Cluster of {}", list(nodes)),
+            Self::Sentinel {
+                sentinels, name, ..
+            } => {
+                let sentinels = list(sentinels);
+                write!(f, "the Redis that the sentinels {sentinels} call {name}")
+            }
+        }
+    }
+}
+
+/// Where one server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Endpoint {
+pub enum Endpoint {
+    /// Name or IP address, and port.
     Tcp(String, u16),
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp(host, port) => write!(f, "{host}:{port}"),
@@ -98,13 +108,41 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
+/// How long to wait for Redis.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For a connection, name resolution and TLS included.
+    pub connect: Duration,
+    /// For each answer.
+    pub response: Duration,
+}
+
+impl Default for Timeouts {
+    /// 2 s each.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            response: Duration::from_secs(2),
+        }
+    }
+}
+
 /// A Redis ACL user.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Credentials {
     /// `None`: the default user.
     pub username: Option<String>,
     /// `None`: no password.
-    pub password: Option<Secret>,
+    pub password: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("username", &self.username)
+            .field("password", &self.password.is_some())
+            .finish()
+    }
 }
 
 /// Certificates for TLS, in PEM. Servers are always verified.
@@ -116,8 +154,8 @@ pub struct Tls {
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("ca", &self.ca.is_some())
             .field("client", &self.client.is_some())
@@ -127,12 +165,23 @@ impl std::fmt::Debug for Tls {
 
 /// Settings that lead to no Redis.
 #[derive(Debug, thiserror::Error)]
-#[error("store.url or its certificates cannot be used: {0}")]
+#[error("the address of Redis or its certificates cannot be used: {0}")]
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// A client for a server that keeps the sets. Does not connect.
-    pub(super) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
+    /// The first database at this address, as the default user, with the default time-outs.
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            database: 0,
+            credentials: Credentials::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// A client for a server that keeps data. Does not connect.
+    pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         let mut server = RedisConnectionInfo::default()
             // It would need leave for CLIENT, which can also pause the server and end connections.
             .set_skip_set_lib_name()
@@ -141,28 +190,13 @@ impl Settings {
             server = server.set_username(username);
         }
         if let Some(password) = &self.credentials.password {
-            server = server.set_password(password.expose());
+            server = server.set_password(password);
         }
         self.client_as(endpoint, server)
     }
 
-    /// Clients for the servers that the address names. Does not connect.
-    pub fn named_servers(&self) -> Result<Vec<Client>, SettingsError> {
-        let tcp = |(host, port): &(String, u16)| Endpoint::Tcp(host.clone(), *port);
-        let endpoints = match &self.address {
-            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
-                vec![Endpoint::Tcp(host.clone(), *port)]
-            }
-            Address::Unix(path) => vec![Endpoint::Unix(path.clone())],
-            Address::Cluster { nodes, .. } => nodes.iter().map(tcp).collect(),
-            Address::Sentinel { .. } => Vec::new(),
-        };
-        let clients = endpoints.iter().map(|endpoint| self.client(endpoint));
-        clients.collect()
-    }
-
     /// A client for a sentinel. Does not connect.
-    pub(super) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
+    pub(crate) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
         self.client_as(
             endpoint,
             RedisConnectionInfo::default().set_skip_set_lib_name(),

@@ -14,28 +14,20 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use tokio::time::Instant;
 
-use super::{fitness, reply};
-use crate::store::StoreError;
+use crate::fault::ends_connection;
+use crate::settings::Timeouts;
+use crate::{Check, Fault};
 
 /// The pause after the first failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// How long to wait for Redis.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For a connection, name resolution and TLS included.
-    pub connect: Duration,
-    /// For each answer.
-    pub response: Duration,
-}
-
 /// A connection that is made again when it breaks.
-#[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     client: Client,
     timeouts: Timeouts,
+    check: Check,
     /// Counts the connections that were lost. Whoever remembers what Redis confirmed forgets it when this
     /// changes: the next connection may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
@@ -53,14 +45,14 @@ enum State {
 
 /// A connection, and how many were lost before it.
 #[derive(Clone)]
-pub(super) struct Connected {
-    pub(super) connection: MultiplexedConnection,
+pub(crate) struct Connected {
+    pub(crate) connection: MultiplexedConnection,
     losses: u64,
 }
 
 #[derive(Clone)]
 struct Away {
-    error: StoreError,
+    error: Fault,
     /// Attempts to connect that failed since there was a connection.
     attempts: u32,
     next: Instant,
@@ -75,28 +67,42 @@ impl std::fmt::Debug for State {
     }
 }
 
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A client could show its password.
+        f.debug_struct("Link")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Link {
-    pub(super) fn new(client: Client, timeouts: Timeouts) -> Self {
+    pub(crate) fn new(client: Client, timeouts: Timeouts, check: Check) -> Self {
         let away = Away {
-            error: StoreError::Unavailable("not connected yet".to_owned()),
+            error: Fault::unavailable("not connected yet"),
             attempts: 0,
             next: Instant::now(),
         };
         Self {
             client,
             timeouts,
+            check,
             losses: AtomicU64::new(0),
             state: Mutex::new(State::Away(away)),
             connecting: tokio::sync::Mutex::new(()),
         }
     }
 
-    pub(super) fn losses(&self) -> u64 {
+    pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
 
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Whether there is a connection, as far as is known.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         matches!(&*self.state(), State::Connected(_))
     }
 
@@ -106,7 +112,7 @@ impl Link {
     }
 
     /// The connection, or why there is none. `None` when it is time to try.
-    fn known(&self) -> Option<Result<Connected, StoreError>> {
+    fn known(&self) -> Option<Result<Connected, Fault>> {
         match &*self.state() {
             State::Connected(connected) => Some(Ok(connected.clone())),
             State::Away(away) if Instant::now() < away.next => Some(Err(away.error.clone())),
@@ -115,7 +121,7 @@ impl Link {
     }
 
     /// Why there is no connection, once an attempt to make one has failed.
-    fn failure(&self) -> Option<StoreError> {
+    fn failure(&self) -> Option<Fault> {
         match &*self.state() {
             State::Away(away) if away.attempts > 0 => Some(away.error.clone()),
             _ => None,
@@ -123,7 +129,7 @@ impl Link {
     }
 
     /// The connection, made now if there is none.
-    pub(super) async fn connection(&self) -> Result<Connected, StoreError> {
+    pub(crate) async fn connection(&self) -> Result<Connected, Fault> {
         if let Some(known) = self.known() {
             return known;
         }
@@ -155,13 +161,13 @@ impl Link {
     }
 
     /// Waits for the attempt that somebody makes. It ends one way or the other; if it failed, this one is told.
-    async fn waited(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, StoreError> {
+    async fn waited(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Fault> {
         let turn = self.connecting.lock().await;
         self.failure().map_or(Ok(turn), Err)
     }
 
     /// An attempt failed: the next one is made after a pause.
-    fn put_off(&self, error: &StoreError) {
+    fn put_off(&self, error: &Fault) {
         let mut state = self.state();
         let attempts = match &*state {
             State::Away(away) => away.attempts,
@@ -178,7 +184,7 @@ impl Link {
         });
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
             .set_response_timeout(Some(self.timeouts.response));
@@ -190,15 +196,18 @@ impl Link {
             redis::cmd("PING").exec_async(&mut connection).await?;
             Ok(connection)
         };
-        let fit = async {
-            let mut connection = greeted
-                .await
-                .map_err(|error| reply::greeting_error(&error, &self.client))?;
-            fitness::check_server(&mut connection).await?;
+        let checked = async {
+            let greeted = greeted.await;
+            let mut connection: MultiplexedConnection =
+                greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
+            let info = redis::cmd("INFO").query_async(&mut connection).await;
+            let info: String = info.map_err(|error| Fault::of(&error))?;
+            (self.check)(&info)?;
             Ok(connection)
         };
-        fit.await
-            .map_err(|error: StoreError| error.at(&self.server()))
+        checked
+            .await
+            .map_err(|fault: Fault| fault.at(&self.server()))
     }
 
     /// Who it is connected to, in words.
@@ -207,9 +216,9 @@ impl Link {
     }
 
     /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
-    pub(super) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> StoreError {
-        let meaning = reply::store_error(error).at(&self.server());
-        if !reply::ends_connection(error) {
+    pub(crate) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> Fault {
+        let meaning = Fault::of(error).at(&self.server());
+        if !ends_connection(error) {
             return meaning;
         }
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The errors of TLS that an operator has to mend: trying again does not help.
+//! The errors of TLS that somebody has to fix: trying again does not help.
 
 use std::error::Error;
 use std::io;
@@ -7,15 +7,13 @@ use std::sync::Arc;
 use redis::RedisError;
 use rustls::AlertDescription as Alert;
 
-/// What to mend when the two sides do not agree about TLS; `None` for other errors.
-pub(super) fn mend(error: &RedisError) -> Option<&'static str> {
+use crate::fault::Hint;
+
+/// What to fix when the two sides do not agree about TLS; `None` for other errors.
+pub(crate) fn hint(error: &RedisError) -> Option<Hint> {
     match find_tls(error)? {
-        rustls::Error::InvalidCertificate(_) => {
-            Some("look at the server's certificate, at the host in store.url and at store.ca_file")
-        }
-        rustls::Error::InvalidMessage(_) => {
-            Some("look at store.url: this does not answer like a server of rediss://")
-        }
+        rustls::Error::InvalidCertificate(_) => Some(Hint::ServerCertificate),
+        rustls::Error::InvalidMessage(_) => Some(Hint::NotTls),
         rustls::Error::AlertReceived(
             Alert::CertificateRequired
             | Alert::BadCertificate
@@ -26,9 +24,7 @@ pub(super) fn mend(error: &RedisError) -> Option<&'static str> {
             | Alert::UnknownCA
             // Of an authority with the same name as the one that the server trusts.
             | Alert::DecryptError,
-        ) => Some(
-            "the server wants a certificate that it trusts: look at store.cert_file and store.key_file",
-        ),
+        ) => Some(Hint::ClientCertificate),
         _ => None,
     }
 }
@@ -51,17 +47,16 @@ fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
 mod tests {
     use super::*;
 
-    fn of(error: rustls::Error) -> Option<&'static str> {
-        mend(&RedisError::from(io::Error::other(io::Error::other(error))))
-    }
-
     #[test]
-    fn what_to_mend_is_said_of_certificates_only() {
+    fn hints_are_about_certificates_only() {
+        let of = |error: rustls::Error| {
+            hint(&RedisError::from(io::Error::other(io::Error::other(error))))
+        };
         let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
-        assert!(of(expired).unwrap().contains("store.ca_file"));
+        assert_eq!(of(expired), Some(Hint::ServerCertificate));
         let required = rustls::Error::AlertReceived(Alert::CertificateRequired);
-        assert!(of(required).unwrap().contains("store.cert_file"));
+        assert_eq!(of(required), Some(Hint::ClientCertificate));
         assert_eq!(of(rustls::Error::HandshakeNotComplete), None);
-        assert_eq!(mend(&RedisError::from(io::Error::other("else"))), None);
+        assert_eq!(hint(&RedisError::from(io::Error::other("else"))), None);
     }
 }

@@ -1,0 +1,307 @@
+//! [`Fault`]: what an error of Redis means, and what to do about it.
+
+use std::fmt;
+
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
+
+use crate::text::on_one_line;
+use crate::tls;
+
+/// What a script answers whose user lacks a right; a code of its own it has only in later versions.
+const NO_PERMISSION_IN_SCRIPT: &str = "The user executing the script can't";
+
+/// What servers say that are not what the address says they are. It only helps whoever reads it: nothing is decided by it.
+const STRANGERS: [(&str, Hint); 5] = [
+    ("cluster support disabled", Hint::NoCluster),
+    ("unknown command 'SENTINEL'", Hint::NoSentinel),
+    ("refused to switch database", Hint::Database),
+    ("Moved: ", Hint::IsCluster),
+    ("unknown command 'HGETALL'", Hint::IsSentinel),
+];
+
+/// Why Redis did not do what it was asked. Every text is one line, of 512 bytes of a server's at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Away, slow or not ready. What was asked may have been done.
+    Unavailable {
+        /// What is wrong, and of whom.
+        reason: String,
+        /// What may help.
+        hint: Option<Hint>,
+    },
+    /// Out of memory: nothing that needs room is done.
+    Full(
+        /// Of whom, and what it says.
+        String,
+    ),
+    /// It will not serve until somebody changes something.
+    Refused {
+        /// What is wrong, and of whom.
+        reason: String,
+        /// How to fix it.
+        hint: Hint,
+    },
+}
+
+impl Fault {
+    /// Away, for now.
+    #[must_use]
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            reason: reason.into(),
+            hint: None,
+        }
+    }
+
+    /// What an error means, without of whom it is. All that Redis says comes in here, and it may be anything.
+    #[must_use]
+    pub fn of(error: &RedisError) -> Self {
+        let said = on_one_line(&said(error));
+        let codes = codes(error);
+        let is = |code: &str| codes.iter().any(|of| of == code);
+        let refused = |reason: &str, hint| Self::Refused {
+            reason: format!("{reason} ({said})"),
+            hint,
+        };
+        if is("OOM") {
+            return Self::Full(said);
+        }
+        if is("NOAUTH") || is("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
+            return refused("Redis does not accept the credentials", Hint::Credentials);
+        }
+        if is("NOPERM") || said.contains(NO_PERMISSION_IN_SCRIPT) {
+            return refused("the Redis user may not do what is needed", Hint::Permission);
+        }
+        if let Some(hint) = tls::hint(error) {
+            return refused("there is no trust between this node and Redis", hint);
+        }
+        let stranger = STRANGERS.iter().find(|(words, _)| said.contains(words));
+        Self::Unavailable {
+            hint: stranger.map(|(_, hint)| hint.clone()),
+            reason: said,
+        }
+    }
+
+    /// The same for a server that could not be greeted, and what may be the matter with one that is there.
+    pub(crate) fn of_greeting(error: &RedisError, client: &Client) -> Self {
+        let fault = Self::of(error);
+        let Self::Unavailable { reason, hint } = fault else {
+            return fault;
+        };
+        let address = client.get_connection_info().addr();
+        let encrypted = matches!(address, ConnectionAddr::TcpTls { .. });
+        let ended = error.is_connection_dropped() && !error.is_connection_refusal();
+        let (reason, hint) = match error.kind() {
+            // Nobody is helped by which byte was not expected.
+            ErrorKind::Parse => {
+                let reason = "this does not answer like Redis".to_owned();
+                (reason, Some(Hint::NotRedis))
+            }
+            _ if ended && encrypted => (reason, Some(Hint::ClientCertificateMissing)),
+            _ if ended => (reason, Some(Hint::IsTls)),
+            _ if error.is_timeout() && encrypted => (reason, Some(Hint::NoTls)),
+            _ if error.is_timeout() => (reason, Some(Hint::Unreachable)),
+            _ => (reason, hint),
+        };
+        Self::Unavailable { reason, hint }
+    }
+
+    /// The same, and of whom it is.
+    #[must_use]
+    pub fn at(mut self, whom: &impl fmt::Display) -> Self {
+        let (Self::Unavailable { reason, .. } | Self::Full(reason) | Self::Refused { reason, .. }) =
+            &mut self;
+        *reason = format!("{whom}: {reason}");
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reason, hint) = match self {
+            Self::Unavailable { reason, hint } => (reason, hint.as_ref()),
+            Self::Full(reason) => (reason, None),
+            Self::Refused { reason, hint } => (reason, Some(hint)),
+        };
+        f.write_str(reason)?;
+        hint.map_or(Ok(()), |hint| write!(f, "; {}", hint.by(&Names::default())))
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// How the one who configures it calls the settings, for [`Hint::by`].
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    /// Of the address.
+    pub address: &'static str,
+    /// Of the user and the password.
+    pub credentials: &'static str,
+    /// Of the authorities to trust.
+    pub ca: &'static str,
+    /// Of the certificate and key to show.
+    pub certificate: &'static str,
+    /// Where the rights stand that the user needs.
+    pub rights: &'static str,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            address: "the address",
+            credentials: "the user and the password",
+            ca: "the file of the authorities",
+            certificate: "the certificate and the key",
+            rights: "the documentation",
+        }
+    }
+}
+
+/// How to fix a fault, or what to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// The server wants other credentials.
+    Credentials,
+    /// The user lacks a right.
+    Permission,
+    /// The server's certificate is not trusted.
+    ServerCertificate,
+    /// The server wants a certificate, or another one.
+    ClientCertificate,
+    /// It ended a TLS connection at once: it may want a certificate. One that misses it says so and hangs up; a client that
+    /// writes at that moment may find only the broken connection.
+    ClientCertificateMissing,
+    /// It ended a connection in the clear at once: it may speak TLS.
+    IsTls,
+    /// It answers a TLS connection with silence: it may not speak TLS.
+    NoTls,
+    /// It answers a TLS connection with something else.
+    NotTls,
+    /// It answers with something else than Redis' protocol.
+    NotRedis,
+    /// Nothing answers.
+    Unreachable,
+    /// It is no node of a cluster.
+    NoCluster,
+    /// It is a node of a cluster.
+    IsCluster,
+    /// It is no sentinel.
+    NoSentinel,
+    /// It is a sentinel.
+    IsSentinel,
+    /// No sentinel knows the master by this name.
+    MasterName,
+    /// It has no database of this number.
+    Database,
+    /// In the words of the one who checks, see [`Check`](crate::Check).
+    Own(String),
+}
+
+impl Hint {
+    /// The hint as a sentence, with these names of the settings.
+    #[must_use]
+    pub fn by(&self, names: &Names) -> String {
+        let Names {
+            address,
+            credentials,
+            ca,
+            certificate,
+            rights,
+        } = names;
+        match self {
+            Self::Credentials => format!("set {credentials}"),
+            Self::Permission => format!("grant it the commands of {rights}"),
+            Self::ServerCertificate => {
+                format!("look at the server's certificate, at the host in {address} and at {ca}")
+            }
+            Self::ClientCertificate => {
+                format!("the server wants a certificate that it trusts: look at {certificate}")
+            }
+            Self::ClientCertificateMissing => format!(
+                "a server that ends a TLS connection at once may want a certificate: look at {certificate}"
+            ),
+            Self::IsTls => format!(
+                "a server that ends a connection at once may speak TLS only: write rediss:// in {address}"
+            ),
+            Self::NoTls => format!(
+                "a server that is there and says nothing may not speak TLS: write redis:// in {address} for one without"
+            ),
+            Self::NotTls => {
+                format!("look at {address}: this does not answer like a server of rediss://")
+            }
+            Self::NotRedis => format!(
+                "look at the host and the port in {address}, and write rediss:// where the server speaks TLS"
+            ),
+            Self::Unreachable => {
+                format!("look at the host and the port in {address}, and at firewalls on the way")
+            }
+            Self::NoCluster => format!("a Redis that is no cluster has redis:// in {address}"),
+            Self::IsCluster => format!(
+                "where {address} is redis://, a node of a Redis Cluster wants redis+cluster://"
+            ),
+            Self::NoSentinel => format!(
+                "this is no sentinel: look at the port in {address}, or write redis:// for the server itself"
+            ),
+            Self::IsSentinel => {
+                format!("a sentinel has redis+sentinel://host:port/name in {address}")
+            }
+            Self::MasterName => {
+                format!("set the name at the end of {address} to one of `SENTINEL MASTERS`")
+            }
+            Self::Database => {
+                format!(
+                    "look at the number at the end of {address} and at `databases` in redis.conf"
+                )
+            }
+            Self::Own(text) => text.clone(),
+        }
+    }
+}
+
+/// The code of an error; of a transaction that was not carried out, those of the commands that prevented it.
+fn codes(error: &RedisError) -> Vec<String> {
+    if let Some(causes) = error.clone().into_server_errors() {
+        let code = |(_, cause): &(usize, redis::ServerError)| cause.code().to_owned();
+        return causes.iter().map(code).collect();
+    }
+    error.code().map(ToOwned::to_owned).into_iter().collect()
+}
+
+/// What the server says; of a transaction that was not carried out, what it says of the first command that prevented it.
+fn said(error: &RedisError) -> String {
+    let causes = error.clone().into_server_errors().unwrap_or_default();
+    let first = causes.first().map(|(_, cause)| cause.to_string());
+    first.unwrap_or_else(|| error.to_string())
+}
+
+/// Whether the connection is gone, late with an answer, or leads to a server that cannot take writes.
+pub(crate) fn ends_connection(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_timeout()
+        || error.is_connection_dropped()
+        || error.is_unrecoverable_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::AuthenticationFailed | ErrorKind::Parse
+        )
+        || codes(error)
+            .iter()
+            .any(|code| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
+}
+
+/// Whether another server may have become responsible. A transaction tells so in its words only.
+pub(crate) fn may_have_moved(error: &RedisError) -> bool {
+    const CODES: [&str; 6] = [
+        "MOVED",
+        "ASK",
+        "TRYAGAIN",
+        "CLUSTERDOWN",
+        "READONLY",
+        "MASTERDOWN",
+    ];
+    if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
+        return true;
+    }
+    let words = error.to_string();
+    CODES.iter().any(|code| words.contains(code))
+}

@@ -1,0 +1,56 @@
+//! What a fault of Redis means to the store.
+
+use redis::RedisError;
+use redis_link::{Fault, Names};
+
+use crate::store::StoreError;
+
+/// How the configuration calls what leads to Redis.
+const NAMES: Names = Names {
+    address: "store.url",
+    credentials: "store.username and store.password_file",
+    ca: "store.ca_file",
+    certificate: "store.cert_file and store.key_file",
+    rights: "config/redis-acl.conf",
+};
+
+/// What is done about a Redis without room. Draining takes none.
+pub(super) const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
+                                    and redis.conf; Memory of Redis in the README says how much is needed), or have \
+                                    fewer users or series";
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unavailable { reason, hint } => Self::Unavailable(match hint {
+                Some(hint) => format!("{reason}; {}", hint.by(&NAMES)),
+                None => reason,
+            }),
+            Fault::Full(reason) => Self::Full(format!("{reason}; {MEND_FULL}")),
+            Fault::Refused { reason, hint } => Self::Refused {
+                reason,
+                mend: hint.by(&NAMES),
+            },
+        }
+    }
+}
+
+/// What an error means that came beside the connections' own.
+pub(super) fn store_error(error: &RedisError) -> StoreError {
+    Fault::of(error).into()
+}
+
+impl StoreError {
+    /// The same, and of whom it is said.
+    pub(super) fn at(self, whom: &impl std::fmt::Display) -> Self {
+        match self {
+            Self::Unavailable(words) => Self::Unavailable(format!("{whom}: {words}")),
+            Self::Full(words) => Self::Full(format!("{whom}: {words}")),
+            Self::Refused { reason, mend } => Self::Refused {
+                reason: format!("{whom}: {reason}"),
+                mend,
+            },
+            Self::Forgot | Self::ClaimLost => self,
+        }
+    }
+}
