@@ -20,7 +20,7 @@ use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use redis_link::{Address, Credentials, Timeouts};
+use redis_link::{Address, Timeouts};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -273,16 +273,14 @@ async fn recorders_way(
 fn settings(server: &Server) -> Settings {
     Settings {
         redis: redis_link::Settings {
-            address: Address::Tcp {
-                host: "127.0.0.1".to_owned(),
-                port: server.port,
-            },
-            database: 0,
-            credentials: Credentials::default(),
             timeouts: Timeouts {
                 connect: TIMEOUT,
                 response: TIMEOUT,
             },
+            ..redis_link::Settings::new(Address::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port: server.port,
+            })
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

@@ -4,17 +4,18 @@ use crate::event::Partitions;
 use crate::store::{Backlog, Store};
 use crate::telemetry::Metrics;
 
-/// Looks at every partition. Leaves the metrics as they are when the store does not answer.
+/// Looks at every partition. Answers whether any minute is claimed. Leaves the metrics as they are when the store does not
+/// answer, and answers that one is.
 pub(super) async fn look(
     store: &dyn Store,
     partitions: &Partitions,
     metrics: &Metrics,
     now_nanos: i64,
-) {
+) -> bool {
     let answers = partitions.iter().map(|partition| store.backlog(partition));
     let answers = futures_util::future::join_all(answers).await;
     let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
-        return;
+        return true;
     };
     let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
@@ -31,6 +32,7 @@ pub(super) async fn look(
     metrics.oldest_unsent_minute_age_seconds.set(age);
     let (bytes, _) = store.memory().unwrap_or_default();
     metrics.store_memory_bytes.set(gauge(bytes));
+    backlogs.iter().any(|backlog| backlog.claimed > 0)
 }
 
 /// How long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 when it has not ended.

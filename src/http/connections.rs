@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::HEAD_BYTES_MAX;
 use super::explained::Explained;
+use crate::telemetry::Throttle;
 
 /// How long the head of a request may take, from the connection or the last answer on.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
@@ -46,16 +47,9 @@ pub(super) async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(most));
     let connections = TaskTracker::new();
-    let mut told: Option<Instant> = None;
-    let mut is_time_to_log = || {
-        let is_time = told.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
-        if is_time {
-            told = Some(Instant::now());
-        }
-        is_time
-    };
+    let mut told = Throttle::new(LOG_INTERVAL);
     while !stop.is_cancelled() {
-        if places.available_permits() == 0 && is_time_to_log() {
+        if places.available_permits() == 0 && told.is_due() {
             tracing::warn!(
                 connections = most,
                 "all HTTP connections are taken; new ones wait until one is closed. Let a firewall admit only those who \
@@ -78,7 +72,7 @@ pub(super) async fn serve(
                 });
             }
             Err(error) => {
-                if is_time_to_log() {
+                if told.is_due() {
                     tracing::error!(
                         %error,
                         "cannot take an HTTP connection; trying again. If there are too many open files, raise \

@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
-use tokio::time::Instant as Moment;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::{Minute, OverflowSeries, Partition};
 use crate::store::{Admission, AdmitRequest, Store, StoreError};
+use crate::telemetry::Throttle;
 
 /// The answers that are remembered, in minutes that are full: one that begins while another still has events.
 const FULL_MINUTES: usize = 2;
@@ -56,7 +57,7 @@ pub(super) struct Caps {
 struct Answers {
     /// By a hash of the series. Of 128 bits, for which two are never the same by chance.
     series: HashMap<u128, Known>,
-    used: Moment,
+    used: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +106,7 @@ impl Caps {
 
     /// The answers for a minute that has events.
     fn used(&mut self, minute: Minute) -> &mut Answers {
-        let used = Moment::now();
+        let used = Instant::now();
         let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
             series: HashMap::new(),
             used,
@@ -116,7 +117,7 @@ impl Caps {
 
     /// Forgets the minutes that have had no events for a while.
     pub(super) fn forget_unused(&mut self) {
-        let now = Moment::now();
+        let now = Instant::now();
         self.minutes
             .retain(|_, answers| now.duration_since(answers.used) < UNUSED_FOR);
         self.known = self.minutes.values().map(|of| of.series.len()).sum();
@@ -236,12 +237,11 @@ impl Caps {
     }
 
     fn warn(&self, minute: Minute, series: &str) {
-        static WARNED: Mutex<Option<Instant>> = Mutex::new(None);
+        static WARNED: Mutex<Throttle> = Mutex::new(Throttle::new(WARN_INTERVAL));
         let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.is_some_and(|at| at.elapsed() < WARN_INTERVAL) {
+        if !warned.is_due() {
             return;
         }
-        *warned = Some(Instant::now());
         tracing::warn!(
             partition = self.partition.index(),
             %minute,

@@ -16,7 +16,7 @@ use super::sieve::beginning;
 use super::{Delivery, Receiver, Sample, Sieve, SourceRates};
 use crate::event::datagram::pieces;
 use crate::event::{Partition, Partitions};
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics};
+use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
 
 /// A batch of so many events is handed over although it is young.
 const BATCH_EVENTS: usize = 16_384;
@@ -82,11 +82,10 @@ struct Ages {
 }
 
 /// How a socket fails.
-#[derive(Default)]
 struct Failure {
     /// When it is read again, and how long that was waited for; `None` while it does not fail.
     retry: Option<(Instant, Duration)>,
-    told: Option<Instant>,
+    told: Throttle,
 }
 
 impl Listener {
@@ -100,7 +99,10 @@ impl Listener {
         let mut drops_asked = Instant::now();
         let sweep_interval = self.settings.read_timeout();
         let due = self.settings.linger.saturating_sub(2 * sweep_interval);
-        let mut failure = Failure::default();
+        let mut failure = Failure {
+            retry: None,
+            told: Throttle::new(FAILURE_INTERVAL),
+        };
         while !self.stop.is_cancelled() {
             if failure.retry.is_some_and(|(at, _)| Instant::now() < at) {
                 std::thread::sleep(sweep_interval);
@@ -149,11 +151,7 @@ impl Listener {
             first
         };
         failure.retry = Some((now + pause, pause));
-        if failure
-            .told
-            .is_none_or(|told| now - told >= FAILURE_INTERVAL)
-        {
-            failure.told = Some(now);
+        if failure.told.is_due() {
             tracing::error!(
                 address = self.receiver.address().map(tracing::field::display),
                 %error,

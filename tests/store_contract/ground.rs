@@ -11,7 +11,7 @@ use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
     Claim, ClaimRequest, Known, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
 };
-use redis_link::{Address, Credentials, Timeouts};
+use redis_link::{Address, Timeouts};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -178,13 +178,11 @@ fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore
 fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
     let settings = Settings {
         redis: redis_link::Settings {
-            address,
-            database: 0,
-            credentials: Credentials::default(),
             timeouts: Timeouts {
                 connect: SOON,
                 response: SOON,
             },
+            ..redis_link::Settings::new(address)
         },
         prefix: prefix.to_owned(),
         partitions: partitions(),

@@ -12,7 +12,7 @@ use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Known, Quarantine, Reading, Store};
 use redis::Connection;
-use redis_link::{Address, Credentials, Timeouts};
+use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
 
 use super::step::{BEGIN_MS, PARTITIONS};
@@ -160,16 +160,14 @@ const NOTHING: ClaimRequest = ClaimRequest {
 fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
     let settings = Settings {
         redis: redis_link::Settings {
-            address: Address::Tcp {
-                host: server.address().ip().to_string(),
-                port: server.address().port(),
-            },
-            database: 0,
-            credentials: Credentials::default(),
             timeouts: Timeouts {
                 connect: SOON,
                 response: SOON,
             },
+            ..redis_link::Settings::new(Address::Tcp {
+                host: server.address().ip().to_string(),
+                port: server.address().port(),
+            })
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

@@ -8,7 +8,7 @@ use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
     AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError, Testimony,
 };
-use redis_link::{Address, Credentials, Timeouts};
+use redis_link::{Address, Timeouts};
 
 use crate::support::eventually::SOON;
 use crate::support::redis::RedisServer;
@@ -58,13 +58,11 @@ pub(crate) fn tcp(server: &RedisServer) -> Settings {
 pub(crate) fn at(address: Address) -> Settings {
     Settings {
         redis: redis_link::Settings {
-            address,
-            database: 0,
-            credentials: Credentials::default(),
             timeouts: Timeouts {
                 connect: SOON,
                 response: SOON,
             },
+            ..redis_link::Settings::new(address)
         },
         prefix: "eds".to_owned(),
         partitions: partitions(),

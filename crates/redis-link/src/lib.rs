@@ -113,9 +113,10 @@ impl Redis {
     /// A client for one of the servers, another one for each number as far as there are more: for connections of which there
     /// is one for all slots, as for messages.
     pub async fn client(&self, number: usize) -> Result<Client, Fault> {
-        self.server(0).await?;
+        let any = self.server(0).await?;
         let servers = self.servers();
-        Ok(servers[number % servers.len().max(1)].client().clone())
+        let server = servers.get(number % servers.len().max(1)).unwrap_or(&any);
+        Ok(server.client().clone())
     }
 
     /// Runs a command whose keys are in this slot.

@@ -15,7 +15,7 @@ const NAMES: Names = Names {
 };
 
 /// What is done about a Redis without room. Draining takes none.
-pub(super) const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
+const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
                                     and redis.conf; Memory of Redis in the README says how much is needed), or have \
                                     fewer users or series";
 

@@ -3,9 +3,6 @@
 
 use redis_link::{Fault, Hint, info_field};
 
-use super::fault::MEND_FULL;
-use crate::store::StoreError;
-
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
@@ -21,10 +18,10 @@ fn memory(info: &str) -> Option<(u64, u64)> {
 }
 
 /// Whether a server refuses events, from the answer to INFO.
-pub(super) fn check_room(info: &str) -> Result<(), StoreError> {
+pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     match memory(info) {
-        Some((used, most)) if used > most => Err(StoreError::Full(format!(
-            "it uses {used} bytes, and its maxmemory is {most}; {MEND_FULL}"
+        Some((used, most)) if used > most => Err(Fault::Full(format!(
+            "it uses {used} bytes, and its maxmemory is {most}"
         ))),
         _ => Ok(()),
     }
@@ -74,6 +71,7 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreError;
 
     #[track_caller]
     fn refused(info: &str, words: &str) {
@@ -103,7 +101,8 @@ mod tests {
         };
         check_room(&info(110, 100)).unwrap();
         check_room(&info(500, 0)).unwrap();
-        let error = check_room(&info(111, 100)).unwrap_err().to_string();
+        let fault = check_room(&info(111, 100)).unwrap_err();
+        let error = StoreError::from(fault).to_string();
         assert!(error.contains("raise maxmemory"), "{error}");
     }
 }

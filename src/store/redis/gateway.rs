@@ -126,7 +126,7 @@ impl Gateway {
             };
             self.run_on(&server, RECORDING, 0, ping).await?;
             fitness::check_room(&self.memory(&server, DRAINING).await?)
-                .map_err(|error| error.at(&server))?;
+                .map_err(|fault| fault.at(&server))?;
         }
         // What is recorded in one go takes memory, too: it may be refused while a little is left.
         match &*self.refused() {
