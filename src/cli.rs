@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Flags};
 use crate::daemon::SettingsAction;
-use crate::{daemon, demo, quarantine, send, words};
+use crate::{daemon, demo, quarantine, send, text};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -122,7 +122,7 @@ pub fn main() -> ExitCode {
                 FAILED
             };
             // Without a standard error there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "{}", words::chain(error.as_ref()));
+            let _ = writeln!(io::stderr(), "{}", text::chain(error.as_ref()));
             ExitCode::from(code)
         }
     }

@@ -18,7 +18,7 @@ pub mod spool;
 pub mod store;
 pub mod surroundings;
 pub mod telemetry;
-pub mod words;
+pub mod text;
 
 /// The version, as released.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -16,12 +16,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
     ("surroundings", &[]),
-    ("words", &[]),
-    ("coordination", &["words"]),
+    ("text", &[]),
+    ("coordination", &["text"]),
     ("config", &["secret"]),
     ("send", &["event"]),
-    ("store", &["event", "secret", "words"]),
-    ("output", &["event", "secret", "words"]),
+    ("store", &["event", "secret", "text"]),
+    ("output", &["event", "secret", "text"]),
     ("telemetry", &["event"]),
     ("spool", &["event", "telemetry"]),
     (
@@ -75,7 +75,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "cli",
-        &["config", "daemon", "demo", "quarantine", "send", "words"],
+        &["config", "daemon", "demo", "quarantine", "send", "text"],
     ),
 ];
 

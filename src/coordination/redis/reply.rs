@@ -6,7 +6,7 @@ use redis_link::Fault;
 
 use crate::coordination::arbiter::{ArbiterError, Beginning, Entry, Locking};
 use crate::coordination::name::Token;
-use crate::words::on_one_line;
+use crate::text::on_one_line;
 
 /// A script's answer: what it is, and its fields.
 pub(super) type Answer = (String, Vec<Vec<u8>>);

@@ -1,4 +1,4 @@
-//! What a server's answer means. Pure: a status and some words in, a verdict out.
+//! What a server's answer means. Pure: a status and a message in, a verdict out.
 //!
 //! | status | meaning |
 //! | --- | --- |
@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::words::words;
+use super::message::message;
 use crate::output::WriteError;
 
 /// Which write API a server is spoken to by.
@@ -67,15 +67,15 @@ const MEND_REJECTIONS: &str = "look at the server's limits and at the type of it
 
 /// The verdict on an answer.
 pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
-    let words = words(&reply.text);
-    let reason = if words.is_empty() {
+    let message = message(&reply.text);
+    let reason = if message.is_empty() {
         format!("status {}", reply.status)
     } else {
-        format!("status {}: {words}", reply.status)
+        format!("status {}: {message}", reply.status)
     };
-    let lower = words.to_lowercase();
+    let lower = message.to_lowercase();
     Err(match (reply.status, reply.retry_after) {
-        (200 | 204, _) if words.is_empty() => return Ok(()),
+        (200 | 204, _) if message.is_empty() => return Ok(()),
         (425 | 429 | 503, retry_after) | (408 | 500..=599, retry_after @ Some(_)) => {
             WriteError::Unavailable {
                 reason,
@@ -83,7 +83,7 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
             }
         }
         (400 | 413 | 422, _) => WriteError::Rejected {
-            message: if words.is_empty() { reason } else { words },
+            message: if message.is_empty() { reason } else { message },
             mend: REQUEST_FAULTS
                 .iter()
                 .find(|(phrase, _)| lower.contains(phrase))
@@ -97,15 +97,15 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
     })
 }
 
-/// What an operator should look at, by status and the server's words in lower case.
-fn mend(dialect: Dialect, status: u16, words: &str) -> &'static str {
+/// What an operator should look at, by status and the message in lower case.
+fn mend(dialect: Dialect, status: u16, message: &str) -> &'static str {
     match (dialect, status) {
         (Dialect::V1, 401) => "look at output.username and output.password_file",
         (Dialect::V1, 403) => {
             "grant the user of output.username the right to write to output.database"
         }
         // InfluxDB 1.x answers 404 for a path that it does not have, too.
-        (Dialect::V1, 404) if words.contains("database") => {
+        (Dialect::V1, 404) if message.contains("database") => {
             "create the database, or look at output.database"
         }
         (Dialect::V1, 404) => "look at output.url and output.api: there is no /write there",
@@ -113,10 +113,10 @@ fn mend(dialect: Dialect, status: u16, words: &str) -> &'static str {
         (Dialect::V2, 403) => {
             "give the token in output.token_file the right to write to output.bucket"
         }
-        (Dialect::V2, 404) if words.contains("bucket") => {
+        (Dialect::V2, 404) if message.contains("bucket") => {
             "create the bucket, or look at output.bucket"
         }
-        (Dialect::V2, 404) if words.contains("org") => "look at output.org",
+        (Dialect::V2, 404) if message.contains("org") => "look at output.org",
         (Dialect::V2, 404) => "look at output.url and output.api: there is no /api/v2/write there",
         (_, 300..=399) => {
             "set output.url to where the server really is: redirects are not followed"

@@ -9,12 +9,12 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, Url};
 
 use super::answer::{Dialect, Reply, judge};
+use super::message::{retry_after, unanswered};
 use super::settings::{Api, Settings, SettingsError, invalid};
-use super::words::{retry_after, unanswered};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
 use crate::output::WriteError;
 use crate::secret::Secret;
-use crate::words::{chain, on_one_line};
+use crate::text::{chain, on_one_line};
 
 /// How much of an answer is read. InfluxDB 1.x quotes every line that it cannot parse.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;

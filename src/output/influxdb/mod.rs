@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `settings.rs` | what must hold before anything is connected |
 //! | `answer.rs` | what a status means |
-//! | `words.rs` | a server's words, fit for a log |
+//! | `message.rs` | the message in an answer, and `Retry-After` |
 //! | `v2.rs` | the v2 API over `http://`, through the `influxdb2` crate |
 //! | `http.rs` | all other requests: v1, and whatever is `https://` or below a path |
 //! | `tls.rs` | certificates and their errors |
@@ -27,10 +27,10 @@ use super::{Output, SealedCounts, WriteError};
 
 mod answer;
 mod http;
+mod message;
 mod settings;
 mod tls;
 mod v2;
-mod words;
 
 /// A neighbour that does not accept a connection in this time is away, however long an answer may take.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);

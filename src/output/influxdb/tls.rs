@@ -8,7 +8,7 @@ use reqwest::Certificate;
 use rustls::crypto::{CryptoProvider, ring};
 
 use super::settings::{SettingsError, invalid};
-use crate::words::chain;
+use crate::text::chain;
 
 /// Makes ring the provider of this process, unless another was chosen before.
 pub(super) fn choose_provider() {

@@ -11,12 +11,12 @@ use influxdb2::{Client, ClientBuilder, RequestError};
 use reqwest::Url;
 
 use super::answer::{Dialect, Reply, judge};
+use super::message::unanswered;
 use super::settings::SettingsError;
-use super::words::unanswered;
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
 use crate::output::WriteError;
 use crate::secret::Secret;
-use crate::words::{chain, on_one_line};
+use crate::text::{chain, on_one_line};
 
 /// A client of one bucket.
 pub(super) struct V2 {

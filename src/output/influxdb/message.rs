@@ -1,4 +1,4 @@
-//! A server's words: its message out of the JSON around it. And the one header that is listened to, `Retry-After`.
+//! What a server says beside its status: the message in the body, and the header `Retry-After`.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -6,19 +6,19 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, Utc};
 
 use crate::output::WriteError;
-use crate::words::{chain, on_one_line};
+use crate::text::{chain, on_one_line};
 
 /// The longest `Retry-After` that is believed. A server that names a longer one is asked again by then.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// The message in an answer: InfluxDB 1.x keeps it under `error`, 2.x under `message`, others send plain text.
-pub(super) fn words(text: &str) -> String {
+pub(super) fn message(text: &str) -> String {
     let json = serde_json::from_str::<serde_json::Value>(text).ok();
-    let message = json
+    let found = json
         .as_ref()
         .and_then(|json| json.get("message").or_else(|| json.get("error")))
         .and_then(serde_json::Value::as_str);
-    on_one_line(message.unwrap_or(text))
+    on_one_line(found.unwrap_or(text))
 }
 
 /// A request that was sent and got no answer, or none that is HTTP.
@@ -67,7 +67,7 @@ mod tests {
             ("", ""),
             (" \n", ""),
         ] {
-            assert_eq!(words(text), expected);
+            assert_eq!(message(text), expected);
         }
     }
 

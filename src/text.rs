@@ -1,22 +1,22 @@
-//! What others say - servers, libraries, the kernel - made fit for one line of a log. Pure.
+//! Errors and messages of servers, libraries and the kernel, made fit for one line of a log. Pure.
 
 use std::error::Error;
 
 pub use redis_link::on_one_line;
 
-/// An error and all that caused it. Many errors say their cause themselves: no words are said twice.
+/// An error and its causes. A cause that an error names itself is not repeated.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let next = error.to_string();
-        if !said.contains(&next) {
-            said = format!("{said}: {next}");
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
         }
         cause = error.source();
     }
-    said
+    text
 }
 
 #[cfg(test)]
@@ -26,15 +26,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("{words}")]
+    #[error("{message}")]
     struct Outer {
-        words: &'static str,
+        message: &'static str,
         source: io::Error,
     }
 
     #[test]
-    fn a_cause_is_said_once() {
-        for (words, expected) in [
+    fn a_cause_is_named_once() {
+        for (message, expected) in [
             ("cannot begin", "cannot begin: no room"),
             ("cannot begin: no room", "cannot begin: no room"),
             (
@@ -43,7 +43,7 @@ mod tests {
             ),
         ] {
             let source = io::Error::other("no room");
-            assert_eq!(chain(&Outer { words, source }), expected);
+            assert_eq!(chain(&Outer { message, source }), expected);
         }
     }
 }
