@@ -11,16 +11,6 @@
     reason = "a test may fail anywhere"
 )]
 
-#[path = "support"]
-#[allow(dead_code, reason = "each test binary uses a part of this")]
-mod support {
-    pub(crate) mod eventually;
-    pub(crate) mod ports;
-    pub(crate) mod process;
-    pub(crate) mod redis;
-    pub(crate) mod redis_cluster;
-}
-
 #[path = "store_contract"]
 mod contract {
     pub(crate) mod admission;

@@ -14,15 +14,6 @@
     reason = "a test may fail anywhere"
 )]
 
-#[path = "support"]
-#[allow(dead_code, reason = "each test binary uses a part of this")]
-mod support {
-    pub(crate) mod eventually;
-    pub(crate) mod ports;
-    pub(crate) mod process;
-    pub(crate) mod redis;
-}
-
 #[path = "store_model"]
 mod model {
     pub(crate) mod answers;

@@ -8,9 +8,9 @@ use event_data_service::coordination::{
     Arbiter, AtomicReplace, Beginning, Holder, Locking, Name, Token,
 };
 use redis::Commands;
+use testing::redis::RedisServer;
 
 use crate::site::{Place, Site};
-use crate::support::redis::RedisServer;
 
 fn server(site: &Site) -> &RedisServer {
     match &site.place {

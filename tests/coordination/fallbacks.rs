@@ -7,11 +7,11 @@ use event_data_service::coordination::redis::RedisArbiter;
 use event_data_service::coordination::{
     Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Locking, Mutex, Name, ReplaceError,
 };
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
 use tokio::time::sleep;
 
 use crate::site::{PATIENCE, TIMEOUTS};
-use crate::support::redis::RedisServer;
-use crate::support::redis_cluster::RedisCluster;
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -7,9 +7,6 @@
     reason = "a test ends where something is not as it must be"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod site;
 
 mod compute_once;

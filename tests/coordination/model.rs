@@ -9,9 +9,9 @@ use event_data_service::coordination::memory::{MemoryArbiter, SetClock};
 use event_data_service::coordination::{Arbiter, Beginning, Holder, Locking, Name, Token};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::load::seed;
 
 use crate::site::Site;
-use crate::support::load::seed;
 
 const LONG: Duration = Duration::from_secs(3600);
 

@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use testing::process::signal;
+
 use crate::site::Site;
-use crate::support::process::signal;
 use crate::worker::{JOB, Job, Told, Work, now_us};
 
 /// What is measured here is not measured beside each other.
@@ -215,7 +216,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
 fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
     const ROUNDS: u64 = 1000;
     let _alone = alone();
-    let seed = crate::support::load::seed();
+    let seed = testing::load::seed();
     let began = Instant::now();
     let told = three(
         &job(

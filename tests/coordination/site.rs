@@ -7,9 +7,8 @@ use std::time::Duration;
 use event_data_service::coordination::Arbiter;
 use event_data_service::coordination::memory::MemoryArbiter;
 use event_data_service::coordination::redis::{RedisArbiter, Timeouts};
-
-use crate::support::redis::RedisServer;
-use crate::support::redis_cluster::RedisCluster;
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
 
 /// Enough for a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

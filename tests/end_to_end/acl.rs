@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+
 use crate::quarantine::{answer, mend, poison, site};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::Mode;
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 /// The word whose SHA-256 is in the file.
 const PASSWORD: &str = "change-me";

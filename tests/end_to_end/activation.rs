@@ -3,12 +3,13 @@
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::SEED_MINUTE_NS;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::SEED_MINUTE_NS;
+use testing::ports::free_port;
+use testing::process;
+use testing::udp_socket::udp_socket;
+
 use crate::support::node::{Node, eds};
-use crate::support::ports::free_port;
-use crate::support::process;
-use crate::support::udp_socket::udp_socket;
 
 /// The node, as `systemd-socket-activate` starts it: with these sockets, when something arrives at one of them.
 struct Activated {

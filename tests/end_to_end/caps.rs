@@ -10,14 +10,15 @@ use event_data_service::event::{Minute, Partitions};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis_sentinel::{NAME, RedisSentinel};
+use testing::truth::{Point, Points};
 
 use crate::failover;
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis_sentinel::{NAME, RedisSentinel};
-use crate::support::truth::{Point, Points};
 
 const PARTITIONS: u16 = 2;
 const UNIQUE: &str = "unique_user_event";
@@ -67,7 +68,7 @@ impl Sent {
                 return Err(format!("{admitted:?} series of their own beside {series}"));
             }
         }
-        crate::support::truth::compare(&expected, found)?;
+        testing::truth::compare(&expected, found)?;
         let sum = |points: &Points| -> u64 {
             let cumulative = points.iter().filter(|(of, _)| of.measurement == CUMULATIVE);
             cumulative.map(|(_, count)| count).sum()

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis_cluster::RedisCluster;
+use testing::truth::{Points, compare};
+
 use crate::failover::{
     BACK, Replicated, assert_all_recorded, assert_lost_behind_a_cut_link_without_a_window,
     assert_recorded_again_behind_a_cut_link, count, failover_events, load, send, site, two_nodes,
 };
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
-use crate::support::redis_cluster::RedisCluster;
-use crate::support::truth::{Points, compare};
+use crate::support::load::Sender;
 
 /// The first part of every partition's keys, `{eds:3}`, that a master holds.
 fn tags(keys: &[String]) -> BTreeSet<String> {

@@ -6,12 +6,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::seed;
+use testing::redis::RedisServer;
+
 use crate::site::Site;
 use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 fn damaged(node: &Node) -> Vec<String> {
     let entries = fs::read_dir(node.spool()).unwrap();

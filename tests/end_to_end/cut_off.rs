@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::tcp_proxy::{TcpProxy, Way};
+use testing::truth::Truth;
+
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::Mode;
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::tcp_proxy::{TcpProxy, Way};
-use crate::support::truth::Truth;
 
 /// The lease of the tests, and what a take-over may cost on top of it.
 const TAKEN_OVER: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::process::Stdio;
 
 use tempfile::TempDir;
+use testing::eventually::SOON;
+use testing::process;
 
-use crate::support::eventually::SOON;
 use crate::support::node::eds;
-use crate::support::process;
 
 #[test]
 fn the_demo_prints_the_six_numbers_of_the_seed() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
 use crate::support::node::Node;
 
 /// What names are made of, hostile parts more often than not.

@@ -3,12 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+use testing::truth::{Points, compare};
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
-use crate::support::truth::{Points, compare};
 
 /// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
 /// before all of it was sent.

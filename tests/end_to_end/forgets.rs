@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 /// Long enough to tell Redis what it forgot, and to close what is left.
 const GRACE: (&str, &str) = ("flush.grace", "3s");

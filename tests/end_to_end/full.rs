@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::Mode;
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
 
 /// Enough for the pauses between attempts, and the grace twice.

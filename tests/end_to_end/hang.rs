@@ -3,12 +3,13 @@
 use std::net::UdpSocket;
 use std::sync::mpsc;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::redis_proxy::{RedisProxy, Then, When};
+use testing::truth::Truth;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS};
 use crate::support::node::Node;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
-use crate::support::truth::Truth;
 
 /// Two nodes of these names, each with a proxy of its own before Redis.
 struct Hanging {

@@ -3,11 +3,12 @@
 use influxdb_line_protocol::parse_lines;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::seed;
+use testing::process::resident_kib;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Sender, seed};
-use crate::support::process::resident_kib;
+use crate::support::load::Sender;
 
 /// Set this to send another number of datagrams than [`DATAGRAMS`].
 const DATAGRAMS_VARIABLE: &str = "EDS_TEST_HOSTILE_DATAGRAMS";

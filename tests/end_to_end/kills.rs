@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use event_data_service::store::redis::scripts;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::process::signal;
+use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
-use crate::support::process::signal;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
+use crate::support::load::Sender;
 
 /// The lease of the tests.
 const LEASE: Duration = Duration::from_secs(5);

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::read_back;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
-use crate::support::read_back;
+use crate::support::load::Sender;
 
 /// 2016-12-04T23:58:00Z.
 const TWO_TO_MIDNIGHT_NS: i64 = SEED_MINUTE_NS + 320 * MINUTE_NS;

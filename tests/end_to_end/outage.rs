@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::Mode;
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 const MINUTES: i64 = 31;
 const EVENTS: usize = 62_000;

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::{Mode, Received};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::read_back;
+use testing::truth::Point;
 
 use crate::quarantine::answer;
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::{Mode, Received};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::read_back;
-use crate::support::truth::Point;
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
@@ -205,7 +206,7 @@ fn a_minute_that_the_database_refuses_by_its_type_is_set_aside_and_all_others_ar
     eventually("all others are written", SOON, || {
         let mut found = site.points();
         found.retain(|point, _| point.minute_start_ns != words);
-        crate::support::truth::compare(&expected, &found)
+        testing::truth::compare(&expected, &found)
     });
     let table = answer(&nodes[0], &["list"]);
     assert_eq!(table.lines().count(), 6, "{table}");

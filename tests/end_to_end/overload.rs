@@ -2,11 +2,13 @@
 
 use std::net::UdpSocket;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, SEED_MINUTE_NS};
+use testing::redis::RedisServer;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 fn load(events: usize) -> Load {
     Load {

@@ -7,12 +7,13 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::SEED_MINUTE_NS;
+use testing::truth::Truth;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::{Node, eds};
-use crate::support::truth::Truth;
 
 /// Events are stamped as they are sent.
 const KEYS: [(&str, &str); 4] = [

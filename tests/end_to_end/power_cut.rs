@@ -3,12 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::seed;
+use testing::redis::RedisServer;
+use testing::truth::Truth;
+
 use crate::site::Site;
 use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Sender, seed};
-use crate::support::redis::RedisServer;
-use crate::support::truth::Truth;
+use crate::support::load::Sender;
 
 const GRACE: Duration = Duration::from_secs(3);
 

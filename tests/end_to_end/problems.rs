@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use testing::http_client::exchange;
 
 use crate::queries::{PROBLEM, check_schema};
-use crate::support::http_client::exchange;
 use crate::support::node::Node;
 
 #[test]

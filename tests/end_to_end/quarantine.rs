@@ -4,15 +4,16 @@
 use std::process::Output;
 
 use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::influxdb::InfluxServer;
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+use testing::truth::Points;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::influxdb::InfluxServer;
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::{Node, eds};
-use crate::support::ports::free_port;
-use crate::support::redis::RedisServer;
-use crate::support::truth::Points;
 
 /// Values of a tag that the database takes: those of [`KNOWN`].
 const VALUES_MAX: usize = 4;

@@ -6,15 +6,16 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::http_client::Answer;
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::redis_cluster::RedisCluster;
+use testing::redis_proxy::{RedisProxy, Then, When};
+use testing::redis_sentinel::{NAME, RedisSentinel};
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_client::Answer;
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis_cluster::RedisCluster;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
-use crate::support::redis_sentinel::{NAME, RedisSentinel};
 
 /// Series with as many users, and twice as many events, in one minute.
 const USERS: [(&str, i64); 6] = [
@@ -284,7 +285,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
             .map(|node| scope.spawn(move || json(node, path)))
             .collect();
         // By its id: the handle is with those who ask.
-        crate::support::process::signal(victim.pid(), "KILL");
+        testing::process::signal(victim.pid(), "KILL");
         let killed = Instant::now();
         let lists: BTreeSet<_> = waiting
             .into_iter()

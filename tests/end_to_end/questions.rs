@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
 
 /// The lists that `top.rs` keeps, each with a lock; the turns to look, with those who wait; the nodes' settings.
 const KEYS_MAX: usize = 2 * (512 + 256) + 6;

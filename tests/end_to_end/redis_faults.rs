@@ -5,14 +5,15 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::scripts;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, SEED_MINUTE_NS, seed};
+use testing::redis::RedisServer;
+use testing::redis_proxy::{RedisProxy, Then, When};
+use testing::truth::Truth;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
-use crate::support::truth::Truth;
 
 /// Enough for the time-outs and the pauses between attempts.
 const BACK: Duration = Duration::from_secs(60);

@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use testing::eventually::{eventually, when};
+use testing::influxdb::InfluxServer;
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::redis::RedisServer;
+use testing::truth::Points;
+
 use crate::quarantine::answer;
 use crate::site::Site;
-use crate::support::eventually::{eventually, when};
-use crate::support::influxdb::InfluxServer;
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
-use crate::support::truth::Points;
 
 /// The values that a tag may have in the database.
 const VALUES_MAX: usize = 8;
@@ -85,7 +87,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         let sent = Instant::now();
         let expected = sender.truth.points();
         eventually("the honest minute is written", IN_TIME, || {
-            crate::support::truth::compare(&expected, &points(&site))
+            testing::truth::compare(&expected, &points(&site))
         });
         slowest = slowest.max(sent.elapsed());
         assert!(began.elapsed() < Duration::from_secs(1200), "{}", done());
@@ -137,7 +139,7 @@ fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
     }
     let expected = sender.truth.points();
     eventually("the honest counts are written", IN_TIME, || {
-        crate::support::truth::compare(&expected, &points(&site))
+        testing::truth::compare(&expected, &points(&site))
     });
     eventually("the others are in the quarantine", IN_TIME, || {
         let found = set_aside(&nodes);

@@ -4,12 +4,14 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_client::{Answer, exchange};
+use testing::http_proxy::Mode;
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::metrics::Metrics;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_client::{Answer, exchange};
-use crate::support::http_proxy::Mode;
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
-use crate::support::metrics::Metrics;
+use crate::support::load::Sender;
 use crate::support::node::Node;
 
 /// What Prometheus 2 sends.

@@ -13,13 +13,14 @@ use event_data_service::secret::Secret;
 use event_data_service::store::redis::{RedisStore, Settings};
 use redis_link::{Address, Credentials, Timeouts, Tls};
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
+use testing::load::SEED_MINUTE_NS;
+use testing::ports::free_port;
+use testing::redis::RedisServer;
 
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
-use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::{Node, eds};
-use crate::support::ports::free_port;
-use crate::support::redis::RedisServer;
 
 /// In every secret of these tests, and nowhere else. Without characters that a URL would escape.
 const MARK: &str = "hUsHhUsH";

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::read_back;
+use testing::redis::RedisServer;
+use testing::truth::{Point, Points, compare};
+use testing::victoria_metrics::VictoriaMetrics;
+
 use crate::site::{DATABASE, Site};
-use crate::support::eventually::{SOON, eventually, when};
 use crate::support::node::Node;
-use crate::support::read_back;
-use crate::support::redis::RedisServer;
-use crate::support::truth::{Point, Points, compare};
-use crate::support::victoria_metrics::VictoriaMetrics;
 
 pub(crate) const LINES: [&str; 5] = [
     "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",

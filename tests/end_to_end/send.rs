@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use testing::eventually::SOON;
+use testing::ports::free_port;
+use testing::process::{signal, wait};
+use testing::read_back;
+use testing::truth::Truth;
 
-use crate::support::eventually::SOON;
 use crate::support::node::eds;
-use crate::support::ports::free_port;
-use crate::support::process::{signal, wait};
-use crate::support::read_back;
-use crate::support::truth::Truth;
 
 fn receiver() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -3,13 +3,14 @@
 use std::thread;
 use std::time::Instant;
 
+use testing::eventually::SOON;
+use testing::redis_sentinel::{NAME, RedisSentinel};
+
 use crate::failover::{
     BACK, Replicated, assert_all_recorded, assert_lost_behind_a_cut_link_without_a_window,
     assert_recorded_again_behind_a_cut_link, count, failover_events, load, send, site, two_nodes,
 };
-use crate::support::eventually::SOON;
 use crate::support::load::Sender;
-use crate::support::redis_sentinel::{NAME, RedisSentinel};
 
 #[test]
 fn a_master_killed_under_load_is_replaced_at_no_cost() {

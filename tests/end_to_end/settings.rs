@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::HttpProxy;
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::read_back;
+use testing::truth::{Truth, compare};
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::HttpProxy;
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::{Node, eds};
-use crate::support::read_back;
-use crate::support::truth::{Truth, compare};
 
 /// Key by key: the nodes' value, and another one. Both as a configuration has them.
 const ALIKE: &[(&str, &str, &str)] = &[

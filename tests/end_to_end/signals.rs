@@ -6,13 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::SEED_MINUTE_NS;
+use testing::ports::free_port;
+use testing::truth::Truth;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::{Node, eds};
-use crate::support::ports::free_port;
-use crate::support::truth::Truth;
 
 fn numbered_datagram(number: usize) -> String {
     let at = SEED_MINUTE_NS + i64::try_from(number).unwrap();
@@ -81,7 +82,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     let keys = [("flush.lease", "10m"), ("flush.grace", "300ms")];
     let mut first = site.start_node("first", &keys);
     let mut sender = Sender::paced_by(&first);
-    site.writes.set(crate::support::http_proxy::Mode::Refuse);
+    site.writes.set(testing::http_proxy::Mode::Refuse);
     sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
     eventually("a minute is claimed and not sent", SOON, || {
         when(
@@ -90,7 +91,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
         )
     });
     assert_eq!(first.terminate().code(), Some(0));
-    site.writes.set(crate::support::http_proxy::Mode::Pass);
+    site.writes.set(testing::http_proxy::Mode::Pass);
     let _second = site.start_node("second", &keys);
     site.wait_exact(&sender.truth.points(), SOON);
 }

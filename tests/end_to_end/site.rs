@@ -5,15 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::Value;
+use testing::eventually::{SOON, eventually};
+use testing::http_client::{get, percent_encoded, post};
+use testing::http_proxy::HttpProxy;
+use testing::influxdb::InfluxServer;
+use testing::read_back;
+use testing::redis::RedisServer;
+use testing::truth::{Points, compare};
 
-use crate::support::eventually::{SOON, eventually};
-use crate::support::http_client::{get, percent_encoded, post};
-use crate::support::http_proxy::HttpProxy;
-use crate::support::influxdb::InfluxServer;
 use crate::support::node::Node;
-use crate::support::read_back;
-use crate::support::redis::RedisServer;
-use crate::support::truth::{Points, compare};
 
 pub(crate) const DATABASE: &str = "eds";
 

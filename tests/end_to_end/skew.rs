@@ -6,14 +6,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, seed};
+use testing::read_back;
+use testing::redis::RedisServer;
+use testing::truth::Truth;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::read_back;
-use crate::support::redis::RedisServer;
-use crate::support::truth::Truth;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -124,7 +125,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         || {
             let mut found = site.points();
             found.retain(|point, _| !is_ahead(point.minute_start_ns));
-            crate::support::truth::compare(&expected, &found)
+            testing::truth::compare(&expected, &found)
         },
     );
     // The fast node would have closed the last minute five minutes before it was over.

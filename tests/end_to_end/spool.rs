@@ -6,15 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use event_data_service::spool::segment;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::metrics::Metrics;
+use testing::redis::RedisServer;
+use testing::redis_proxy::{RedisProxy, Then, When};
+use testing::truth::Truth;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender, seed};
-use crate::support::metrics::Metrics;
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
-use crate::support::truth::Truth;
 
 /// Enough for the time-outs, the pauses between attempts and the grace after an outage.
 pub(crate) const BACK: Duration = Duration::from_secs(90);

@@ -3,14 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::{HttpProxy, Mode};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS};
+use testing::read_back;
+use testing::redis_proxy::RedisProxy;
+use testing::truth::compare;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::{HttpProxy, Mode};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, Sender};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::read_back;
-use crate::support::redis_proxy::RedisProxy;
-use crate::support::truth::compare;
 
 /// The exit code of a stop that loses events.
 const LOST: Option<i32> = Some(3);

@@ -5,15 +5,15 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_client::post;
-use crate::support::http_proxy::{HttpProxy, Mode};
-use crate::support::metrics::Metrics;
-use crate::support::read_back;
-use crate::support::redis::RedisServer;
-use crate::support::redis_proxy::{RedisProxy, Then, When};
-use crate::support::tcp_proxy::{TcpProxy, Way};
-use crate::support::truth::{Truth, compare};
+use testing::eventually::{SOON, eventually, when};
+use testing::http_client::post;
+use testing::http_proxy::{HttpProxy, Mode};
+use testing::metrics::Metrics;
+use testing::read_back;
+use testing::redis::RedisServer;
+use testing::redis_proxy::{RedisProxy, Then, When};
+use testing::tcp_proxy::{TcpProxy, Way};
+use testing::truth::{Truth, compare};
 
 fn connect(proxy: &RedisProxy) -> TcpStream {
     let address = proxy.url().trim_start_matches("redis://").to_owned();

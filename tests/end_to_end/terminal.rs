@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
+use testing::process::signal;
+
 use crate::support::node::Node;
-use crate::support::process::signal;
 
 /// Starts the binary on a terminal of its own, in an environment of these variables. What it writes there is the output.
 fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {

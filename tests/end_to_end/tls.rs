@@ -6,14 +6,15 @@ use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, SEED_MINUTE_NS, seed};
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+use testing::tls::TlsForwarder;
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, SEED_MINUTE_NS, Sender, seed};
+use crate::support::load::Sender;
 use crate::support::node::Node;
-use crate::support::ports::free_port;
-use crate::support::redis::RedisServer;
-use crate::support::tls::TlsForwarder;
 
 /// An authority, and files of what it vouches for.
 struct Authority {

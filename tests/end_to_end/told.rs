@@ -2,8 +2,9 @@
 
 use std::net::UdpSocket;
 
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+
 use crate::support::node::Node;
 
 /// Sends it, and waits until the node has taken so many events.

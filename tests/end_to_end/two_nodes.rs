@@ -7,13 +7,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::seed;
+use testing::read_back;
+use testing::truth::{Points, Truth, compare};
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::seed;
 use crate::support::node::eds;
-use crate::support::read_back;
-use crate::support::truth::{Points, Truth, compare};
 
 /// Slow enough for an unoptimized build and two busy cores: a socket's buffer holds more than a second of it.
 const EVENTS_PER_SECOND: &str = "30000";

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::truth::{Points, Truth};
+use testing::udp_socket::udp_socket;
+
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
 use crate::support::node::Node;
-use crate::support::truth::{Points, Truth};
-use crate::support::udp_socket::udp_socket;
 
 /// The grace is longer than a restart, during which nothing may arrive: the minutes must not look quiet.
 const KEYS: [(&str, &str); 4] = [

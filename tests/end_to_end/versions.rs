@@ -2,9 +2,9 @@
 
 use event_data_service::store::redis::FORMATS;
 use event_data_service::{BUILD, COMMIT, VERSION};
+use testing::eventually::{SOON, eventually, when};
 
 use crate::site::Site;
-use crate::support::eventually::{SOON, eventually, when};
 use crate::support::node::{Node, eds};
 
 #[test]

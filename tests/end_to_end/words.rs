@@ -2,9 +2,10 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use crate::support::eventually::{SOON, eventually, when};
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
+
 use crate::support::node::{Node, eds};
-use crate::support::redis::RedisServer;
 
 /// What the command says on standard error, which fails with this code.
 #[track_caller]

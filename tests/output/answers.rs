@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use event_data_service::output::{Output, WriteError};
+use testing::scripted::{Deed, Scripted};
 use tokio::time::timeout;
 
-use super::support::scripted::{Deed, Scripted};
 use super::{
     Settings, check_misconfigured, check_unavailable, many_counts, output, v1_settings, v2_settings,
 };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, WriteError};
+use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
+use testing::ports::free_port;
 
-use super::support::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
-use super::support::ports::free_port;
 use super::{
     SECRET, SEED_MINUTE, SEED_MINUTE_NANOS, check_misconfigured, check_unavailable, counts,
     many_counts, output, v1_settings, v1_settings_as,

@@ -11,8 +11,6 @@ mod influxdb_v1;
 mod publishing;
 mod refusals;
 mod requests;
-#[path = "../support/mod.rs"]
-mod support;
 mod tls;
 mod v2;
 

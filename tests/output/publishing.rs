@@ -15,10 +15,10 @@ use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::Store;
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::telemetry::{Ledger, Metrics, Progress};
+use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::support::scripted::{Deed, Request, Scripted};
 use super::{SEED_MINUTE, Settings, counts, many_counts, output, v1_settings, v2_settings};
 
 const HOUR: Duration = Duration::from_secs(3600);

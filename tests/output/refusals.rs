@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts};
+use testing::influxdb::InfluxServer;
 
 use super::publishing::{Names, Publisher, names};
-use super::support::influxdb::InfluxServer;
 use super::{SEED_MINUTE, counts, many_counts, output, v1_settings};
 
 /// The values that a tag may have.

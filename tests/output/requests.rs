@@ -1,8 +1,8 @@
 //! What goes over the wire.
 
 use event_data_service::output::Output;
+use testing::scripted::{Deed, Scripted};
 
-use super::support::scripted::{Deed, Scripted};
 use super::{SECRET, many_counts, output, v1_settings_as, v2_settings};
 
 async fn head_of(server: &Scripted, settings: super::Settings) -> String {

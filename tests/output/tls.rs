@@ -2,10 +2,10 @@
 
 use event_data_service::output::Output;
 use event_data_service::output::influxdb::InfluxDb;
+use testing::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
+use testing::scripted::{Deed, Scripted};
+use testing::tls::TlsForwarder;
 
-use super::support::influxdb::{ADMIN, ADMIN_PASSWORD, InfluxServer};
-use super::support::scripted::{Deed, Scripted};
-use super::support::tls::TlsForwarder;
 use super::{check_misconfigured, many_counts, output, v1_settings, v1_settings_as, v2_settings};
 
 #[tokio::test]

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use event_data_service::event::Minute;
 use event_data_service::store::ClaimRequest;
+use testing::eventually::SOON;
 
 use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, model, series_of_one_partition};
-use crate::support::eventually::SOON;
 
 /// What a clock that is read in whole milliseconds may lack.
 const ROUNDING: Duration = Duration::from_millis(2);

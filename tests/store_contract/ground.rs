@@ -12,10 +12,9 @@ use event_data_service::store::{
     Claim, ClaimRequest, Known, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
 };
 use redis_link::{Address, Timeouts};
-
-use crate::support::eventually::SOON;
-use crate::support::redis::RedisServer;
-use crate::support::redis_cluster::RedisCluster;
+use testing::eventually::SOON;
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
 
 /// How long counts are remembered after their minute is done. One test waits longer than this, and the others
 /// must be quicker between two steps.

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use event_data_service::store::{Claim, ClaimRequest, StoreError};
+use testing::eventually::SOON;
 
 use super::ground::{
     AT_ONCE, Ground, Node, SEED_MINUTE, event, model, series_of_one_partition, token_number,
 };
-use crate::support::eventually::SOON;
 
 const BRIEF: Duration = Duration::from_millis(100);
 

@@ -14,10 +14,10 @@ use event_data_service::store::{ClaimRequest, Known, Quarantine, Reading, Store}
 use redis::Connection;
 use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
 
 use super::step::{BEGIN_MS, PARTITIONS};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::redis::RedisServer;
 
 /// One name has what stands between the parts of a token.
 pub(crate) const NAMES: [&str; super::step::NODES] = ["n1", "n2|7", "n3"];

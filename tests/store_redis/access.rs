@@ -6,11 +6,11 @@ use std::time::Duration;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{ClaimRequest, Store, StoreError};
 use redis_link::{Address, Credentials};
+use testing::redis::RedisServer;
 
 use super::site::{
     AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, store, tcp,
 };
-use crate::support::redis::RedisServer;
 
 #[tokio::test]
 async fn by_tcp() {

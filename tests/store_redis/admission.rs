@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{AdmitRequest, Admitted, Store, StoreError};
+use testing::redis::RedisServer;
 
 use super::site::{at, claim, finish, minute, partition, record, store, tcp};
-use crate::support::redis::RedisServer;
 
 const COUNTS: &str = "20161204:1118:counts";
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use event_data_service::event::Minute;
 use event_data_service::store::redis::scripts;
 use event_data_service::store::{ClaimRequest, Store};
+use testing::redis::RedisServer;
 
 use super::site::{AT_ONCE, LEASE, minute, partition, record, store, tcp};
-use crate::support::redis::RedisServer;
 
 const SERIES: usize = 100_000;
 const WAITING_MINUTES: i64 = 1000;

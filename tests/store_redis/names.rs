@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use event_data_service::store::{ClaimRequest, Store};
+use testing::redis::RedisServer;
 
 use super::site::{AT_ONCE, claim, minute, partition, record, store, tcp};
-use crate::support::redis::RedisServer;
 
 #[tokio::test]
 async fn a_node_does_not_take_back_what_another_of_its_name_says() {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{Claim, Store, StoreError};
 use redis_link::Timeouts;
+use testing::eventually::SOON;
+use testing::redis::RedisServer;
 
 use super::line::Line;
 use super::site::{
     AT_ONCE, LEASE, claim, finish, minute, partition, record, record_as_of, store, tcp,
 };
-use crate::support::eventually::SOON;
-use crate::support::redis::RedisServer;
 
 const LIMIT: Duration = Duration::from_millis(400);
 

@@ -9,9 +9,9 @@ use event_data_service::event::Partitions;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use redis_link::{Address, Credentials};
+use testing::redis::RedisServer;
 
 use super::site::{store, tcp};
-use crate::support::redis::RedisServer;
 
 /// The store refuses itself, and says what is wrong and how to mend it.
 async fn refuses(settings: &Settings, wrong: &str, mended_by: &str) {

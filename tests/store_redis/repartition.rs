@@ -8,10 +8,10 @@ use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partit
 use event_data_service::store::{AdmitRequest, Store, StoreError};
 
 use redis_link::Address;
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
 
 use super::site::{at, store, tcp};
-use crate::support::redis::RedisServer;
-use crate::support::redis_cluster::RedisCluster;
 
 /// No event comes from there on by itself.
 const FROM: &str = "21000101:10";

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{Store, StoreError};
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
 
 use super::site::{claim, finish, minute, partition, record, store, tcp};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::redis::RedisServer;
 
 async fn record_until_it_works(store: &RedisStore) {
     let deadline = Instant::now() + SOON;

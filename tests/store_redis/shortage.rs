@@ -1,10 +1,10 @@
 //! Redis out of memory: recording fails, and everything else makes room.
 
 use event_data_service::store::{Store, StoreError};
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
 
 use super::site::{LEASE, claim, drain_all, finish, minute, next_minute, record, store, tcp};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::redis::RedisServer;
 
 fn used_memory(server: &RedisServer) -> u64 {
     let info: String = server.query(&["INFO", "memory"]);

@@ -9,9 +9,8 @@ use event_data_service::store::{
     AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError, Testimony,
 };
 use redis_link::{Address, Timeouts};
-
-use crate::support::eventually::SOON;
-use crate::support::redis::RedisServer;
+use testing::eventually::SOON;
+use testing::redis::RedisServer;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use redis_link::{Address, Timeouts, Tls};
+use testing::ports::free_port;
+use testing::redis::RedisServer;
 
 use super::site::{at, minute, record, store, tcp};
 use super::tls::{Authority, TlsServer};
-use crate::support::ports::free_port;
-use crate::support::redis::RedisServer;
 
 /// Whatever is asked, it gives this answer. It ends with the test.
 fn answering(answer: &'static [u8]) -> SocketAddr {

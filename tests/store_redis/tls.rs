@@ -7,10 +7,10 @@ use event_data_service::store::{Store, StoreError};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use redis_link::{Address, Tls};
 use tempfile::TempDir;
+use testing::ports::free_port;
+use testing::redis::RedisServer;
 
 use super::site::{at, do_everything, store};
-use crate::support::ports::free_port;
-use crate::support::redis::RedisServer;
 
 const HOST: &str = "127.0.0.1";
 

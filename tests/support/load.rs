@@ -1,78 +1,19 @@
-//! Events by the million from a seed, and the sender that keeps the truth of them.
+//! The sender that keeps the truth of what it sends.
 //!
-//! The sender waits for a node's own count of datagrams before it goes on, so nothing is lost in the kernel
-//! however slow the machine is.
+//! It waits for a node's own count of datagrams before it goes on, so nothing is lost in the kernel however slow the
+//! machine is.
 
 use std::net::{SocketAddr, UdpSocket};
 
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::truth::Truth;
 
-use super::eventually::{SOON, eventually, when};
 use super::node::Node;
-use super::truth::Truth;
 
 /// What may lie in a node's socket: a kernel with default limits holds more.
 const DATAGRAMS_AHEAD_MAX: u64 = 64;
 /// What may wait in a node's queue; a tenth of what fits by default.
 const EVENTS_QUEUED_MAX: u64 = 100_000;
-
-/// Nanoseconds in a minute.
-pub(crate) const MINUTE_NS: i64 = 60_000_000_000;
-/// The minute of the seed: 2016-12-04T18:38:00Z.
-pub(crate) const SEED_MINUTE_NS: i64 = 1_480_876_680_000_000_000;
-
-/// A seed for this run, printed so that a failure can be had again by `EDS_TEST_SEED`.
-pub(crate) fn seed() -> u64 {
-    let seed = std::env::var("EDS_TEST_SEED");
-    let seed = seed.map_or_else(
-        |_| rand::random(),
-        |seed| seed.parse().expect("a whole number"),
-    );
-    eprintln!("EDS_TEST_SEED={seed}");
-    seed
-}
-
-/// The shape of a synthetic load.
-#[derive(Debug, Clone)]
-pub(crate) struct Load {
-    pub(crate) seed: u64,
-    /// The first instants of the minutes in which the events lie, evenly.
-    pub(crate) minutes_ns: Vec<i64>,
-    pub(crate) events: usize,
-    pub(crate) series: u32,
-    pub(crate) users: u32,
-}
-
-/// A datagram should fit a frame of Ethernet.
-const LINES_PER_DATAGRAM: usize = 15;
-
-impl Load {
-    /// The datagrams of this load, always the same.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Vec<u8>> + use<> {
-        let load = self.clone();
-        let mut random = SmallRng::seed_from_u64(load.seed);
-        (0..load.events)
-            .step_by(LINES_PER_DATAGRAM)
-            .map(move |first| {
-                let lines = LINES_PER_DATAGRAM.min(load.events - first);
-                let lines: Vec<_> = (0..lines).map(|_| load.line(&mut random)).collect();
-                lines.join("\n").into_bytes()
-            })
-    }
-
-    fn line(&self, random: &mut SmallRng) -> String {
-        let series = random.random_range(0..self.series);
-        let user = random.random_range(0..self.users);
-        let minute = self.minutes_ns[random.random_range(0..self.minutes_ns.len())];
-        // Coarse, so that now and then two events are one.
-        let timestamp = minute + random.random_range(0..60_000) * 1_000_000;
-        format!(
-            "event_type=type{series},product=product{} value=user{user} {timestamp}",
-            series % 7
-        )
-    }
-}
 
 /// Sends datagrams to nodes, and keeps the truth of those that reach the node that is waited for.
 #[derive(Debug)]

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tempfile::TempDir;
+use testing::eventually::{SOON, eventually};
+use testing::http_client::{Answer, get};
+use testing::metrics::Metrics;
+use testing::ports::free_port;
+use testing::process::{self, signal};
 use toml::{Table, Value};
-
-use super::eventually::{SOON, eventually};
-use super::http_client::{Answer, get};
-use super::metrics::Metrics;
-use super::ports::free_port;
-use super::process::{self, signal};
 
 const LOG_LINES_SHOWN: usize = 60;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
+use testing::http_proxy::Mode;
+use testing::tcp_proxy::Way;
 
 use crate::store::Kind;
-use crate::support::http_proxy::Mode;
-use crate::support::tcp_proxy::Way;
 
 /// What befalls one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

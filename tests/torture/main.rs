@@ -10,10 +10,11 @@
 )]
 
 #[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "torture uses a part of this")]
 mod support;
 
 #[path = "../end_to_end/site.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of this")]
+#[allow(dead_code, reason = "torture uses a part of this")]
 mod site;
 
 mod fault;
@@ -35,7 +36,7 @@ const SHORTER: Duration = Duration::from_secs(8);
 
 #[track_caller]
 fn short(kind: Kind, lasts: Duration, name: &str) {
-    let seed = support::load::seed();
+    let seed = testing::load::seed();
     let again = format!("EDS_TEST_SEED={seed} cargo test --test torture -- --exact {name}");
     torture(kind, lasts, seed, &again);
 }

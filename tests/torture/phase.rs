@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::truth::{Points, Truth};
 
 use crate::fault::{Fault, NodeFault, Planned, RedisFault, plan};
 use crate::store::Kind;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::load::{MINUTE_NS, SEED_MINUTE_NS};
-use crate::support::truth::{Points, Truth};
 use crate::verdict::{Rollback, Straggler, Verdict};
 use crate::world::World;
 

@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
+use testing::redis_sentinel::{NAME, RedisSentinel};
+use testing::tcp_proxy::{TcpProxy, Way};
+
 use crate::fault::RedisFault;
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::redis::RedisServer;
-use crate::support::redis_cluster::RedisCluster;
-use crate::support::redis_sentinel::{NAME, RedisSentinel};
-use crate::support::tcp_proxy::{TcpProxy, Way};
 
 /// Which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use testing::truth::{Point, Points, compare};
+
 use crate::site::Site;
-use crate::support::truth::{Point, Points, compare};
 use crate::world::World;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);

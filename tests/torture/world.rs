@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::influxdb::InfluxServer;
+use testing::metrics::Metrics;
+use testing::redis::RedisServer;
+use testing::tcp_proxy::Way;
+
 use crate::fault::{Fault, NodeFault};
 use crate::site::Site;
 use crate::store::{Kind, Store};
-use crate::support::eventually::{SOON, eventually, when};
-use crate::support::http_proxy::Mode;
-use crate::support::influxdb::InfluxServer;
-use crate::support::metrics::Metrics;
 use crate::support::node::Node;
-use crate::support::redis::RedisServer;
-use crate::support::tcp_proxy::Way;
 
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";

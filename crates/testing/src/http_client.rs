@@ -10,20 +10,20 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An answer of an HTTP server.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    pub status: u16,
     /// The lines of the head, in lower case.
-    pub(crate) head: String,
-    pub(crate) body: String,
+    pub head: String,
+    pub body: String,
 }
 
 /// `GET path`.
-pub(crate) fn get(server: SocketAddr, path: &str) -> io::Result<Answer> {
+pub fn get(server: SocketAddr, path: &str) -> io::Result<Answer> {
     request(server, "GET", path, b"")
 }
 
 /// `POST path` with this body.
-pub(crate) fn post(server: SocketAddr, path: &str, body: &[u8]) -> io::Result<Answer> {
+pub fn post(server: SocketAddr, path: &str, body: &[u8]) -> io::Result<Answer> {
     request(server, "POST", path, body)
 }
 
@@ -36,7 +36,7 @@ fn request(server: SocketAddr, method: &str, path: &str, body: &[u8]) -> io::Res
 }
 
 /// What a server answers to these bytes, once it has closed the connection.
-pub(crate) fn exchange(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+pub fn exchange(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(request)?;
@@ -60,7 +60,7 @@ fn parse(answer: &[u8]) -> Option<Answer> {
 }
 
 /// The text as one value of a query string.
-pub(crate) fn percent_encoded(text: &str) -> String {
+pub fn percent_encoded(text: &str) -> String {
     use std::fmt::Write as _;
 
     let mut encoded = String::new();

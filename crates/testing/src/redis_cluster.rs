@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::eventually::{SOON, eventually, when};
-use super::ports::free_port;
-use super::redis::RedisServer;
+use crate::eventually::{SOON, eventually, when};
+use crate::ports::free_port;
+use crate::redis::RedisServer;
 
 /// The slots of each master.
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
@@ -14,24 +14,24 @@ const WHOLE: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct RedisCluster {
+pub struct RedisCluster {
     /// The masters, and after them their replicas in the same order.
-    pub(crate) nodes: Vec<RedisServer>,
+    pub nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
     /// Masters only, in which every node knows that all slots are served. None is given up however long it hangs.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::launch(SLOTS.len(), "60000", &[])
     }
 
     /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
-    pub(crate) fn start_with_replicas() -> Self {
+    pub fn start_with_replicas() -> Self {
         Self::start_with_replicas_by(&[])
     }
 
     /// The same, each server with these arguments, too.
-    pub(crate) fn start_with_replicas_by(arguments: &[&str]) -> Self {
+    pub fn start_with_replicas_by(arguments: &[&str]) -> Self {
         let cluster = Self::launch(2 * SLOTS.len(), "2000", arguments);
         let (masters, replicas) = cluster.nodes.split_at(SLOTS.len());
         for (master, replica) in masters.iter().zip(replicas) {
@@ -95,7 +95,7 @@ impl RedisCluster {
         Self { nodes }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let addresses: Vec<_> = self
             .nodes
             .iter()
@@ -105,16 +105,16 @@ impl RedisCluster {
     }
 
     /// The servers that were the masters at the start.
-    pub(crate) fn masters(&self) -> &[RedisServer] {
+    pub fn masters(&self) -> &[RedisServer] {
         &self.nodes[..SLOTS.len()]
     }
 
-    pub(crate) fn slot_of(&self, key: &str) -> u16 {
+    pub fn slot_of(&self, key: &str) -> u16 {
         self.nodes[0].query(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// Which of these masters has a slot now.
-    pub(crate) fn owner_of(&self, slot: u16, masters: &[usize]) -> usize {
+    pub fn owner_of(&self, slot: u16, masters: &[usize]) -> usize {
         let has = |range: &str| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let ends = (first.parse::<u16>(), last.parse::<u16>());
@@ -129,7 +129,7 @@ impl RedisCluster {
     }
 
     /// Whether every server says that all slots are served, and each master has a replica.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.nodes.iter().all(|node| {
             let info: String = node.query(&["CLUSTER", "INFO"]);
             let nodes: String = node.query(&["CLUSTER", "NODES"]);
@@ -139,35 +139,35 @@ impl RedisCluster {
     }
 
     /// Which of the masters had the slot of a key at the start.
-    pub(crate) fn master_index(&self, key: &str) -> usize {
+    pub fn master_index(&self, key: &str) -> usize {
         let slot = self.slot_of(key);
         let index = SLOTS.iter().position(|(_, last)| slot <= *last);
         index.expect("all slots are served")
     }
 
     /// The master that has a key.
-    pub(crate) fn master_of(&self, key: &str) -> &RedisServer {
+    pub fn master_of(&self, key: &str) -> &RedisServer {
         &self.nodes[self.master_index(key)]
     }
 
     /// Cuts a master off from its replica, which hears nothing any more; call [`Self::kill_master`] next.
     ///
     /// What the master has sent so far still reaches the replica from the kernel; nothing after it does.
-    pub(crate) fn cut_replica(&self, index: usize) {
+    pub fn cut_replica(&self, index: usize) {
         self.nodes[SLOTS.len() + index].signal("STOP");
         let killed: u64 = self.nodes[index].query(&["CLIENT", "KILL", "TYPE", "replica"]);
         assert_eq!(killed, 1, "the link of one replica");
     }
 
     /// Kills a master, and lets its replica go on if it was cut off.
-    pub(crate) fn kill_master(&mut self, index: usize) {
+    pub fn kill_master(&mut self, index: usize) {
         self.nodes[index].kill();
         self.nodes[SLOTS.len() + index].signal("CONT");
     }
 
     /// Waits until the replica of this master is the master.
     #[track_caller]
-    pub(crate) fn wait_promoted(&self, index: usize) {
+    pub fn wait_promoted(&self, index: usize) {
         let replica = &self.nodes[SLOTS.len() + index];
         eventually("the replica is promoted", SOON, || {
             let info: String = replica.query(&["INFO", "replication"]);
@@ -176,7 +176,7 @@ impl RedisCluster {
     }
 
     /// Begins to move a slot between two of the masters, and moves so many of its keys.
-    pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize, keys: usize) {
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize, keys: usize) {
         let slot = slot.to_string();
         let [source, target] = [from, to].map(|index| &self.nodes[index]);
         let [source_id, target_id] =
@@ -187,12 +187,12 @@ impl RedisCluster {
     }
 
     /// Moves the rest of the slot's keys, and tells every master.
-    pub(crate) fn end_move(&self, slot: u16, from: usize, to: usize) {
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         self.end_move_among(slot, from, to, [3 - to - from]);
     }
 
     /// The same where those that are masters now are not those of the start.
-    pub(crate) fn end_move_among(
+    pub fn end_move_among(
         &self,
         slot: u16,
         from: usize,

@@ -1,5 +1,5 @@
 //! A TCP proxy that knows nothing of what passes: it can cut, stand still, be slow, pass answers in crumbs, and lead
-//! to another server. [`super::redis_proxy`] is the one that sees single commands.
+//! to another server. [`crate::redis_proxy`] is the one that sees single commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How bytes pass. A change is felt at once, by connections that are open, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// As fast as they come.
     Open,
     /// Connections end, and new ones end at once.
@@ -32,14 +32,14 @@ struct Shared {
 
 /// See the module. Its threads end with their connections.
 #[derive(Debug)]
-pub(crate) struct TcpProxy {
+pub struct TcpProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl TcpProxy {
     /// A proxy to this server, on a port of its own.
-    pub(crate) fn start(server: SocketAddr) -> Self {
+    pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener
             .local_addr()
@@ -58,15 +58,15 @@ impl TcpProxy {
         Self { address, shared }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    pub(crate) fn set(&self, way: Way) {
+    pub fn set(&self, way: Way) {
         let mut state = self.shared.state.lock().unwrap();
         state.0 = way;
         state.2 += u64::from(way == Way::Cut);
@@ -74,7 +74,7 @@ impl TcpProxy {
     }
 
     /// Leads to another server from now on; connections to the old one end.
-    pub(crate) fn lead_to(&self, server: SocketAddr) {
+    pub fn lead_to(&self, server: SocketAddr) {
         let mut state = self.shared.state.lock().unwrap();
         state.1 = server;
         state.2 += 1;

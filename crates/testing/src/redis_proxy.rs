@@ -13,7 +13,7 @@ use memchr::memmem;
 
 /// When the trigger's action is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub enum When {
     /// With the command in hand, not yet passed on.
     Before,
     /// When Redis has the command, whether or not it was carried out yet.
@@ -22,7 +22,7 @@ pub(crate) enum When {
 
 /// What becomes of the connection after an action. (For a delay the action itself sleeps.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub enum Then {
     /// It goes on.
     Pass,
     /// Both sides are closed; a command in hand is lost.
@@ -49,14 +49,14 @@ struct Shared {
 }
 
 /// See the module. Its threads end with their connections.
-pub(crate) struct RedisProxy {
+pub struct RedisProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl RedisProxy {
     /// A proxy to the Redis at this address, on a port of its own.
-    pub(crate) fn start(redis: SocketAddr) -> Self {
+    pub fn start(redis: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener
             .local_addr()
@@ -74,12 +74,12 @@ impl RedisProxy {
         Self { address, shared }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
     /// Does `action` at the n-th command from now that holds `needle`; 1 is the next one.
-    pub(crate) fn at(
+    pub fn at(
         &self,
         n: usize,
         needle: impl Into<Vec<u8>>,
@@ -97,7 +97,7 @@ impl RedisProxy {
     }
 
     /// From now on no answer passes; or answers pass again, on connections that have not lost one.
-    pub(crate) fn mute(&self, mute: bool) {
+    pub fn mute(&self, mute: bool) {
         self.shared.mute.store(mute, Ordering::SeqCst);
     }
 }

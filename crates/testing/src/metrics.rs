@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 /// One scrape.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     samples: Vec<(String, BTreeMap<String, String>, f64)>,
 }
 
 impl Metrics {
     /// Panics at a line that is neither a comment nor `name{label="value",…} number`.
-    pub(crate) fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         let lines = text
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -21,12 +21,12 @@ impl Metrics {
     }
 
     /// The sum over all labels, as a whole number; 0 when there is no such metric yet.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.count_of(name, &[])
     }
 
     /// The same over the samples with these labels.
-    pub(crate) fn count_of(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+    pub fn count_of(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let with_labels = self.samples.iter().filter(|(sample, found, _)| {
             sample == name
                 && labels
@@ -46,20 +46,20 @@ impl Metrics {
 
     /// The value of a metric without labels.
     #[track_caller]
-    pub(crate) fn value(&self, name: &str) -> f64 {
+    pub fn value(&self, name: &str) -> f64 {
         let mut samples = self.samples.iter();
         let sample = samples.find(|(sample, ..)| sample == name);
         sample.unwrap_or_else(|| panic!("no {name}")).2
     }
 
     /// Whether there is such a metric at all.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|(sample, _, _)| sample == name)
     }
 
     /// Every event that came in is accounted for. Panics with the ledger when it does not add up.
     #[track_caller]
-    pub(crate) fn assert_ledger_adds_up(&self) {
+    pub fn assert_ledger_adds_up(&self) {
         let received = self.count("eds_events_received_total");
         let parts = [
             "eds_events_recorded_total",

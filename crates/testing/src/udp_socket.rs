@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 
 /// One look at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct UdpSocketState {
+pub struct UdpSocketState {
     /// The memory of the datagrams that nobody has read yet.
-    pub(crate) unread_bytes: u64,
+    pub unread_bytes: u64,
     /// The datagrams that did not fit, ever.
-    pub(crate) drops: u64,
+    pub drops: u64,
 }
 
 /// The socket at this port of 127.0.0.1; `None` where there is none.
-pub(crate) fn udp_socket(address: SocketAddr) -> Option<UdpSocketState> {
+pub fn udp_socket(address: SocketAddr) -> Option<UdpSocketState> {
     let table = fs::read_to_string("/proc/net/udp").expect("Linux tells");
     let local = format!("0100007F:{:04X}", address.port());
     let line = table

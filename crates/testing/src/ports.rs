@@ -19,7 +19,7 @@ const PORTS: Range<u16> = 10_000..32_000;
 
 /// A port of 127.0.0.1, for TCP and UDP, that is this process' alone as long as it lives: it may be bound, let go and
 /// bound again, and no other test takes it meanwhile. A lock on a file keeps other processes of tests from it.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let locks = std::env::temp_dir().join("eds-test-ports");
     std::fs::create_dir_all(&locks).unwrap();
@@ -45,9 +45,9 @@ pub(crate) fn free_port() -> u16 {
 
 /// A process with a directory of its own. Both end with it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     process: Child,
-    pub(crate) port: u16,
+    pub port: u16,
     /// Dropped after the process has ended.
     _directory: TempDir,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts what `command` makes of a port and a directory, and waits until the port accepts connections.
     /// Another process may take a free port first, so a server that ends at once is tried again elsewhere.
-    pub(crate) fn start(name: &str, command: impl Fn(u16, &Path) -> Command) -> Self {
+    pub fn start(name: &str, command: impl Fn(u16, &Path) -> Command) -> Self {
         let mut log = String::new();
         for _ in 0..STARTS_MAX {
             let directory = tempfile::tempdir().unwrap();

@@ -5,27 +5,27 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::ports::Server;
-use super::tls::http_client;
+use crate::ports::Server;
+use crate::tls::http_client;
 
-pub(crate) const ADMIN: &str = "admin";
-pub(crate) const ADMIN_PASSWORD: &str = "correct horse";
+pub const ADMIN: &str = "admin";
+pub const ADMIN_PASSWORD: &str = "correct horse";
 
 /// A running InfluxDB with nothing in it.
 #[derive(Debug)]
-pub(crate) struct InfluxServer {
+pub struct InfluxServer {
     server: Server,
     auth: bool,
 }
 
 impl InfluxServer {
     /// One that asks nobody for a name.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(false, 0, 0, 0)
     }
 
     /// One that asks for user and password, and knows [`ADMIN`].
-    pub(crate) async fn start_with_auth() -> Self {
+    pub async fn start_with_auth() -> Self {
         let server = Self::start_with(true, 0, 0, 0);
         let create =
             format!("CREATE USER {ADMIN} WITH PASSWORD '{ADMIN_PASSWORD}' WITH ALL PRIVILEGES");
@@ -34,17 +34,17 @@ impl InfluxServer {
     }
 
     /// One that takes no body of more than so many bytes.
-    pub(crate) fn start_with_body_limit(bytes_max: usize) -> Self {
+    pub fn start_with_body_limit(bytes_max: usize) -> Self {
         Self::start_with(false, bytes_max, 0, 0)
     }
 
     /// One that takes no tag with more than so many values.
-    pub(crate) fn start_with_tag_limit(values_max: usize) -> Self {
+    pub fn start_with_tag_limit(values_max: usize) -> Self {
         Self::start_with(false, 0, values_max, 0)
     }
 
     /// One that takes no more than so many series in a database.
-    pub(crate) fn start_with_series_limit(series_max: usize) -> Self {
+    pub fn start_with_series_limit(series_max: usize) -> Self {
         Self::start_with(false, 0, 0, series_max)
     }
 
@@ -73,16 +73,16 @@ impl InfluxServer {
         Self { server, auth }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.server.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
     /// Asks in `InfluxQL`, as the admin where there is one; times are nanoseconds. Answers the series.
-    pub(crate) async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
+    pub async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
         let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
         let mut request = http_client()
             .post(format!("{}/query", self.url()))
@@ -101,7 +101,7 @@ impl InfluxServer {
     }
 
     /// Writes lines as somebody else would. They must all be accepted.
-    pub(crate) async fn write(&self, database: &str, lines: impl Into<String>) {
+    pub async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
         let request = http_client()
             .post(format!("{}/write", self.url()))

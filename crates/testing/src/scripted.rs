@@ -11,15 +11,15 @@ use tokio::task::JoinHandle;
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub struct Request {
     /// The request line and headers.
-    pub(crate) head: String,
-    pub(crate) body: String,
+    pub head: String,
+    pub body: String,
 }
 
 /// What to do with a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Deed {
+pub enum Deed {
     /// Answer with this status, these header lines and this body.
     Answer(u16, &'static str, &'static str),
     /// Answer with this status, and send the body a byte at a time, for ever.
@@ -31,13 +31,13 @@ pub(crate) enum Deed {
 }
 
 impl Deed {
-    pub(crate) fn status(status: u16) -> Self {
+    pub fn status(status: u16) -> Self {
         Self::Answer(status, "", "")
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Scripted {
+pub struct Scripted {
     port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
     connections: Arc<AtomicUsize>,
@@ -45,7 +45,7 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    pub(crate) async fn start(script: impl Fn(&Request) -> Deed + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&Request) -> Deed + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -76,19 +76,19 @@ impl Scripted {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use super::http_client::{get, percent_encoded};
-use super::truth::{Point, Points};
+use crate::http_client::{get, percent_encoded};
+use crate::truth::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// Everything in a database of InfluxDB 1.x.
-pub(crate) fn influxdb(server: SocketAddr, database: &str) -> Points {
+pub fn influxdb(server: SocketAddr, database: &str) -> Points {
     let mut points = Points::new();
     for measurement in ["unique_user_event", "cumulative_user_event"] {
         let query = percent_encoded(&format!("SELECT value FROM {measurement} GROUP BY *"));
@@ -39,7 +39,7 @@ pub(crate) fn influxdb(server: SocketAddr, database: &str) -> Points {
 }
 
 /// Everything in VictoriaMetrics.
-pub(crate) fn victoria_metrics(server: SocketAddr) -> Points {
+pub fn victoria_metrics(server: SocketAddr) -> Points {
     get(server, "/internal/force_flush").expect("VictoriaMetrics makes its points visible");
     let matching = percent_encoded(r#"{__name__=~".*_user_event_value"}"#);
     let path = format!("/api/v1/export?match[]={matching}&start=0");
@@ -74,7 +74,7 @@ pub(crate) fn victoria_metrics(server: SocketAddr) -> Points {
 }
 
 /// The points of one write's body, in line protocol without escapes.
-pub(crate) fn written(body: &[u8]) -> Points {
+pub fn written(body: &[u8]) -> Points {
     let mut points = Points::new();
     let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
     for line in body.lines().filter(|line| !line.is_empty()) {

@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use super::eventually::{SOON, eventually, when};
-use super::ports::Server;
-use super::redis::RedisServer;
+use crate::eventually::{SOON, eventually, when};
+use crate::ports::Server;
+use crate::redis::RedisServer;
 
 /// The name by which the sentinels know the master.
-pub(crate) const NAME: &str = "counts";
+pub const NAME: &str = "counts";
 
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
@@ -19,20 +19,20 @@ const ACQUAINTED: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct RedisSentinel {
+pub struct RedisSentinel {
     /// The master of the start, and its replicas.
-    pub(crate) servers: Vec<RedisServer>,
+    pub servers: Vec<RedisServer>,
     sentinels: Vec<Server>,
 }
 
 impl RedisSentinel {
     /// Replicas that have what the master has, and sentinels that know them and each other.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_by(&["--repl-diskless-sync-delay", "0"])
     }
 
     /// The same, each server with these arguments.
-    pub(crate) fn start_by(arguments: &[&str]) -> Self {
+    pub fn start_by(arguments: &[&str]) -> Self {
         let master = RedisServer::start(arguments);
         let master_port = master.address().port();
         let port = master_port.to_string();
@@ -82,14 +82,14 @@ impl RedisSentinel {
     }
 
     /// Where the sentinels are, and a name for them to find.
-    pub(crate) fn url(&self, name: &str) -> String {
+    pub fn url(&self, name: &str) -> String {
         let address = |sentinel: &Server| format!("127.0.0.1:{}", sentinel.port);
         let addresses: Vec<_> = self.sentinels.iter().map(address).collect();
         format!("redis+sentinel://{}/{name}", addresses.join(","))
     }
 
     /// Cuts the master off from its replicas, which hear nothing any more; call [`Self::kill_master`] next.
-    pub(crate) fn cut_replicas(&self) {
+    pub fn cut_replicas(&self) {
         for replica in &self.servers[1..] {
             replica.signal("STOP");
         }
@@ -98,7 +98,7 @@ impl RedisSentinel {
     }
 
     /// Kills the master, and lets the replicas go on if they were cut off.
-    pub(crate) fn kill_master(&mut self) {
+    pub fn kill_master(&mut self) {
         self.servers[0].kill();
         for replica in &self.servers[1..] {
             replica.signal("CONT");
@@ -106,7 +106,7 @@ impl RedisSentinel {
     }
 
     /// The server that all sentinels name, if they agree.
-    pub(crate) fn named_master(&self) -> Option<&RedisServer> {
+    pub fn named_master(&self) -> Option<&RedisServer> {
         let mut named = self.sentinels.iter().map(named_by);
         let first = named.next()?;
         let agreed = named.all(|it| it == first);
@@ -117,7 +117,7 @@ impl RedisSentinel {
 
     /// Waits until a sentinel names another master than the first, and gives its address.
     #[track_caller]
-    pub(crate) fn wait_promoted(&self) -> SocketAddr {
+    pub fn wait_promoted(&self) -> SocketAddr {
         eventually("another master is named", ACQUAINTED, || {
             let named = named_by(&self.sentinels[0]);
             let is_replica = self.servers[1..].iter().any(|it| it.address() == named);

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::ports::Server;
-use super::tls::http_client;
+use crate::ports::Server;
+use crate::tls::http_client;
 
 /// A running `VictoriaMetrics` with nothing in it.
 #[derive(Debug)]
-pub(crate) struct VictoriaMetrics {
+pub struct VictoriaMetrics {
     server: Server,
 }
 
 impl VictoriaMetrics {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let server = Server::start("victoria-metrics", |port, directory| {
             let mut command = Command::new("victoria-metrics");
             command
@@ -30,18 +30,18 @@ impl VictoriaMetrics {
         Self { server }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.server.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
     /// Everything stored: for each series its labels (`__name__` is measurement and field), values and
     /// timestamps in milliseconds. Waits until there are as many series as expected: what is written can be
     /// found a little later only.
-    pub(crate) async fn export(&self, series: usize) -> Vec<Value> {
+    pub async fn export(&self, series: usize) -> Vec<Value> {
         let mut text = String::new();
         for _ in 0..100 {
             self.get("/internal/force_flush").await;

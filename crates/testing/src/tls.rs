@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 /// A client for the test's own questions.
-pub(crate) fn http_client() -> reqwest::Client {
+pub fn http_client() -> reqwest::Client {
     // `Err` when another test was first.
     let _ = ring::default_provider().install_default();
     reqwest::Client::builder()
@@ -26,7 +26,7 @@ pub(crate) fn http_client() -> reqwest::Client {
 
 /// Listens with TLS on 127.0.0.1 and hands the bytes on, in the clear, to another port.
 #[derive(Debug)]
-pub(crate) struct TlsForwarder {
+pub struct TlsForwarder {
     port: u16,
     ca_file: PathBuf,
     _directory: TempDir,
@@ -35,7 +35,7 @@ pub(crate) struct TlsForwarder {
 
 impl TlsForwarder {
     /// With a certificate for these names.
-    pub(crate) async fn start(to_port: u16, names: &[&str]) -> Self {
+    pub async fn start(to_port: u16, names: &[&str]) -> Self {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -74,11 +74,11 @@ impl TlsForwarder {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn ca_file(&self) -> &Path {
+    pub fn ca_file(&self) -> &Path {
         &self.ca_file
     }
 }

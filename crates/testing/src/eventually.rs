@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// For what a healthy machine does within a second or two; a loaded one gets this long.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Looks until `look` answers `Ok`, and panics with its last `Err` when that takes longer than `within`.
 #[track_caller]
-pub(crate) fn eventually<T, E: Display>(
+pub fn eventually<T, E: Display>(
     what: &str,
     within: Duration,
     mut look: impl FnMut() -> Result<T, E>,
@@ -31,6 +31,6 @@ pub(crate) fn eventually<T, E: Display>(
 }
 
 /// `Ok(())` when `holds`, otherwise `seen` for the message of [`eventually`].
-pub(crate) fn when<S>(holds: bool, seen: S) -> Result<(), S> {
+pub fn when<S>(holds: bool, seen: S) -> Result<(), S> {
     if holds { Ok(()) } else { Err(seen) }
 }

@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::eventually::{SOON, eventually};
-use super::ports::free_port;
-use super::process::{self, signal};
+use crate::eventually::{SOON, eventually};
+use crate::ports::free_port;
+use crate::process::{self, signal};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     /// As whom the test's own questions are asked: nothing, or `name:password@`.
@@ -27,7 +27,7 @@ impl RedisServer {
     /// A server that keeps everything in memory, with these arguments over the defaults of the tests:
     /// `&["--maxmemory-policy", "allkeys-lru"]`. It answers PING when this returns; with arguments that close
     /// the plain port, or want a password, use [`Self::launch`] and wait in another way.
-    pub(crate) fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.restart();
         server
@@ -35,7 +35,7 @@ impl RedisServer {
 
     /// The same with `user` lines that shut the default user out. The test asks as this user, whom the lines
     /// make.
-    pub(crate) fn start_asked_by(name: &str, password: &str, arguments: &[&str]) -> Self {
+    pub fn start_asked_by(name: &str, password: &str, arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.asker = format!("{name}:{password}@");
         server.restart();
@@ -43,14 +43,14 @@ impl RedisServer {
     }
 
     /// The same, without waiting.
-    pub(crate) fn launch(arguments: &[&str]) -> Self {
+    pub fn launch(arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
         server.spawn();
         server
     }
 
     /// The same, not yet started: nothing listens at its address until [`Self::restart`].
-    pub(crate) fn down(arguments: &[&str]) -> Self {
+    pub fn down(arguments: &[&str]) -> Self {
         Self {
             arguments: arguments.iter().map(ToString::to_string).collect(),
             environment: Vec::new(),
@@ -63,12 +63,12 @@ impl RedisServer {
 
     /// One whose clock stands still: it shows the seconds since the epoch that are in this file, down to the
     /// microsecond, until another file takes its place. The clock that measures durations is right.
-    pub(crate) fn start_with_clock(clock: &Path) -> Self {
+    pub fn start_with_clock(clock: &Path) -> Self {
         Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")])
     }
 
     /// One whose clock is so many seconds off as this file says: `+90`.
-    pub(crate) fn start_with_offset(offset: &Path) -> Self {
+    pub fn start_with_offset(offset: &Path) -> Self {
         Self::start_with_faked_time(offset, &[])
     }
 
@@ -124,12 +124,12 @@ impl RedisServer {
         });
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Where its files are.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
@@ -137,12 +137,12 @@ impl RedisServer {
         format!("redis://{}{}", self.asker, self.address)
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
     /// The path of the socket at which it listens, too.
-    pub(crate) fn unix_socket(&self) -> String {
+    pub fn unix_socket(&self) -> String {
         self.directory
             .path()
             .join("redis.sock")
@@ -150,14 +150,14 @@ impl RedisServer {
             .to_string()
     }
 
-    pub(crate) fn connection(&self) -> redis::Connection {
+    pub fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.asker_url()).expect("a URL of Redis");
         client.get_connection().expect("Redis takes a connection")
     }
 
     /// What a command answers.
     #[track_caller]
-    pub(crate) fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+    pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         let mut query = redis::Cmd::new();
         query.arg(command);
         query
@@ -166,37 +166,37 @@ impl RedisServer {
     }
 
     /// Every key, sorted.
-    pub(crate) fn keys(&self) -> Vec<String> {
+    pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.query(&["KEYS", "*"]);
         keys.sort_unstable();
         keys
     }
 
     /// Ends it as `systemctl stop` does.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let mut child = self.child.take().expect("Redis runs");
         signal(child.id(), "TERM");
         process::wait(&mut child, SOON);
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("Redis runs").id()
     }
 
     /// Stops it in its tracks, `STOP`, or lets it go on, `CONT`.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
 
     /// Ends it by SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let mut child = self.child.take().expect("Redis runs");
         child.kill().expect("a child can be killed");
         child.wait().expect("a child can be waited for");
     }
 
     /// Starts it, or starts it again after [`Self::stop`] on the same port and directory.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         assert!(self.child.is_none(), "Redis runs already");
         self.spawn();
         self.wait_ready();

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 /// How the proxy treats requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// Passes them on; or answers 204 itself when there is no server behind it.
     Pass,
     /// Does not listen: connections are refused.
@@ -54,14 +54,14 @@ const TRICKLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A write that was asked for, whatever came of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Received {
+pub struct Received {
     /// When its body was here in full.
-    pub(crate) at: Instant,
-    pub(crate) body: Vec<u8>,
+    pub at: Instant,
+    pub body: Vec<u8>,
     /// Whether the database took it.
-    pub(crate) taken: bool,
+    pub taken: bool,
     /// Whether the client was told so.
-    pub(crate) confirmed: bool,
+    pub confirmed: bool,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Shared {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct HttpProxy {
+pub struct HttpProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     listening: Option<JoinHandle<()>>,
@@ -90,7 +90,7 @@ pub(crate) struct HttpProxy {
 
 impl HttpProxy {
     /// A proxy to `upstream`, on a port of its own.
-    pub(crate) fn start(upstream: Option<SocketAddr>) -> Self {
+    pub fn start(upstream: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener
             .local_addr()
@@ -115,16 +115,16 @@ impl HttpProxy {
         }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Changes how requests are treated, at once.
-    pub(crate) fn set(&mut self, mode: Mode) {
+    pub fn set(&mut self, mode: Mode) {
         let before = {
             let mut state = self.shared.state.lock().unwrap();
             if let Mode::Storm(seed) = mode {
@@ -158,12 +158,12 @@ impl HttpProxy {
     }
 
     /// Every write so far, in the order of arrival.
-    pub(crate) fn writes(&self) -> Vec<Received> {
+    pub fn writes(&self) -> Vec<Received> {
         self.shared.state.lock().unwrap().writes.clone()
     }
 
     /// How many writes were under way at one time at most, since the last call.
-    pub(crate) fn take_under_way_max(&self) -> usize {
+    pub fn take_under_way_max(&self) -> usize {
         let mut state = self.shared.state.lock().unwrap();
         let under_way = state.under_way;
         std::mem::replace(&mut state.under_way_max, under_way)

@@ -4,10 +4,10 @@ use std::fs;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use super::eventually::eventually;
+use crate::eventually::eventually;
 
 /// Where libfaketime is, for `LD_PRELOAD`.
-pub(crate) fn faketime_library() -> String {
+pub fn faketime_library() -> String {
     let mut command = Command::new("faketime");
     command.args(["-m", "-f", "+1s", "printenv", "LD_PRELOAD"]);
     let output = command.output().expect("faketime is installed");
@@ -16,7 +16,7 @@ pub(crate) fn faketime_library() -> String {
 }
 
 /// Sends a signal, named as `kill` names it: `TERM`, `KILL`, `STOP`, `CONT`, `HUP`.
-pub(crate) fn signal(pid: u32, name: &str) {
+pub fn signal(pid: u32, name: &str) {
     // The library call would need `unsafe` here.
     let status = Command::new("kill")
         .args([format!("-{name}"), pid.to_string()])
@@ -26,7 +26,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
 }
 
 /// Waits for the process to end by itself.
-pub(crate) fn wait(child: &mut Child, within: Duration) -> ExitStatus {
+pub fn wait(child: &mut Child, within: Duration) -> ExitStatus {
     let pid = child.id();
     eventually("the process ends", within, || {
         child
@@ -37,7 +37,7 @@ pub(crate) fn wait(child: &mut Child, within: Duration) -> ExitStatus {
 }
 
 /// The memory of a process that is in RAM, in KiB.
-pub(crate) fn resident_kib(pid: u32) -> u64 {
+pub fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status
         .lines()

@@ -9,17 +9,17 @@ const DIFFERENCES_SHOWN: usize = 10;
 
 /// Names one number in the database.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Point {
+pub struct Point {
     /// The minute's first instant, in nanoseconds since the epoch.
-    pub(crate) minute_start_ns: i64,
+    pub minute_start_ns: i64,
     /// `event_type=http-5xx,product=productA`.
-    pub(crate) series: String,
+    pub series: String,
     /// `unique_user_event` or `cumulative_user_event`.
-    pub(crate) measurement: String,
+    pub measurement: String,
 }
 
 /// Every number of a database.
-pub(crate) type Points = BTreeMap<Point, u64>;
+pub type Points = BTreeMap<Point, u64>;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -29,13 +29,13 @@ struct Seen {
 
 /// The lines that reached at least one node, gathered into sets.
 #[derive(Debug, Default)]
-pub(crate) struct Truth {
+pub struct Truth {
     seen: HashMap<(i64, String), Seen>,
 }
 
 impl Truth {
     /// Takes note of a datagram that reached a node. A copy changes nothing.
-    pub(crate) fn receive(&mut self, datagram: &[u8]) {
+    pub fn receive(&mut self, datagram: &[u8]) {
         let text = std::str::from_utf8(datagram).expect("tests send UTF-8");
         for line in text.lines() {
             let [series, user, timestamp] = line.split(' ').collect::<Vec<_>>()[..] else {
@@ -53,7 +53,7 @@ impl Truth {
     }
 
     /// The numbers that the database must hold.
-    pub(crate) fn points(&self) -> Points {
+    pub fn points(&self) -> Points {
         let mut points = Points::new();
         for ((minute_start_ns, series), seen) in &self.seen {
             for (measurement, count) in [
@@ -73,7 +73,7 @@ impl Truth {
 }
 
 /// `Ok` when both are the same; otherwise how many differ, and the first of them.
-pub(crate) fn compare(expected: &Points, found: &Points) -> Result<(), String> {
+pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
     let missing = expected
         .iter()
         .filter(|(point, _)| !found.contains_key(point));

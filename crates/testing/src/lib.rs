@@ -1,0 +1,33 @@
+//! Servers for the tests: each test starts its own, on a free port, and fails when that does not work.
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "read by tests only"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+pub mod eventually;
+pub mod http_client;
+pub mod http_proxy;
+pub mod influxdb;
+pub mod load;
+pub mod metrics;
+pub mod ports;
+pub mod process;
+pub mod read_back;
+pub mod redis;
+pub mod redis_cluster;
+pub mod redis_proxy;
+pub mod redis_sentinel;
+pub mod scripted;
+pub mod tcp_proxy;
+pub mod tls;
+pub mod truth;
+pub mod udp_socket;
+pub mod victoria_metrics;
