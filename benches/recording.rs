@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use event_data_service::event::{Batch, Minute, Partition, Window};
 use event_data_service::ingest::{
-    Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+    CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::Store;
 use event_data_service::store::redis::{RedisStore, Settings};
@@ -41,7 +41,7 @@ const PIPELINE_EVENTS: usize = 1_000;
 const PIPELINES: usize = 4;
 /// What arrives within the time that events linger, at full speed: 1 M/s for 100 ms.
 const ARRIVING: usize = 100_000;
-const USERS_REMEMBERED: usize = 1_000_000;
+const DEDUP_USERS: usize = 1_000_000;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -221,7 +221,7 @@ async fn recorders_way(
     batches: Vec<(Partition, Vec<Batch>)>,
     events: usize,
 ) -> anyhow::Result<f64> {
-    let budget = Arc::new(Budget::new(USERS_REMEMBERED));
+    let budget = Arc::new(DedupBudget::new(DEDUP_USERS));
     let ledger = Arc::new(Ledger::default());
     let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
     let progress = Progress::default();

@@ -202,7 +202,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             },
             behind_after: Duration::from_millis(250),
         },
-        users_remembered_max: 1000,
+        dedup_users: 1000,
         replay_window: Duration::ZERO,
         flush: FlushSettings {
             interval: Duration::from_millis(200),

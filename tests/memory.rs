@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
 use event_data_service::ingest::{
-    Budget, CapSettings, Delivery, Recorder, RecorderSettings, ReplayWindow,
+    CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 /// Enough for what else the process allocates to be little beside it.
 const USERS: usize = 300_000;
 const EVENTS: usize = 1_000_000;
-/// Says in a process of its own how many users to remember.
-const REMEMBERED: &str = "MEMORY_TEST_REMEMBERED";
+/// Says in a process of its own how many users dedup may know.
+const DEDUP_USERS: &str = "MEMORY_TEST_DEDUP_USERS";
 /// The same for the series among which events are.
 const SERIES: &str = "MEMORY_TEST_SERIES";
 const TAKEN: &str = "taken: ";
@@ -168,7 +168,7 @@ impl Working {
             settings,
             queue,
             Arc::clone(&store) as Arc<dyn Store>,
-            Arc::new(Budget::new(users_max)),
+            Arc::new(DedupBudget::new(users_max)),
             Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
             Arc::new(Surroundings::default()),
             Arc::clone(&ledger),
@@ -234,7 +234,7 @@ fn documented(words: &str) -> usize {
 /// For a process of its own: records users that each have a series of their own, and says what memory it took.
 #[tokio::test]
 async fn record_users_in_a_process_of_its_own() {
-    let Ok(users_max) = std::env::var(REMEMBERED) else {
+    let Ok(users_max) = std::env::var(DEDUP_USERS) else {
         return;
     };
     let recorder = Working::start(users_max.parse().unwrap());
@@ -258,15 +258,15 @@ async fn record_users_in_a_process_of_its_own() {
 
 /// The names of series were the most of it: a kibibyte a user.
 #[test]
-fn a_remembered_user_takes_no_more_than_is_documented() {
+fn a_known_user_takes_no_more_than_is_documented() {
     let test = "record_users_in_a_process_of_its_own";
-    let (nobody, sent_again) = taken_by(test, REMEMBERED, 0);
-    assert_eq!(sent_again, 1, "it is remembered");
-    let (everybody, sent_again) = taken_by(test, REMEMBERED, USERS);
-    assert_eq!(sent_again, 0, "it is not remembered");
+    let (nobody, sent_again) = taken_by(test, DEDUP_USERS, 0);
+    assert_eq!(sent_again, 1, "no user is known");
+    let (everybody, sent_again) = taken_by(test, DEDUP_USERS, USERS);
+    assert_eq!(sent_again, 0, "the user is known");
     let each = everybody.saturating_sub(nobody) / USERS;
     let most = documented("bytes, whatever its name");
-    eprintln!("a remembered user: {each} bytes measured, at most {most} documented");
+    eprintln!("a known user: {each} bytes measured, at most {most} documented");
     assert!(each <= most, "{everybody} bytes, {nobody} without users");
     assert!(
         each >= 10,
@@ -298,7 +298,7 @@ async fn a_recorder_that_is_never_idle_forgets_on_time() {
         record(1 + step / 120, &step.to_string()).await;
         tokio::time::advance(Duration::from_millis(500)).await;
     }
-    assert_eq!(record(0, "first").await, 1, "it is remembered still");
+    assert_eq!(record(0, "first").await, 1, "it is still known");
     assert_eq!(record(4, "479").await, 0, "it is forgotten too early");
 }
 

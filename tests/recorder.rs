@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use event_data_service::event::{Batch, Minute, Partition, Partitions, Rejection, Window};
-use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
+use event_data_service::ingest::{
+    CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
+};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
@@ -191,7 +193,7 @@ async fn record(
         settings,
         queue,
         Arc::clone(store) as Arc<dyn Store>,
-        Arc::new(Budget::new(1000)),
+        Arc::new(DedupBudget::new(1000)),
         Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
         Arc::new(Surroundings::default()),
         Arc::clone(&ledger),

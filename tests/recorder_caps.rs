@@ -14,7 +14,9 @@ use std::time::Duration;
 use event_data_service::event::{
     Batch, Minute, Partitions, Rejection, Window, overflow_series, series_fingerprint,
 };
-use event_data_service::ingest::{Budget, CapSettings, Recorder, RecorderSettings, ReplayWindow};
+use event_data_service::ingest::{
+    CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
+};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::surroundings::Surroundings;
 use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
@@ -72,8 +74,8 @@ async fn node(
         settings,
         queue,
         Arc::new(store.shared_with("b", system_clock())),
-        // Nothing is remembered, so that the store has to say what it knows.
-        Arc::new(Budget::new(0)),
+        // No user is known here, so that the store has to say what it knows.
+        Arc::new(DedupBudget::new(0)),
         Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
         Arc::new(Surroundings::default()),
         Arc::clone(&ledger),

@@ -52,7 +52,7 @@ pub(super) fn input(reader: &mut Reader<'_>) -> Input {
         max_users_per_series: reader.read("input.max_users_per_series", kind::integer),
         max_rate_per_source: u32::try_from(reader.read("input.max_rate_per_source", kind::integer))
             .unwrap_or(u32::MAX),
-        remember_users: reader.count("input.remember_users"),
+        dedup_users: reader.count("input.dedup_users"),
         drain_timeout: reader.read("input.drain_timeout", kind::duration),
     };
     reader.together(

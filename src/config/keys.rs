@@ -119,7 +119,7 @@ pub static KEYS: &[Key] = &[
     key("input", "max_series_per_minute", Integer { min: 1, max: 1_000_000_000 }, "100000", "most series in one partition and minute, of all nodes; the others share one overflow series"),
     key("input", "max_users_per_series", Integer { min: 0, max: 1_000_000_000 }, "10000000", "most users of a series in one minute, of all nodes, nearly; 0: no limit"),
     key("input", "max_rate_per_source", Integer { min: 0, max: 10_000_000 }, "0", "most lines a second of one source address; 0: no limit"),
-    key("input", "remember_users", Integer { min: 0, max: 1_000_000_000 }, "1000000", "users remembered as recorded, to spare the store the same user twice"),
+    key("input", "dedup_users", Integer { min: 0, max: 1_000_000_000 }, "1000000", "users known to be recorded, which are not sent to the store again; 0: none"),
     key("input", "drain_timeout", duration("0s", "10m"), "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process"),
 
     key("store", "url", StoreUrl, "memory:", "where minutes are gathered: memory: redis[s]:// redis+unix:// redis+cluster:// redis+sentinel://"),

@@ -47,8 +47,8 @@ pub struct Input {
     pub max_users_per_series: u64,
     /// Most lines a second of one source address; 0: no limit.
     pub max_rate_per_source: u32,
-    /// Users that this node remembers as recorded; 0: none.
-    pub remember_users: usize,
+    /// Users known to be recorded, which are not sent to the store again; 0: none.
+    pub dedup_users: usize,
     /// At shutdown, the longest to record what is queued.
     pub drain_timeout: Duration,
 }

@@ -252,7 +252,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
             },
             behind_after: (flush.grace / 4).min(BEHIND_AFTER_MAX),
         },
-        users_remembered_max: input.remember_users,
+        dedup_users: input.dedup_users,
         replay_window: config.store.replay_window,
         flush: FlushSettings {
             interval: flush.interval,

@@ -58,8 +58,8 @@ pub struct ServiceSettings {
     pub listener: ListenerSettings,
     /// How the recorders behave.
     pub recorder: RecorderSettings,
-    /// The users that the recorders remember together.
-    pub users_remembered_max: usize,
+    /// The users that the recorders know to be recorded, together.
+    pub dedup_users: usize,
     /// How long the recorders keep what they recorded, to record it again after a failover. It takes as much
     /// memory as the queue may, at most.
     pub replay_window: Duration,

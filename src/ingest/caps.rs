@@ -1,8 +1,8 @@
-//! [`Caps`]: what a recorder knows of the series and users that have a place of their own in a minute.
+//! [`Caps`]: which series of a minute are admitted, and how many users they may still get, as a recorder knows it.
 //!
-//! The store decides, for all nodes; this only remembers its answers, so that it is asked once for a series of a
-//! minute, and for its users only where they come near their cap. They hold as long as the store is what it was: with
-//! another generation all are forgotten. Those of a minute that has no more events are forgotten, too.
+//! The store decides, for all nodes. This keeps its answers, so that a recorder asks once per series and minute, and
+//! for users only near their cap. Answers hold for one generation of the store, and until a while after the last event
+//! of their minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,15 +16,14 @@ use crate::event::{Minute, OverflowSeries, Partition};
 use crate::store::{Admission, AdmitRequest, Store, StoreError};
 use crate::telemetry::Throttle;
 
-/// The answers that are remembered, in minutes that are full: one that begins while another still has events.
+/// The most answers that are kept, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;
-/// How long the answers for a minute are remembered after its last events. For those that come later the store is
-/// asked again.
+/// How long the answers for a minute are kept after its last events. For later events the store is asked again.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
-/// The series that are asked for at once. Redis serves nobody else meanwhile, a fraction of a ms.
+/// The most series of one question. Redis serves nobody else meanwhile, a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
-/// A node adds this share of the users that a series has room for before it asks again how many there are. So each
-/// further node takes it beyond the cap by an eighth at most.
+/// A node adds one in so many of the users that a series has room for before it asks again how many there are. So each
+/// further node exceeds the cap by an eighth at most.
 const USERS_UNASKED_SHARE: u64 = 8;
 /// How often a node warns of series beyond the cap, at most.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -43,27 +42,27 @@ pub struct CapSettings {
 pub(super) struct Caps {
     partition: Partition,
     settings: CapSettings,
-    /// Under which the events of series are recorded that are refused.
+    /// The series that takes the events of refused ones.
     pub(super) overflow: OverflowSeries,
-    /// Makes the hashes of this recorder unlike those of any other: series come from strangers.
+    /// Chosen at random, so that no sender can construct series whose hashes are equal.
     seed: u64,
     generation: u64,
     minutes: BTreeMap<Minute, Answers>,
-    /// How many answers there are.
+    /// The number of answers.
     known: usize,
 }
 
 #[derive(Debug)]
 struct Answers {
-    /// By a hash of the series. Of 128 bits, for which two are never the same by chance.
+    /// By a hash of the series: 128 bits, of which no two are equal by chance.
     series: HashMap<u128, Known>,
-    used: Instant,
+    last_used: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Refused,
-    /// It may get so many new users before the store is asked how many there are.
+    /// It may get so many new users before the store has to be asked how many there are.
     Admitted(u64),
 }
 
@@ -80,8 +79,8 @@ impl Caps {
         }
     }
 
-    /// Forgets everything if the store is not what it was.
-    pub(super) fn belongs_to(&mut self, generation: u64) {
+    /// Drops all answers unless the store still has this generation.
+    pub(super) fn follow(&mut self, generation: u64) {
         if self.generation != generation {
             self.generation = generation;
             self.minutes.clear();
@@ -98,34 +97,25 @@ impl Caps {
         answers.series.get(&self.key(series)).copied()
     }
 
+    /// Keeps an answer for a minute that was asked for.
     fn learn(&mut self, minute: Minute, series: &str, what: Known) {
         let key = self.key(series);
-        let before = self.used(minute).series.insert(key, what);
-        self.known += usize::from(before.is_none());
+        if let Some(answers) = self.minutes.get_mut(&minute) {
+            let before = answers.series.insert(key, what);
+            self.known += usize::from(before.is_none());
+        }
     }
 
-    /// The answers for a minute that has events.
-    fn used(&mut self, minute: Minute) -> &mut Answers {
-        let used = Instant::now();
-        let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
-            series: HashMap::new(),
-            used,
-        });
-        answers.used = used;
-        answers
-    }
-
-    /// Forgets the minutes that have had no events for a while.
-    pub(super) fn forget_unused(&mut self) {
-        let now = Instant::now();
+    /// Drops the minutes that have had no events for a while.
+    pub(super) fn expire(&mut self, now: Instant) {
         self.minutes
-            .retain(|_, answers| now.duration_since(answers.used) < UNUSED_FOR);
+            .retain(|_, answers| now.duration_since(answers.last_used) < UNUSED_FOR);
         self.known = self.minutes.values().map(|of| of.series.len()).sum();
     }
 
-    /// Forgets also the lowest minutes, which are the least likely to go on, until what is left fits the bound.
-    fn make_room(&mut self) {
-        self.forget_unused();
+    /// Also drops the lowest minutes, the least likely to go on, until the rest fits the bound.
+    fn make_room(&mut self, now: Instant) {
+        self.expire(now);
         let most = self.settings.series_max.saturating_mul(FULL_MINUTES);
         while self.known > most {
             let Some((_, gone)) = self.minutes.pop_first() else {
@@ -135,22 +125,28 @@ impl Caps {
         }
     }
 
-    /// Whether a series is recorded under the overflow series; it was asked for before.
+    /// Whether the events of a series go to the overflow series. It was asked for before.
     pub(super) fn refuses(&self, minute: Minute, series: &str) -> bool {
         self.get(minute, series) == Some(Known::Refused)
     }
 
-    /// Asks the store for those of these series of which it is not known whether they are admitted.
+    /// Asks the store which of these series are admitted, as far as that is not known.
     pub(super) async fn ask<'a>(
         &mut self,
         store: &dyn Store,
         wanted: impl Iterator<Item = (Minute, &'a str)>,
+        now: Instant,
     ) -> Result<(), StoreError> {
-        self.make_room();
+        self.make_room(now);
         let mut unknown: BTreeMap<Minute, Vec<&str>> = BTreeMap::new();
         for (minute, series) in wanted {
             let key = self.key(series);
-            if !self.used(minute).series.contains_key(&key) {
+            let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
+                series: HashMap::new(),
+                last_used: now,
+            });
+            answers.last_used = now;
+            if !answers.series.contains_key(&key) {
                 unknown.entry(minute).or_default().push(series);
             }
         }
@@ -195,13 +191,12 @@ impl Caps {
         Ok(())
     }
 
-    /// How many users more a series may get, which has so many, before it is looked at again.
+    /// How many users a series that has so many may get before the store has to be asked again.
     const fn unasked(&self, users: u64) -> u64 {
         self.settings.users_max.saturating_sub(users) / USERS_UNASKED_SHARE
     }
 
-    /// Those of the users, all different, that a series has no room for. They are few to be asked for as long as it
-    /// has much.
+    /// Which of these users, all different, a series has no room for. Far from the cap the store is not asked.
     pub(super) async fn users_refused<'a>(
         &mut self,
         store: &dyn Store,
@@ -247,7 +242,7 @@ impl Caps {
             %minute,
             series,
             overflow = self.overflow.of(minute),
-            "more series than input.max_series_per_minute; events of the others are counted in the overflow series"
+            "more series than input.max_series_per_minute; the events of the others are counted under the overflow series"
         );
     }
 }
@@ -261,8 +256,8 @@ mod tests {
     use crate::store::memory::{MemoryStore, system_clock};
 
     /// A node runs for months, and each minute has its series.
-    #[tokio::test(start_paused = true)]
-    async fn minutes_without_events_are_forgotten() {
+    #[tokio::test]
+    async fn minutes_without_events_expire() {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let hour = Duration::from_secs(3600);
         let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
@@ -271,15 +266,17 @@ mod tests {
             users_max: 0,
         };
         let mut caps = Caps::new(partitions.of("", Minute::MIN), settings);
+        let mut now = Instant::now();
         let minute = |number| Minute::from_epoch_minutes(number).unwrap();
         for number in 1..=20 {
             // One that has events all the time is kept.
             for wanted in [(minute(0), "s=1"), (minute(number), "s=1")] {
-                caps.ask(&store, std::iter::once(wanted)).await.unwrap();
+                let asked = caps.ask(&store, std::iter::once(wanted), now);
+                asked.await.unwrap();
             }
-            tokio::time::advance(Duration::from_secs(60)).await;
+            now += Duration::from_secs(60);
         }
-        caps.forget_unused();
+        caps.expire(now);
         let kept: Vec<Minute> = caps.minutes.keys().copied().collect();
         assert_eq!(kept, [minute(0), minute(20)]);
         assert_eq!(caps.known, 2);

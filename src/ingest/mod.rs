@@ -8,6 +8,7 @@
 
 mod caps;
 mod checksums;
+mod dedup;
 mod delivery;
 mod inherited;
 mod listener;
@@ -15,7 +16,6 @@ mod parts;
 mod rates;
 mod receive;
 mod recorder;
-mod remembered;
 mod replay;
 mod sieve;
 mod socket;
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 pub use caps::CapSettings;
+pub use dedup::DedupBudget;
 pub use delivery::Delivery;
 pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at};
 pub use listener::{Listener, ListenerSettings};
 pub use rates::SourceRates;
 pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};
-pub use remembered::Budget;
 pub use replay::ReplayWindow;
 pub use sieve::{QueueLimits, Sample, Sieve, SieveSettings};
 pub use socket::{BindError, bind};

@@ -2,7 +2,7 @@
 
 use hashbrown::HashSet;
 
-use super::remembered::{Fingerprint, Fingerprints, Remembered};
+use super::dedup::{Dedup, Fingerprint, Fingerprints};
 use crate::event::{Batch, Group, Minute};
 use crate::store::Recording;
 
@@ -35,23 +35,23 @@ impl<'a> Part<'a> {
         (self.group.minute, &self.group.series)
     }
 
-    /// Its events under their own series, or under the overflow series, without the users that are remembered; and the
-    /// fingerprints of its new users.
+    /// Its events under their own series, or under the overflow series, without the users that the store has; and
+    /// the fingerprints of its new users.
     pub(super) fn recording(
         &self,
         batch: &'a Batch,
         overflow: Option<&'a str>,
-        remembered: &Remembered,
+        dedup: &Dedup,
     ) -> (Recording<'a>, Vec<Fingerprint>) {
         let (minute, own) = self.key();
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
-        let mut of = remembered.fingerprinter(series);
+        let mut of = dedup.fingerprinter(series);
         let mut seen = Fingerprints::default();
         let users = occurrences.iter().map(|event| batch.user(event));
         let new = users
             .map(|user| (user, of.of(user)))
-            .filter(|(_, user)| !remembered.has(minute, *user) && seen.insert(*user));
+            .filter(|(_, user)| !dedup.contains(minute, *user) && seen.insert(*user));
         let (new_users, fingerprints) = new.unzip();
         let recording = Recording {
             minute,

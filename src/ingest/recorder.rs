@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::caps::{CapSettings, Caps};
+use super::dedup::{Dedup, DedupBudget};
 use super::parts::{Origin, Part};
-use super::remembered::{Budget, Remembered};
 use super::replay::{Replay, ReplayWindow};
 use super::{Delivery, RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, OverflowSeries, Partition, Rejection, Window};
@@ -53,7 +53,7 @@ pub struct Recorder {
     batches: mpsc::Receiver<Delivery>,
     store: Arc<dyn Store>,
     spool: Option<Spool>,
-    remembered: Remembered,
+    dedup: Dedup,
     replay: Replay,
     /// The store's generation that has all batches of `replay`.
     replayed: u64,
@@ -79,7 +79,7 @@ impl Recorder {
         settings: RecorderSettings,
         batches: mpsc::Receiver<Delivery>,
         store: Arc<dyn Store>,
-        budget: Arc<Budget>,
+        budget: Arc<DedupBudget>,
         window: Arc<ReplayWindow>,
         surroundings: Arc<Surroundings>,
         ledger: Arc<Ledger>,
@@ -87,14 +87,13 @@ impl Recorder {
         heartbeat: Heartbeat,
         abandon: CancellationToken,
     ) -> Self {
-        let remembered = Remembered::new(budget);
         Self {
             partition,
             settings,
             batches,
             store,
             spool: None,
-            remembered,
+            dedup: Dedup::new(budget),
             replay: Replay::new(window),
             replayed: 0,
             behind: false,
@@ -149,8 +148,8 @@ impl Recorder {
                 Err(_idle) => {}
             }
             // Busy or idle: what is kept of a minute goes on time.
-            self.remembered.forget_unused(Instant::now());
-            self.caps.forget_unused();
+            self.dedup.expire(Instant::now());
+            self.caps.expire(Instant::now());
             // In this order: the store may have been away for longer than the window.
             self.replay_what_may_be_forgotten().await;
             self.replay.forget(Instant::now());
@@ -234,8 +233,8 @@ impl Recorder {
                 return true;
             }
             let generation = self.store.generation(self.partition);
-            self.remembered.belongs_to(generation);
-            self.caps.belongs_to(generation);
+            self.dedup.follow(generation);
+            self.caps.follow(generation);
             let (metrics, partition) = (Arc::clone(&self.metrics), self.partition);
             let until_behind = tokio::time::sleep(self.settings.behind_after);
             let mut hangs = false;
@@ -258,17 +257,17 @@ impl Recorder {
             self.behind |= hangs;
             match result {
                 Ok(None) => {}
-                // Another Redis may have taken it than the one that is remembered, and lack the users that were
-                // spared: once more, with all of them.
+                // Another Redis may have taken it than the one that dedup knows, and lack the users that were
+                // left out: once more, with all of them.
                 Ok(Some(_))
                     if self.store.generation(self.partition) != generation
-                        && !self.remembered.is_empty() => {}
+                        && !self.dedup.is_empty() => {}
                 Ok(Some((recordings, repeated, learnt))) => {
                     self.confirmed(&recordings, repeated, origin);
                     let now = Instant::now();
-                    self.remembered.learn(&learnt, now);
+                    self.dedup.insert(&learnt, now);
                     for recording in &recordings {
-                        self.remembered.used(recording.minute, now);
+                        self.dedup.touch(recording.minute, now);
                     }
                     if failures > 0 {
                         tracing::info!(

@@ -78,8 +78,8 @@ metrics! {
     record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.
     record_seconds: Histogram = latency();
-    /// Users that were not sent to the store again.
-    users_spared: Counter = Counter::default();
+    /// Events whose user the store had already, so that only the event was sent.
+    dedup_hits: Counter = Counter::default();
     /// Events among the recorded ones that the store had already: copies, which other nodes and relayers bring, events of a
     /// user and series that have one timestamp, and what was recorded before by an attempt whose answer was lost.
     events_repeated: Counter = Counter::default();

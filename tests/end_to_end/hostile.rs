@@ -30,7 +30,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
         "target",
         &[
             ("input.max_age", "1h"),
-            ("input.remember_users", "10000"),
+            ("input.dedup_users", "10000"),
             ("input.max_series_per_minute", "1000"),
             ("log.level", "info"),
         ],

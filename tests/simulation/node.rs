@@ -7,7 +7,7 @@ use std::time::Duration;
 use event_data_service::event::Window;
 use event_data_service::flush::Worker;
 use event_data_service::ingest::{
-    Budget, CapSettings, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
+    CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::Store;
 use event_data_service::surroundings::Surroundings;
@@ -158,7 +158,7 @@ impl Node {
         let (store, output) =
             super::mutants::worker(self.mutant, world, store(Role::Worker), output);
         let replay = Arc::new(ReplayWindow::new(plan.replay_window, 1 << 20));
-        let budget = Arc::new(Budget::new(plan.users_remembered));
+        let budget = Arc::new(DedupBudget::new(plan.dedup_users));
         let settings = RecorderSettings {
             window: window(plan.max_age),
             caps: CapSettings {

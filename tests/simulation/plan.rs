@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) linger: Duration,
     pub(crate) replay_window: Duration,
     pub(crate) queue_events: u64,
-    pub(crate) users_remembered: usize,
+    pub(crate) dedup_users: usize,
     pub(crate) compact_series: usize,
     /// The most series of a minute and partition.
     pub(crate) series_max: usize,
@@ -84,7 +84,7 @@ impl Plan {
             linger: dice.millis(50, 1000),
             replay_window: Duration::from_secs(dice.pick(&[0, 5, 30])),
             queue_events: dice.pick(&[5, 30, 1000, 1000, 1000]),
-            users_remembered: dice.pick(&[0, 10, 1000, 1000]),
+            dedup_users: dice.pick(&[0, 10, 1000, 1000]),
             compact_series: dice.pick(&[1, 2, 200]),
             series_max: dice.pick(&[1, 2, 3, 1000]),
             users_max: dice.pick(&[0, 0, 0, 2]),
@@ -124,7 +124,7 @@ impl Plan {
             linger: Duration::from_millis(100),
             replay_window: Duration::ZERO,
             queue_events: 100,
-            users_remembered: 100,
+            dedup_users: 100,
             compact_series: 200,
             series_max: 10,
             users_max: 0,
@@ -155,7 +155,7 @@ impl Plan {
         let is_noticed = dice.one_in(2) || at - saved < 2 * interval;
         if !is_noticed {
             // Until it looks, a node leaves out users that the store has forgotten, which the model does not know.
-            self.users_remembered = 0;
+            self.dedup_users = 0;
         }
         self.forgets.push(Forget {
             saved,

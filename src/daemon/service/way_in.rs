@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use super::{Service, ServiceSettings, StartError};
 use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
-    self, ArrivalStamps, Budget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver, Recorder,
-    ReplayWindow, Sieve, SourceRates, Unspooler,
+    self, ArrivalStamps, DedupBudget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver,
+    Recorder, ReplayWindow, Sieve, SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Store;
@@ -116,7 +116,7 @@ impl Service {
         spool: Option<&Spool>,
         surroundings: &Arc<Surroundings>,
     ) -> Vec<mpsc::Sender<Delivery>> {
-        let budget = Arc::new(Budget::new(settings.users_remembered_max));
+        let budget = Arc::new(DedupBudget::new(settings.dedup_users));
         let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
         let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
         let partitions = &settings.sieve.partitions;

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Recorder;
 use crate::event::{Batch, Minute, OverflowSeries, Rejection};
+use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::parts::{Origin, Part};
-use crate::ingest::remembered::{Fingerprint, Learnt};
 use crate::ingest::sieve::beginning;
 use crate::store::{Recording, Store, StoreError};
 
@@ -23,20 +23,21 @@ impl Recorder {
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
         generation: u64,
-    ) -> Result<Option<(Vec<Recording<'a>>, u64, Vec<Learnt>)>, StoreError> {
+    ) -> Result<Option<(Vec<Recording<'a>>, u64, Vec<KnownUser>)>, StoreError> {
         let store = Arc::clone(&self.store);
-        self.caps.ask(&*store, parts.iter().map(Part::key)).await?;
+        let keys = parts.iter().map(Part::key);
+        self.caps.ask(&*store, keys, Instant::now()).await?;
         let recording = |part: &Part<'a>| {
             let (minute, series) = part.key();
             let refuses = self.caps.refuses(minute, series);
             let overflow = refuses.then(|| overflow.of(minute));
-            part.recording(batch, overflow, &self.remembered)
+            part.recording(batch, overflow, &self.dedup)
         };
         let wanted: Vec<_> = parts.iter().map(recording).collect();
         let not_gathered = self.not_gathered(&*store, &wanted).await?;
         let nobody = HashSet::new();
         let mut recordings = Vec::with_capacity(wanted.len());
-        let mut learnt: Vec<Learnt> = Vec::new();
+        let mut learnt: Vec<KnownUser> = Vec::new();
         let mut at = 0;
         for (recording, fingerprints) in wanted {
             let mut take = |recording: Recording<'a>, users: Vec<Fingerprint>| {
@@ -67,7 +68,7 @@ impl Recorder {
             }
             let overflow = recording.gathered_from.map(|_| overflow.of(minute));
             for part in &left {
-                let (recording, users) = part.recording(batch, overflow, &self.remembered);
+                let (recording, users) = part.recording(batch, overflow, &self.dedup);
                 take(recording, users);
             }
             let next = at + left.len();
@@ -151,6 +152,6 @@ impl Recorder {
             self.ledger
                 .overflowed(gathered.map(|it| it.occurrences.len()).sum());
         }
-        self.metrics.users_spared.inc_by((events - users) as u64);
+        self.metrics.dedup_hits.inc_by((events - users) as u64);
     }
 }
