@@ -12,7 +12,8 @@ use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
     ArrivalStamps, Delivery, Listener, ListenerSettings, Receiver, Sieve, SourceRates, bind,
 };
-use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use event_data_service::node::{self, Intake};
+use event_data_service::telemetry::Metrics;
 use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;
 
 /// A node as far as a listener needs one.
 pub(crate) struct Node {
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) shared: Arc<node::Node>,
     pub(crate) settings: ListenerSettings,
     /// All partitions' batches go to one place.
     pub(crate) batches: mpsc::Sender<Delivery>,
@@ -68,9 +69,9 @@ impl Node {
             sieve: Self::sieve(),
             settings: self.settings.clone(),
             recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
-            ledger: Arc::clone(&self.ledger),
-            metrics: Arc::new(Metrics::new(Arc::clone(&self.ledger))),
-            heartbeat: Progress::default().watch("the listener"),
+            node: Arc::clone(&self.shared),
+            metrics: Arc::new(Metrics::new(Arc::clone(&self.shared))),
+            heartbeat: self.shared.progress.watch("the listener"),
             stop: self.stop.clone(),
         };
         thread::spawn(move || {
@@ -81,7 +82,7 @@ impl Node {
 
     /// Reads and counts, nothing else.
     fn count(&self, mut receiver: Receiver, lines: usize) -> JoinHandle<anyhow::Result<f64>> {
-        let (ledger, stop) = (Arc::clone(&self.ledger), self.stop.clone());
+        let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
         thread::spawn(move || {
             while !stop.is_cancelled() {
                 receiver.wait()?;
@@ -89,7 +90,7 @@ impl Node {
                     dropped: (receiver.datagrams().count() * lines) as u64,
                     ..Intake::default()
                 };
-                ledger.take_in(&intake);
+                shared.ledger.take_in(&intake);
             }
             thread_cpu()
         })
@@ -165,17 +166,17 @@ fn receive(
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node {
-        ledger: Arc::new(Ledger::default()),
+        shared: Arc::default(),
         settings,
         batches,
         stop: CancellationToken::new(),
         socket,
     };
-    let store = take_everything(Arc::clone(&node.ledger), taken);
+    let store = take_everything(Arc::clone(&node.shared), taken);
     let threads = start(&node, lines)?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
     sender.connect(address)?;
-    let received = || node.ledger.totals().received;
+    let received = || node.shared.ledger.totals().received;
     let began = Instant::now();
     for (sent, datagram) in (0_u32..).zip(datagrams) {
         while u64::from(sent) > received() / lines as u64 + AHEAD_MAX {
@@ -202,11 +203,11 @@ fn receive(
     Ok(vec![cpu * 1e6 / figure(events), figure(events) / seconds])
 }
 
-fn take_everything(ledger: Arc<Ledger>, mut taken: mpsc::Receiver<Delivery>) -> JoinHandle<()> {
+fn take_everything(shared: Arc<node::Node>, mut taken: mpsc::Receiver<Delivery>) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Some(Delivery { batch, .. }) = taken.blocking_recv() {
-            ledger.recorded(batch.events());
-            ledger.released(batch.bytes());
+            shared.ledger.recorded(batch.events());
+            shared.ledger.released(batch.bytes());
         }
     })
 }

@@ -13,10 +13,10 @@ use event_data_service::event::{Batch, Minute, Partition, Window};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::node::{Intake, Node};
 use event_data_service::store::Store;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
@@ -222,11 +222,10 @@ async fn recorders_way(
     events: usize,
 ) -> anyhow::Result<f64> {
     let budget = Arc::new(DedupBudget::new(DEDUP_USERS));
-    let ledger = Arc::new(Ledger::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-    let progress = Progress::default();
+    let node = Arc::new(Node::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     let bytes: usize = batches.iter().flat_map(|(_, b)| b).map(Batch::bytes).sum();
-    ledger.take_in(&Intake {
+    node.ledger.take_in(&Intake {
         queued: events as u64,
         queued_bytes: bytes as u64,
         ..Intake::default()
@@ -252,10 +251,9 @@ async fn recorders_way(
             Arc::clone(&store),
             Arc::clone(&budget),
             Arc::clone(&window),
-            Arc::new(Surroundings::default()),
-            Arc::clone(&ledger),
+            Arc::clone(&node),
             Arc::clone(&metrics),
-            progress.watch("a recorder"),
+            node.progress.watch("a recorder"),
             CancellationToken::new(),
         );
         tasks.spawn(recorder.run());

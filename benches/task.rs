@@ -20,7 +20,7 @@ pub(crate) fn listen(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f6
     socket.set_nonblocking(true)?;
     let receiver = node.receiver()?;
     let node = Parts {
-        ledger: Arc::clone(&node.ledger),
+        shared: Arc::clone(&node.shared),
         sieve: Node::sieve(),
         batches: node.batches.clone(),
         stop: node.stop.clone(),
@@ -37,7 +37,7 @@ pub(crate) fn listen(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f6
 }
 
 struct Parts {
-    ledger: Arc<event_data_service::telemetry::Ledger>,
+    shared: Arc<event_data_service::node::Node>,
     sieve: Sieve,
     batches: tokio::sync::mpsc::Sender<event_data_service::ingest::Delivery>,
     stop: tokio_util::sync::CancellationToken,
@@ -76,7 +76,7 @@ impl Parts {
         for datagram in receiver.datagrams() {
             self.sieve.datagram(datagram.bytes, datagram.truncated, now);
         }
-        let totals = self.ledger.take_in(&self.sieve.take_intake());
+        let totals = self.shared.ledger.take_in(&self.sieve.take_intake());
         self.sieve.told(totals);
     }
 

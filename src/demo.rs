@@ -129,7 +129,7 @@ async fn show() -> anyhow::Result<()> {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
     println!("It is sent five events of the minute just past:\n\n{datagram}");
 
-    while service.ledger.totals().recorded < EVENTS.len() as u64 {
+    while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!("It records them in sets, which make copies and repetitions harmless:\n");

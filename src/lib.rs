@@ -10,13 +10,14 @@ pub mod event;
 pub mod flush;
 pub mod http;
 pub mod ingest;
+pub mod node;
 pub mod output;
 pub mod quarantine;
 pub mod secret;
 pub mod send;
 pub mod spool;
 pub mod store;
-pub mod surroundings;
+
 pub mod telemetry;
 pub mod text;
 

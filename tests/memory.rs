@@ -17,12 +17,12 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::node::{Intake, Node};
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
     Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
-use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Intake, Ledger, Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -146,13 +146,13 @@ impl Store for Confirming {
 struct Working {
     store: Arc<Confirming>,
     batches: mpsc::Sender<Delivery>,
-    ledger: Arc<Ledger>,
+    node: Arc<Node>,
 }
 
 impl Working {
     fn start(users_max: usize) -> Self {
         let store = Arc::new(Confirming::default());
-        let ledger = Arc::new(Ledger::default());
+        let node = Arc::new(Node::default());
         let age = Duration::from_secs(100 * 365 * 86400);
         let settings = RecorderSettings {
             window: Window::new(age, age),
@@ -170,28 +170,27 @@ impl Working {
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::new(DedupBudget::new(users_max)),
             Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-            Arc::new(Surroundings::default()),
-            Arc::clone(&ledger),
-            Arc::new(Metrics::new(Arc::clone(&ledger))),
-            Progress::default().watch("recorder"),
+            Arc::clone(&node),
+            Arc::new(Metrics::new(Arc::clone(&node))),
+            node.progress.watch("recorder"),
             CancellationToken::new(),
         );
         tokio::spawn(recorder.run());
         Self {
             store,
             batches,
-            ledger,
+            node,
         }
     }
 
     async fn record(&self, batch: Batch) {
-        self.ledger.take_in(&Intake {
+        self.node.ledger.take_in(&Intake {
             queued: batch.events() as u64,
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
         });
         self.batches.send(batch.into()).await.unwrap();
-        while self.ledger.totals().queued_bytes > 0 {
+        while self.node.ledger.totals().queued_bytes > 0 {
             tokio::task::yield_now().await;
         }
     }

@@ -16,13 +16,13 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions, Rejection,
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::node::{Intake, LedgerTotals, Node};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
     SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
-use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -170,8 +170,8 @@ async fn record(
     replay_window: Duration,
     all: Vec<Batch>,
 ) -> LedgerTotals {
-    let ledger = Arc::new(Ledger::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let node = Arc::new(Node::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     let hour = Duration::from_secs(3600);
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
@@ -180,7 +180,7 @@ async fn record(
     };
     let (batches, queue) = mpsc::channel(all.len());
     for batch in all {
-        ledger.take_in(&Intake {
+        node.ledger.take_in(&Intake {
             queued: batch.events() as u64,
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
@@ -195,14 +195,13 @@ async fn record(
         Arc::clone(store) as Arc<dyn Store>,
         Arc::new(DedupBudget::new(1000)),
         Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
-        Arc::new(Surroundings::default()),
-        Arc::clone(&ledger),
+        Arc::clone(&node),
         metrics,
-        Progress::default().watch("recorder"),
+        node.progress.watch("recorder"),
         CancellationToken::new(),
     );
     recorder.run().await;
-    ledger.totals()
+    node.ledger.totals()
 }
 
 /// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in

@@ -17,9 +17,9 @@ use event_data_service::event::{
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
 };
+use event_data_service::node::{Intake, LedgerTotals, Node};
 use event_data_service::store::memory::{MemoryStore, system_clock};
-use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Intake, Ledger, LedgerTotals, Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +46,8 @@ async fn node(
     minute: Minute,
     all: &[&[Event]],
 ) -> LedgerTotals {
-    let ledger = Arc::new(Ledger::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let node = Arc::new(Node::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     let hour = Duration::from_secs(3600);
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
@@ -60,7 +60,7 @@ async fn node(
         for (series, user, nanos) in *events {
             assert!(batch.push(minute, series, user, minute.start_nanos() + nanos));
         }
-        ledger.take_in(&Intake {
+        node.ledger.take_in(&Intake {
             queued: batch.events() as u64,
             queued_bytes: batch.bytes() as u64,
             ..Intake::default()
@@ -77,14 +77,13 @@ async fn node(
         // No user is known here, so that the store has to say what it knows.
         Arc::new(DedupBudget::new(0)),
         Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-        Arc::new(Surroundings::default()),
-        Arc::clone(&ledger),
+        Arc::clone(&node),
         metrics,
-        Progress::default().watch("recorder"),
+        node.progress.watch("recorder"),
         CancellationToken::new(),
     );
     recorder.run().await;
-    let totals = ledger.totals();
+    let totals = node.ledger.totals();
     assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
     totals
 }

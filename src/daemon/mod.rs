@@ -23,8 +23,8 @@ pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
 use self::signals::Request;
 use crate::config::{self, Config, Flags};
 use crate::ingest::{self, Inherited};
+use crate::node::LedgerTotals;
 use crate::store::StoreError;
-use crate::telemetry::LedgerTotals;
 
 /// How long the sockets may go unread at the start.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
@@ -120,7 +120,7 @@ async fn serve(
     reload: impl Fn(),
     drain_timeout: Duration,
 ) -> anyhow::Result<()> {
-    let watchdog = tokio::spawn(systemd::feed_watchdog(service.progress.clone()));
+    let watchdog = tokio::spawn(systemd::feed_watchdog(service.node.progress.clone()));
     systemd::notify(&[NotifyState::Ready]);
     let failure = loop {
         tokio::select! {

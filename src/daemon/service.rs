@@ -22,11 +22,11 @@ use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
     BindError, InheritError, Inherited, Listener, ListenerSettings, RecorderSettings, SieveSettings,
 };
+use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
 use crate::spool::{SpoolError, SpoolSettings};
 use crate::store::{SET_ASIDE_MAX, Store};
-use crate::surroundings::Surroundings;
-use crate::telemetry::{Ledger, LedgerTotals, Metrics, Progress};
+use crate::telemetry::Metrics;
 
 /// What a worker gets to let go of its claims, or to send the rest, when the time is over.
 const LET_GO_MAX: Duration = Duration::from_secs(3);
@@ -129,12 +129,9 @@ pub struct Service {
     pub addresses: Vec<SocketAddr>,
     /// Where it tells its health.
     pub http: Option<SocketAddr>,
-    /// What became of the events.
-    pub ledger: Arc<Ledger>,
-    /// All other figures.
-    pub metrics: Arc<Metrics>,
-    /// The signs of life.
-    pub progress: Progress,
+    /// What its parts share and decide by.
+    pub node: Arc<Node>,
+    metrics: Arc<Metrics>,
     /// Those that do not read yet.
     listeners: Vec<Listener>,
     /// Listeners and recorders. They end when everything is recorded.
@@ -162,18 +159,16 @@ impl Service {
         output: Arc<dyn Output>,
         sources: QuerySources,
     ) -> Result<Self, StartError> {
-        let ledger = Arc::new(Ledger::default());
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        // Nothing is known against either yet.
+        let node = Arc::new(Node::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
+        // Nothing is known against it yet.
         metrics.store_up.set(1);
-        metrics.output_up.set(1);
         settings.tell_capacities(&*store, &metrics);
         let mut service = Self {
             addresses: Vec::new(),
             http: None,
-            ledger,
+            node: Arc::clone(&node),
             metrics,
-            progress: Progress::default(),
             listeners: Vec::new(),
             ingest: JoinSet::new(),
             flush: JoinSet::new(),
@@ -185,12 +180,7 @@ impl Service {
             stop_side: CancellationToken::new(),
             abandon: CancellationToken::new(),
         };
-        let surroundings = Arc::new(Surroundings::default());
-        let queries = Queries::new(
-            sources,
-            Arc::clone(&service.metrics),
-            Arc::clone(&surroundings),
-        )?;
+        let queries = Queries::new(sources, Arc::clone(&service.metrics), Arc::clone(&node))?;
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
@@ -202,7 +192,7 @@ impl Service {
         service.side.spawn(async move {
             stop.run_until_cancelled(looking).await;
         });
-        let recorders = service.start_recorders(settings, &store, spool.as_ref(), &surroundings);
+        let recorders = service.start_recorders(settings, &store, spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
         let worker = Worker {
@@ -217,9 +207,9 @@ impl Service {
                 .spool
                 .as_ref()
                 .map(|spool| spool.directory.join("witness.json")),
-            surroundings,
+            node,
             metrics: Arc::clone(&service.metrics),
-            heartbeat: service.progress.watch("the flush worker"),
+            heartbeat: service.node.progress.watch("the flush worker"),
             stop: service.stop.clone(),
             recorded: service.recorded.clone(),
         };
@@ -242,8 +232,8 @@ impl Service {
         self.http = Some(listener.local_addr()?);
         let health = Health {
             store: Arc::clone(store),
+            node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
-            progress: self.progress.clone(),
             draining: self.stop.clone(),
         };
         let (most, stop) = (settings.http_connections, self.stop_side.clone());
@@ -292,7 +282,7 @@ impl Service {
         // What they would have read stays where it is.
         self.listeners.clear();
         if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {
-            self.tell_of_unrecorded(self.ledger.totals().in_memory());
+            self.tell_of_unrecorded(self.node.ledger.totals().in_memory());
             self.abandon.cancel();
             let disk_max = Instant::now() + DISK_MAX;
             if !all_end(&mut self.ingest, until(disk_max, AT_ONCE_MAX)).await {
@@ -310,7 +300,7 @@ impl Service {
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
         let given_up = self.store.ends_with_process().unwrap_or_default();
-        self.ledger.totals().at_end(given_up)
+        self.node.ledger.totals().at_end(given_up)
     }
 
     /// Says what becomes of events that cannot be recorded in time. None: only the last answers were waited for.

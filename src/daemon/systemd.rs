@@ -5,7 +5,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use crate::http::STALLED_AFTER;
-use crate::telemetry::Progress;
+use crate::node::Progress;
 
 /// Tells systemd, if it started us.
 pub(super) fn notify(state: &[NotifyState<'_>]) {

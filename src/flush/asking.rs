@@ -9,8 +9,8 @@ use super::FlushSettings;
 use super::watch::Watches;
 use super::worker::Worker;
 use crate::event::Partition;
+use crate::node::Throttle;
 use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, StoreError};
-use crate::telemetry::Throttle;
 
 /// A minute that looks over after a jump is over after this long.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -31,8 +31,8 @@ impl Worker {
             ..
         } = self.settings;
         self.hand_back(partition, watches).await?;
-        let recorded = self.metrics.confirmed.recorded(partition);
-        let behind = self.metrics.behind.is(partition);
+        let recorded = self.node.confirmed.recorded(partition);
+        let behind = self.node.lag.is_lagging(partition);
         let request = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
@@ -49,7 +49,7 @@ impl Worker {
                 known: watch.witness.known(now),
             }
         };
-        let asked_nanos = self.surroundings.now_nanos();
+        let asked_nanos = self.node.clock.now_nanos();
         let claimed = self.store.claim(partition, &request).await;
         let mut watch = watches.of(partition);
         let claimed = claimed.inspect_err(|error| {
@@ -65,10 +65,10 @@ impl Worker {
             watch.settling.jumped(ahead, hold_max, now);
         }
         // As of the middle of the call.
-        let nanos = i64::midpoint(asked_nanos, self.surroundings.now_nanos());
-        self.metrics
-            .clock_offset_seconds
-            .set(seconds(claimed.now_ms.saturating_sub(nanos / 1_000_000)));
+        let nanos = i64::midpoint(asked_nanos, self.node.clock.now_nanos());
+        self.node
+            .clock
+            .set_store_ahead_ms(claimed.now_ms.saturating_sub(nanos / 1_000_000));
         Ok(claimed.claims)
     }
 
@@ -84,7 +84,7 @@ impl Worker {
             return Ok(());
         };
         let attested = self.store.attest(partition, &testimony).await?;
-        let confirmed = &self.metrics.confirmed;
+        let confirmed = &self.node.confirmed;
         let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
         let mut watch = watches.of(partition);
         if let Some(mut rollback) = watch.witness.attested(generation, attested, recorded) {
@@ -115,7 +115,7 @@ impl Worker {
 
     /// Warns of clocks that differ so much that events come late.
     pub(super) fn tell_of_clock(&self, told: &mut Throttle) {
-        let offset_seconds = self.metrics.clock_offset_seconds.get();
+        let offset_seconds = self.node.clock.store_ahead_seconds();
         let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
         if warns && told.is_due() {
             tracing::warn!(
@@ -134,12 +134,4 @@ fn time(ms: i64) -> String {
         Some(time) if ms > 0 => time.to_rfc3339_opts(SecondsFormat::Millis, true),
         _ => "the beginning".to_owned(),
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a difference of clocks in ms is far below 2^52"
-)]
-fn seconds(ms: i64) -> f64 {
-    ms as f64 / 1000.0
 }

@@ -1,6 +1,7 @@
 //! How much all nodes together have to do, told in the metrics.
 
 use crate::event::Partitions;
+use crate::node::Clock;
 use crate::store::{Backlog, Store};
 use crate::telemetry::Metrics;
 
@@ -10,7 +11,7 @@ pub(super) async fn look(
     store: &dyn Store,
     partitions: &Partitions,
     metrics: &Metrics,
-    now_nanos: i64,
+    clock: &Clock,
 ) -> bool {
     let answers = partitions.iter().map(|partition| store.backlog(partition));
     let answers = futures_util::future::join_all(answers).await;
@@ -26,8 +27,8 @@ pub(super) async fn look(
         .set(sum(|backlog| backlog.set_aside));
     let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
     let age = oldest.map_or(0.0, |minute| {
-        let offset = metrics.clock_offset_seconds.get();
-        age_seconds(minute.end_millis(), now_nanos, offset)
+        let offset = clock.store_ahead_seconds();
+        age_seconds(minute.end_millis(), clock.now_nanos(), offset)
     });
     metrics.oldest_unsent_minute_age_seconds.set(age);
     let (bytes, _) = store.memory().unwrap_or_default();

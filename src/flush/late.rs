@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::event::Minute;
+use crate::node::Throttle;
 use crate::store::Claim;
-use crate::telemetry::Throttle;
 
 /// How often late events are told, at most.
 const TELL_INTERVAL: Duration = Duration::from_secs(60);

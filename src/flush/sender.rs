@@ -5,6 +5,7 @@
 //! the next minutes must not wait. What it has not come to lapses with its claim, and is taken up again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,9 +17,9 @@ use super::held::Held;
 use super::suspects::Body;
 use super::watch::Watches;
 use crate::event::Minute;
+use crate::node::Node;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, Store, StoreError};
-use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;
 
 /// How long a round searches at most, and how long it writes what lapsed: a third of the lease, and no more than this.
@@ -32,7 +33,7 @@ pub(super) struct Sender<'a> {
     pub(super) watches: &'a Watches,
     pub(super) metrics: &'a Metrics,
     pub(super) settings: &'a FlushSettings,
-    pub(super) surroundings: &'a Surroundings,
+    pub(super) node: &'a Node,
     pub(super) breaker: &'a mut Breaker,
 }
 
@@ -73,7 +74,7 @@ impl Sender<'_> {
     }
 
     async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {
-        let now = Minute::of_nanos(self.surroundings.now_nanos());
+        let now = Minute::of_nanos(self.node.clock.now_nanos());
         let last = self.breaker.accepted.take();
         let mut delivery = Delivery::new(self.output, self.metrics, last, now);
         let turn = TURN_MAX.min(self.settings.lease / 3);
@@ -83,7 +84,7 @@ impl Sender<'_> {
         } else if result.is_ok() {
             let until = Instant::now() + turn;
             // From 0 to 1.
-            let shift = 2.0 * self.surroundings.jitter() - 1.0;
+            let shift = 2.0 * self.node.rng.jitter() - 1.0;
             result = delivery.search(until, shift).await;
         }
         self.note_health(&delivery);
@@ -181,7 +182,7 @@ impl Sender<'_> {
         if !delivery.has_accepted {
             return;
         }
-        self.metrics.output_up.set(1);
+        self.node.output_down.store(false, Ordering::Relaxed);
         if self.breaker.succeeded() {
             tracing::info!(
                 output = self.output.describe(),
@@ -192,14 +193,14 @@ impl Sender<'_> {
 
     fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        self.metrics.output_up.set(0);
+        self.node.output_down.store(true, Ordering::Relaxed);
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,
         };
         let pause = self
             .breaker
-            .failed(Instant::now(), asked, self.surroundings.jitter());
+            .failed(Instant::now(), asked, self.node.rng.jitter());
         let output = self.output.describe();
         let failures = self.breaker.failures();
         let pause = humantime::format_duration(Duration::from_millis(
@@ -272,7 +273,7 @@ impl Sender<'_> {
             Ok(false) => {}
             Ok(true) => {
                 self.held.let_go(claim);
-                let now_ms = self.surroundings.now_nanos() / 1_000_000;
+                let now_ms = self.node.clock.now_nanos() / 1_000_000;
                 let delay_ms = now_ms - claim.minute.end_millis();
                 #[expect(
                     clippy::cast_precision_loss,

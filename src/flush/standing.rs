@@ -1,14 +1,16 @@
 //! [`Standing`]: how this node stands to the others and to the store, and [`Agreed`]: an output for as long as it agrees with them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::timeout;
 
+use crate::node::{Node, Throttle};
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{Metrics, Throttle};
+use crate::telemetry::Metrics;
 
 /// How long a round waits for the settings of the others; then it goes on as before.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
@@ -47,7 +49,7 @@ impl Default for Standing {
 
 impl Standing {
     /// Compares the settings, looks whether the store takes events, and registers this node when it is time.
-    pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
+    pub(super) async fn look(&mut self, store: &dyn Store, node: &Node, metrics: &Metrics) {
         if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
             self.compared(difference, metrics);
         }
@@ -56,7 +58,7 @@ impl Standing {
         if self.registered.is_due()
             && let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await
         {
-            metrics.name_taken.set(i64::from(taken));
+            node.name_taken.store(taken, Ordering::Relaxed);
             if taken && self.taken_told.is_due() {
                 tracing::warn!(
                     "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \

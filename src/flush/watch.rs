@@ -14,7 +14,7 @@ use super::late::Late;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
-use crate::telemetry::Throttle;
+use crate::node::Throttle;
 
 /// How often it is said that the witness cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -22,10 +22,10 @@ use super::sender::{Sender, log_claim_error};
 use super::standing::Standing;
 use super::watch::Watches;
 use crate::event::{Partition, Partitions};
+use crate::node::{Heartbeat, Node, Throttle};
 use crate::output::Output;
 use crate::store::{Claim, Store, StoreError};
-use crate::surroundings::Surroundings;
-use crate::telemetry::{Heartbeat, Metrics, Throttle};
+use crate::telemetry::Metrics;
 
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
@@ -57,8 +57,8 @@ pub struct Worker {
     pub settings: FlushSettings,
     /// Where it writes down which minutes are published, to know it after a power cut; `None`: nowhere.
     pub witness_file: Option<PathBuf>,
-    /// Its clock and its dice.
-    pub surroundings: Arc<Surroundings>,
+    /// What it shares with the other parts of the node.
+    pub node: Arc<Node>,
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// Its sign of life.
@@ -86,7 +86,7 @@ impl Worker {
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            let look = standing.look(&*self.store, &self.metrics);
+            let look = standing.look(&*self.store, &self.node, &self.metrics);
             self.heartbeat.during(look).await;
             let round = self.round(&held, &mut breaker, &watches, standing.agrees());
             let result = tokio::select! {
@@ -158,8 +158,8 @@ impl Worker {
     }
 
     async fn look_at_backlog(&self) -> bool {
-        let now = self.surroundings.now_nanos();
-        backlog::look(&*self.store, &self.partitions, &self.metrics, now).await
+        let clock = &self.node.clock;
+        backlog::look(&*self.store, &self.partitions, &self.metrics, clock).await
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that
@@ -232,7 +232,7 @@ impl Worker {
             watches,
             metrics: &self.metrics,
             settings: &self.settings,
-            surroundings: &self.surroundings,
+            node: &self.node,
             breaker,
         }
     }
@@ -314,7 +314,7 @@ impl Worker {
                     self.metrics.series_counted.inc_by(done.counted);
                     if done.late > 0 {
                         self.metrics.events_late.inc_by(done.late);
-                        let now = self.surroundings.now_nanos();
+                        let now = self.node.clock.now_nanos();
                         watches.late().add(claim, done.late, now);
                         tracing::debug!(
                             minute = %claim.minute,

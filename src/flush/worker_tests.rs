@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::event::{Batch, Minute};
+use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
 use crate::store::Recording;
 use crate::store::memory::MemoryStore;
-use crate::telemetry::{Ledger, Progress};
 
 const LEASE: Duration = Duration::from_secs(30);
 const START_MICROS: i64 = 1_480_876_800_000_000;
@@ -60,8 +60,8 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
     let hour = Duration::from_secs(3600);
     let store = Arc::new(MemoryStore::new("node", &partitions, hour, u64::MAX, clock));
     record(&store, partition).await;
-    let metrics = Arc::new(Metrics::new(Arc::new(Ledger::default())));
-    metrics.behind.set(partition, true);
+    let node = Arc::new(Node::default());
+    node.lag.set(partition, true);
     let output = Arc::new(Silent::default());
     let worker = Worker {
         store: Arc::clone(&store) as Arc<dyn Store>,
@@ -75,9 +75,9 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
             write_counts_max: 100,
         },
         witness_file: None,
-        surroundings: Arc::default(),
-        metrics: Arc::clone(&metrics),
-        heartbeat: Progress::default().watch("worker"),
+        metrics: Arc::new(Metrics::new(Arc::clone(&node))),
+        heartbeat: node.progress.watch("worker"),
+        node: Arc::clone(&node),
         stop: CancellationToken::new(),
         recorded: CancellationToken::new(),
     };
@@ -90,7 +90,7 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
     };
     tokio::time::sleep(3 * LEASE).await;
     assert!(behind_for() > 0, "{} ms", behind_for());
-    metrics.behind.set(partition, false);
+    node.lag.set(partition, false);
     tokio::time::sleep(3 * LEASE).await;
     assert!(behind_for() <= 0, "{} ms", behind_for());
     running.abort();

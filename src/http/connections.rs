@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::HEAD_BYTES_MAX;
 use super::explained::Explained;
-use crate::telemetry::Throttle;
+use crate::node::Throttle;
 
 /// How long the head of a request may take, from the connection or the last answer on.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);

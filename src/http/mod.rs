@@ -10,6 +10,7 @@ mod explained;
 mod problem;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,8 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::api::{Queries, QuerySources};
 use self::problem::Problem;
+use crate::node::Node;
 use crate::store::Store;
-use crate::telemetry::{Format, Metrics, Progress};
+use crate::telemetry::{Format, Metrics};
 
 /// The most connections, however many descriptors there are.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -43,10 +45,10 @@ const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 pub struct Health {
     /// Asked whether it is there.
     pub store: Arc<dyn Store>,
-    /// Told on `/metrics`.
+    /// What is known of this node.
+    pub node: Arc<Node>,
+    /// Shown on `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// The signs of life of the workers.
-    pub progress: Progress,
     /// Cancelled when the node drains.
     pub draining: CancellationToken,
 }
@@ -90,7 +92,7 @@ async fn bounded(request: Request, next: Next) -> Response {
 }
 
 async fn healthz(State(health): State<Health>) -> Response {
-    let stalled = health.progress.stalled(STALLED_AFTER);
+    let stalled = health.node.progress.stalled(STALLED_AFTER);
     if stalled.is_empty() {
         (StatusCode::OK, "ok\n").into_response()
     } else {
@@ -110,16 +112,16 @@ async fn readyz(State(health): State<Health>) -> Response {
     if health.draining.is_cancelled() {
         reasons.push("the node is shutting down".to_owned());
     }
-    if health.metrics.listeners_failing.get() > 0 {
+    if health.node.listeners_failing.load(Ordering::Relaxed) > 0 {
         reasons.push("a UDP socket cannot be read; the log says which and why".to_owned());
     }
-    for worker in health.progress.stalled(STALLED_AFTER) {
+    for worker in health.node.progress.stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} stands still"));
     }
-    if health.metrics.output_up.get() == 0 {
+    if health.node.output_down.load(Ordering::Relaxed) {
         warnings.push("the output takes no points; counts wait in the store".to_owned());
     }
-    if health.metrics.name_taken.get() == 1 {
+    if health.node.name_taken.load(Ordering::Relaxed) {
         let words = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
         warnings.push(words.to_owned());
     }

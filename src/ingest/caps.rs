@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::{Minute, OverflowSeries, Partition};
+use crate::node::Throttle;
 use crate::store::{Admission, AdmitRequest, Store, StoreError};
-use crate::telemetry::Throttle;
 
 /// The most answers that are kept, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -16,7 +17,8 @@ use super::sieve::beginning;
 use super::{Delivery, Receiver, Sample, Sieve, SourceRates};
 use crate::event::datagram::pieces;
 use crate::event::{Partition, Partitions};
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
+use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::telemetry::Metrics;
 
 /// A batch of so many events is handed over although it is young.
 const BATCH_EVENTS: usize = 16_384;
@@ -66,7 +68,7 @@ pub struct Listener {
     /// The recorders, one a partition.
     pub recorders: Vec<mpsc::Sender<Delivery>>,
     /// Where it counts events.
-    pub ledger: Arc<Ledger>,
+    pub node: Arc<Node>,
     /// Where it counts datagrams.
     pub metrics: Arc<Metrics>,
     /// Its sign of life.
@@ -129,7 +131,7 @@ impl Listener {
     fn reads(&mut self, failure: &mut Failure, came: bool) {
         self.heartbeat.beat();
         if failure.retry.take().is_some() {
-            self.metrics.listeners_failing.dec();
+            self.node.listeners_failing.fetch_sub(1, Ordering::Relaxed);
             tracing::info!(
                 address = self.receiver.address().map(tracing::field::display),
                 "the UDP socket can be read again"
@@ -147,7 +149,7 @@ impl Listener {
         let pause = if let Some((_, pause)) = failure.retry {
             longest.min(pause * 2)
         } else {
-            self.metrics.listeners_failing.inc();
+            self.node.listeners_failing.fetch_add(1, Ordering::Relaxed);
             first
         };
         failure.retry = Some((now + pause, pause));
@@ -183,7 +185,7 @@ impl Listener {
             datagrams += 1;
         }
         self.metrics.datagrams_received.inc_by(datagrams);
-        let totals = self.ledger.take_in(&self.sieve.take_intake());
+        let totals = self.node.ledger.take_in(&self.sieve.take_intake());
         self.sieve.told(totals);
     }
 
@@ -206,7 +208,7 @@ impl Listener {
         }
         self.sweep_overflow(&mut ages.overflow, now, due);
         // The ledger's totals also tell how much room the recorders have made.
-        self.sieve.told(self.ledger.totals());
+        self.sieve.told(self.node.ledger.totals());
     }
 
     /// Hands over the batch of a partition, unless its recorder is busy.
@@ -218,8 +220,10 @@ impl Listener {
             Err(TrySendError::Closed(())) => {
                 // A recorder ends before its listeners only when the node may not wait any longer.
                 let batch = std::mem::take(batch);
-                self.ledger.dropped(DropReason::Shutdown, batch.events());
-                self.ledger.released(batch.bytes());
+                self.node
+                    .ledger
+                    .dropped(DropReason::Shutdown, batch.events());
+                self.node.ledger.released(batch.bytes());
             }
         }
         true
@@ -280,7 +284,7 @@ impl Listener {
         {
             let source = source.map(tracing::field::display);
             let label = reason.label();
-            if let Some(lines) = self.ledger.is_time_to_show(reason) {
+            if let Some(lines) = self.node.ledger.is_time_to_show(reason) {
                 tracing::warn!(
                     reason = label,
                     lines,
@@ -324,7 +328,9 @@ impl Listener {
         }
         if let Some((_, batch)) = self.sieve.overflow() {
             let lost = batch.events();
-            self.ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+            self.node
+                .ledger
+                .refused_by_spool(DropReason::SpoolFailed, lost);
         }
     }
 

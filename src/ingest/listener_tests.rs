@@ -6,8 +6,8 @@ use std::num::NonZeroU16;
 use super::*;
 use crate::event::{Batch, LineRules, Window};
 use crate::ingest::{ArrivalStamps, QueueLimits, SieveSettings};
+use crate::node::Node;
 use crate::spool::{Keeper, Spool};
-use crate::telemetry::Progress;
 
 const DATAGRAMS: u64 = 200;
 
@@ -38,8 +38,8 @@ impl Stopped {
                 bytes: u64::MAX,
             },
         };
-        let ledger = Arc::new(Ledger::default());
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        let node = Arc::new(Node::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
         let stop = CancellationToken::new();
         stop.cancel();
         let listener = Listener {
@@ -51,9 +51,9 @@ impl Stopped {
                 partitions: partitions.clone(),
             },
             recorders,
-            ledger,
+            heartbeat: node.progress.watch("the listener"),
+            node,
             metrics: Arc::clone(&metrics),
-            heartbeat: Progress::default().watch("the listener"),
             stop,
         };
         Self {
@@ -137,7 +137,7 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     let home = tempfile::TempDir::new().unwrap();
     let metrics = Arc::clone(&stopped.metrics);
     // It does not get to its orders, of which there is no room for more.
-    let (keeper, spool) = Keeper::of_a_mib(home.path(), &stopped.listener.ledger, &metrics);
+    let (keeper, spool) = Keeper::of_a_mib(home.path(), &stopped.listener.node, &metrics);
     while spool.try_keep(Batch::default()).is_ok() {}
     let stopped = stopped.with_spool(spool);
     let lines: Vec<_> = (0..20).map(|at| format!("a=1 value=u {at}")).collect();
@@ -157,20 +157,16 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
 #[test]
 fn a_socket_that_fails_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);
-    let Stopped {
-        mut listener,
-        metrics,
-        ..
-    } = Stopped::new(vec![recorder], u64::MAX);
+    let Stopped { mut listener, .. } = Stopped::new(vec![recorder], u64::MAX);
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.receiver = Receiver::new(socket.into(), 2048);
-    let (progress, stop) = (Progress::default(), CancellationToken::new());
-    listener.heartbeat = progress.watch("the listener");
+    let (node, stop) = (Arc::clone(&listener.node), CancellationToken::new());
     listener.stop = stop.clone();
     let running = std::thread::spawn(move || listener.run());
     let began = Instant::now();
     let limit = Duration::from_millis(200);
-    while metrics.listeners_failing.get() == 0 || progress.stalled(limit).is_empty() {
+    let is_failing = || node.listeners_failing.load(Ordering::Relaxed) > 0;
+    while !is_failing() || node.progress.stalled(limit).is_empty() {
         assert!(
             began.elapsed() < Duration::from_secs(30),
             "it fails unnoticed"

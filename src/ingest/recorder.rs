@@ -23,10 +23,10 @@ use super::parts::{Origin, Part};
 use super::replay::{Replay, ReplayWindow};
 use super::{Delivery, RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, OverflowSeries, Partition, Rejection, Window};
+use crate::node::{Heartbeat, Node};
 use crate::spool::Spool;
 use crate::store::{Store, StoreError};
-use crate::surroundings::Surroundings;
-use crate::telemetry::{Heartbeat, Ledger, Metrics};
+use crate::telemetry::Metrics;
 
 /// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
@@ -60,8 +60,7 @@ pub struct Recorder {
     /// Whether the store did not take a batch, and the queue is not through since.
     behind: bool,
     caps: Caps,
-    surroundings: Arc<Surroundings>,
-    ledger: Arc<Ledger>,
+    node: Arc<Node>,
     metrics: Arc<Metrics>,
     heartbeat: Arc<Heartbeat>,
     abandon: CancellationToken,
@@ -81,8 +80,7 @@ impl Recorder {
         store: Arc<dyn Store>,
         budget: Arc<DedupBudget>,
         window: Arc<ReplayWindow>,
-        surroundings: Arc<Surroundings>,
-        ledger: Arc<Ledger>,
+        node: Arc<Node>,
         metrics: Arc<Metrics>,
         heartbeat: Heartbeat,
         abandon: CancellationToken,
@@ -98,8 +96,7 @@ impl Recorder {
             replayed: 0,
             behind: false,
             caps: Caps::new(partition, settings.caps),
-            surroundings,
-            ledger,
+            node,
             metrics,
             heartbeat: Arc::new(heartbeat),
             abandon,
@@ -132,7 +129,7 @@ impl Recorder {
                         None => Origin::Queue,
                     };
                     let through = self.record(&batch, origin).await;
-                    self.ledger.released(batch.bytes());
+                    self.node.ledger.released(batch.bytes());
                     if let (true, Some(done)) = (through, done) {
                         // Nobody waits any more when the node ends; the disk then has it once too often.
                         let _ = done.send(());
@@ -154,7 +151,7 @@ impl Recorder {
             self.replay_what_may_be_forgotten().await;
             self.replay.forget(Instant::now());
             let kept = self.replay.events();
-            self.metrics.confirmed.keep(self.partition, kept);
+            self.node.confirmed.keep(self.partition, kept);
             if self.behind && self.batches.is_empty() {
                 self.set_behind(false);
             }
@@ -235,13 +232,13 @@ impl Recorder {
             let generation = self.store.generation(self.partition);
             self.dedup.follow(generation);
             self.caps.follow(generation);
-            let (metrics, partition) = (Arc::clone(&self.metrics), self.partition);
+            let (node, partition) = (Arc::clone(&self.node), self.partition);
             let until_behind = tokio::time::sleep(self.settings.behind_after);
             let mut hangs = false;
             let hanging = async {
                 until_behind.await;
                 hangs = true;
-                metrics.behind.set(partition, true);
+                node.lag.set(partition, true);
                 std::future::pending::<()>().await;
             };
             let result = tokio::select! {
@@ -280,7 +277,7 @@ impl Recorder {
                 Err(error) => {
                     self.failed(&error, failures);
                     failures = failures.saturating_add(1);
-                    let pause = longest_pause(failures).mul_f64(self.surroundings.jitter());
+                    let pause = longest_pause(failures).mul_f64(self.node.rng.jitter());
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(pause) => {}
@@ -296,7 +293,7 @@ impl Recorder {
 
     fn set_behind(&mut self, behind: bool) {
         self.behind = behind;
-        self.metrics.behind.set(self.partition, behind);
+        self.node.lag.set(self.partition, behind);
     }
 
     fn failed(&mut self, error: &StoreError, failures: u32) {
@@ -316,7 +313,7 @@ impl Recorder {
     }
 
     fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
-        let now = self.surroundings.now_nanos();
+        let now = self.node.clock.now_nanos();
         parts.retain(|part| {
             let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
             let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);

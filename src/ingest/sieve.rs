@@ -8,8 +8,8 @@ use crate::event::datagram::{Piece, pieces};
 use crate::event::{
     Batch, LineRules, Minute, Parser, Partition, Partitions, Precision, Rejection, Window,
 };
+use crate::node::{Intake, LedgerTotals};
 use crate::spool::Spool;
-use crate::telemetry::{Intake, LedgerTotals};
 
 /// What a sieve is made of.
 #[derive(Debug, Clone)]

@@ -4,8 +4,9 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use super::*;
+use crate::node::{Ledger, Node};
 use crate::spool::Keeper;
-use crate::telemetry::{Ledger, Metrics};
+use crate::telemetry::Metrics;
 
 const NOW: i64 = 1_480_876_710_000_000_000;
 
@@ -104,10 +105,10 @@ fn what_is_beyond_the_queue_is_dropped_and_counted() {
 #[test]
 fn what_the_disk_does_not_take_goes_to_memory_when_that_has_room_again() {
     let home = tempfile::TempDir::new().unwrap();
-    let ledger = Arc::new(Ledger::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+    let node = Arc::new(Node::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     // A keeper that never gets to its orders.
-    let (_keeper, spool) = Keeper::of_a_mib(home.path(), &ledger, &metrics);
+    let (_keeper, spool) = Keeper::of_a_mib(home.path(), &node, &metrics);
     let mut sieve = sieve(1).with_spool(Some(spool));
     let line = format!("a=1 value={}", "u".repeat(200));
     while sieve.intake.dropped == 0 {

@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Delivery, QueueLimits};
 use crate::event::{Batch, Minute, Partition, Partitions};
+use crate::node::{DropReason, Heartbeat, Node, Throttle};
 use crate::spool::{Spool, Taken, is_gone, segment};
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
+use crate::telemetry::Metrics;
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
@@ -44,7 +45,7 @@ pub struct Unspooler {
     /// The recorders, one a partition.
     pub recorders: Vec<mpsc::Sender<Delivery>>,
     /// Where it counts events.
-    pub ledger: Arc<Ledger>,
+    pub node: Arc<Node>,
     /// Where it counts frames.
     pub metrics: Arc<Metrics>,
     /// Its sign of life.
@@ -124,7 +125,7 @@ impl Unspooler {
     /// Whether the store takes events again: what was too much for memory is there because it did not. What is in
     /// memory is older, so it goes first.
     fn has_room(&self) -> bool {
-        let totals = self.ledger.totals();
+        let totals = self.node.ledger.totals();
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
@@ -173,13 +174,15 @@ impl Unspooler {
         } = loaded.contents;
         match taken.events {
             None => {
-                self.ledger.restored(events);
+                self.node.ledger.restored(events);
                 self.metrics.spool_restored.inc_by(events);
             }
             Some(written) => {
                 loaded.missing = written.saturating_sub(events);
                 let lost = usize::try_from(loaded.missing).unwrap_or(usize::MAX);
-                self.ledger.lost_in_spool(DropReason::SpoolFailed, lost);
+                self.node
+                    .ledger
+                    .lost_in_spool(DropReason::SpoolFailed, lost);
             }
         }
         self.metrics.spool_damaged.inc_by(damaged);
@@ -198,7 +201,7 @@ impl Unspooler {
             );
         }
         let bytes = loaded.batches.iter().map(|(_, batch)| batch.bytes()).sum();
-        self.ledger.unspooled(events, bytes);
+        self.node.ledger.unspooled(events, bytes);
         Some(loaded)
     }
 
@@ -220,8 +223,8 @@ impl Unspooler {
             () = self.stop.cancelled() => None,
         };
         let Some(room) = room else {
-            self.ledger.stay_spooled(batch.events());
-            self.ledger.released(batch.bytes());
+            self.node.ledger.stay_spooled(batch.events());
+            self.node.ledger.released(batch.bytes());
             return false;
         };
         let (done, through) = oneshot::channel();

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::*;
+use crate::node::Node;
 use crate::spool::Keeper;
-use crate::telemetry::Progress;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -20,7 +20,7 @@ fn batch(user: &str) -> Batch {
 /// An unspooler of one partition, with what it works with.
 struct Site {
     home: TempDir,
-    ledger: Arc<Ledger>,
+    node: Arc<Node>,
     metrics: Arc<Metrics>,
     recorder: mpsc::Sender<Delivery>,
     batches: mpsc::Receiver<Delivery>,
@@ -29,12 +29,12 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let ledger = Arc::new(Ledger::default());
+        let node = Arc::new(Node::default());
         let (recorder, batches) = mpsc::channel(1);
         Self {
             home: TempDir::new().unwrap(),
-            metrics: Arc::new(Metrics::new(Arc::clone(&ledger))),
-            ledger,
+            metrics: Arc::new(Metrics::new(Arc::clone(&node))),
+            node,
             recorder,
             batches,
             stop: CancellationToken::new(),
@@ -59,7 +59,7 @@ impl Site {
 
     /// Takes what is on disk, and lets `meanwhile` happen before it is looked for.
     fn start(&self, meanwhile: impl FnOnce()) -> tokio::task::JoinHandle<()> {
-        let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.ledger, &self.metrics);
+        let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.node, &self.metrics);
         meanwhile();
         tokio::task::spawn_blocking(move || keeper.run());
         let unspooler = Unspooler {
@@ -70,9 +70,9 @@ impl Site {
                 bytes: 1 << 20,
             },
             recorders: vec![self.recorder.clone()],
-            ledger: Arc::clone(&self.ledger),
+            node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
-            heartbeat: Progress::default().watch("unspooler"),
+            heartbeat: self.node.progress.watch("unspooler"),
             stop: self.stop.clone(),
         };
         tokio::spawn(unspooler.run())
@@ -116,7 +116,7 @@ async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
         assert!(!site.segment(1).with_extension("damaged").exists());
         site.stop.cancel();
         running.await.unwrap();
-        assert_eq!(site.ledger.totals().dropped.iter().sum::<u64>(), 0);
+        assert_eq!(site.node.ledger.totals().dropped.iter().sum::<u64>(), 0);
     }
 }
 
@@ -157,7 +157,7 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
     site.recorder.try_send(listeners).unwrap();
     let running = site.start(|| ());
     let second = site.segment(2);
-    site.until(|site| site.ledger.totals().in_memory() > 0)
+    site.until(|site| site.node.ledger.totals().in_memory() > 0)
         .await;
     // The first is read; what is opened here is the second, while it is being read.
     let open = move || std::fs::OpenOptions::new().write(true).open(second);
@@ -170,5 +170,5 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
     let next = next.expect("its place is kept for nobody").unwrap();
     next.done.unwrap().send(()).unwrap();
     running.await.unwrap();
-    assert!(site.ledger.totals().is_balanced());
+    assert!(site.node.ledger.totals().is_balanced());
 }

@@ -15,7 +15,8 @@ use super::directory::Directory;
 use super::state::State;
 use super::{SpoolError, SpoolSettings};
 use crate::event::Batch;
-use crate::telemetry::{DropReason, Heartbeat, Ledger, Metrics, Throttle};
+use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::telemetry::Metrics;
 
 /// The batches that may wait for the disk.
 const ORDERS: usize = 8;
@@ -35,7 +36,7 @@ pub struct Keeper {
     directory: Directory,
     orders: mpsc::Receiver<Order>,
     state: Arc<State>,
-    ledger: Arc<Ledger>,
+    node: Arc<Node>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
     told: Throttle,
@@ -72,9 +73,8 @@ impl Keeper {
     /// Takes the directory, which must be this process' alone.
     pub fn open(
         settings: &SpoolSettings,
-        ledger: Arc<Ledger>,
+        node: Arc<Node>,
         metrics: Arc<Metrics>,
-        heartbeat: Heartbeat,
     ) -> Result<(Self, Spool), SpoolError> {
         let directory = Directory::open(settings)?;
         if !directory.is_empty() {
@@ -90,9 +90,9 @@ impl Keeper {
             directory,
             orders,
             state: Arc::clone(&state),
-            ledger,
+            heartbeat: node.progress.watch("the keeper of the spool"),
+            node,
             metrics,
-            heartbeat,
             told: Throttle::new(LOG_INTERVAL),
             short_since: None,
         };
@@ -167,11 +167,13 @@ impl Keeper {
         if appended.kept > 0 {
             self.short_since = None;
         }
-        self.ledger
+        self.node
+            .ledger
             .refused_by_spool(DropReason::SpoolFull, appended.full);
-        self.ledger
+        self.node
+            .ledger
             .refused_by_spool(DropReason::SpoolFailed, appended.failed);
-        self.ledger.written(appended.kept);
+        self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
         // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
         // disk is full are better off in memory.
@@ -196,7 +198,7 @@ impl Keeper {
     }
 
     fn tell_state(&self) {
-        self.metrics.behind.set_on_disk(!self.directory.is_empty());
+        self.node.lag.set_on_disk(!self.directory.is_empty());
         let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
         self.metrics.spool_bytes.set(bytes);
     }
@@ -259,21 +261,15 @@ impl Keeper {
     /// One with room for a MiB, for the tests of all that has a spool.
     pub(crate) fn of_a_mib(
         directory: &std::path::Path,
-        ledger: &Arc<Ledger>,
+        node: &Arc<Node>,
         metrics: &Arc<Metrics>,
     ) -> (Self, Spool) {
         let settings = SpoolSettings {
             directory: directory.to_owned(),
             bytes_max: 1 << 20,
         };
-        let heartbeat = crate::telemetry::Progress::default().watch("keeper");
-        Self::open(
-            &settings,
-            Arc::clone(ledger),
-            Arc::clone(metrics),
-            heartbeat,
-        )
-        .expect("a directory of the test's own")
+        Self::open(&settings, Arc::clone(node), Arc::clone(metrics))
+            .expect("a directory of the test's own")
     }
 }
 

@@ -4,36 +4,30 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::event::Minute;
-use crate::telemetry::Intake;
+use crate::node::{Intake, Node};
 
 /// A keeper that runs, and its spool.
 struct Running {
     home: TempDir,
-    ledger: Arc<Ledger>,
-    metrics: Arc<Metrics>,
+    node: Arc<Node>,
     spool: Spool,
 }
 
 impl Running {
     fn start() -> Self {
         let home = TempDir::new().unwrap();
-        let ledger = Arc::new(Ledger::default());
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        let (keeper, spool) = Keeper::of_a_mib(&home.path().join("spool"), &ledger, &metrics);
+        let node = Arc::new(Node::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
+        let (keeper, spool) = Keeper::of_a_mib(&home.path().join("spool"), &node, &metrics);
         tokio::task::spawn_blocking(move || keeper.run());
-        Self {
-            home,
-            ledger,
-            metrics,
-            spool,
-        }
+        Self { home, node, spool }
     }
 
     /// Gives an event to the disk, as a listener does that has no room in memory.
     async fn overflow(&self) {
         let mut batch = Batch::default();
         assert!(batch.push(Minute::of_nanos(0), "a=1", "user", 0));
-        self.ledger.take_in(&Intake {
+        self.node.ledger.take_in(&Intake {
             spooled: 1,
             ..Intake::default()
         });
@@ -56,7 +50,7 @@ async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
     running.overflow().await;
     assert_eq!(running.take_what_arrived().await, None);
     assert!(!running.spool.is_spilling());
-    let totals = running.ledger.totals();
+    let totals = running.node.ledger.totals();
     assert!(totals.is_balanced());
     assert_eq!(totals.dropped[DropReason::SpoolFailed as usize], 1);
 }
@@ -70,8 +64,8 @@ async fn new_events_go_behind_what_is_on_disk_until_the_last_of_it_is_taken() {
     assert!(!running.spool.is_spilling());
     let partition = crate::event::Partitions::new(std::num::NonZeroU16::MIN)
         .of("a=1", crate::event::Minute::MIN);
-    assert!(running.metrics.behind.is(partition));
+    assert!(running.node.lag.is_lagging(partition));
     running.spool.done(taken.number, false).await;
     assert_eq!(running.spool.take().await, None);
-    assert!(!running.metrics.behind.is(partition));
+    assert!(!running.node.lag.is_lagging(partition));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -15,44 +15,35 @@ use prometheus_client::registry::Registry;
 
 use super::exposition::Format;
 use super::process::Process;
-use super::{Behind, Confirmed, DropReason, Ledger, Rounded};
 use crate::event::Rejection;
+use crate::node::{DropReason, Node};
 
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $field:ident: $kind:ty = $metric:expr;)*) => {
-        /// All that the service counts and measures, beside the [`Ledger`].
+        /// All that the service counts and measures, beside what [`Node`] knows.
         #[derive(Debug)]
         pub struct Metrics {
             $($(#[doc = $help])+ pub $field: $kind,)*
-            /// The partitions whose events this node cannot record at the moment.
-            pub behind: Behind,
-            /// What the store has confirmed.
-            pub confirmed: Confirmed,
-            /// Events whose timestamps are whole seconds.
-            pub rounded: Rounded,
             registry: Registry,
         }
 
         impl Metrics {
-            /// Metrics of a node, all zero, that tell the ledger and the process too. Each is named as its field is, with
-            /// `eds_` in front, and has the field's documentation as its help.
+            /// Metrics of this node, all zero, and of its process. Each is named as its field is, with `eds_` in front, and has
+            /// the field's documentation as its help.
             #[must_use]
-            pub fn new(ledger: Arc<Ledger>) -> Self {
+            pub fn new(node: Arc<Node>) -> Self {
                 let mut registry = Registry::default();
                 registry.register_collector(Box::new(Process::default()));
                 let ours = registry.sub_registry_with_prefix("eds");
-                ours.register_collector(Box::new(LedgerCollector(ledger)));
+                ours.register_collector(Box::new(NodeCollector(node)));
                 $(
                     let $field: $kind = $metric;
                     let help = concat!($($help),+).trim().trim_end_matches('.');
                     ours.register(stringify!($field), help, $field.clone());
                 )*
-                let behind = Behind::default();
-                let help = "Partitions whose events this node cannot record at the moment";
-                ours.register("partitions_behind", help, behind.gauge.clone());
                 let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
                 ours.register("build", "What this node was built from", Info::new(build));
-                Self { $($field,)* behind, confirmed: Confirmed::default(), rounded: Rounded::default(), registry }
+                Self { $($field,)* registry }
             }
         }
     };
@@ -72,8 +63,6 @@ metrics! {
     events_queued_max: Gauge = Gauge::default();
     /// The most memory for events that wait (`input.queue_bytes`).
     queue_max_bytes: Gauge = Gauge::default();
-    /// Receiving threads whose socket cannot be read at the moment.
-    listeners_failing: Gauge = Gauge::default();
     /// Attempts to record that failed and are made again.
     record_failures: Counter = Counter::default();
     /// From a batch's first attempt until the store had it, in seconds.
@@ -142,8 +131,6 @@ metrics! {
     http_connections_max: Gauge = Gauge::default();
     /// 1 while this node's settings differ from those that all nodes must have alike, so that it sends nothing.
     settings_differ: Gauge = Gauge::default();
-    /// 1 while another process uses this node's name.
-    name_taken: Gauge = Gauge::default();
     /// Lists that this node computed for all that ask.
     query_computations: Counter = Counter::default();
     /// How often the store had gone back to what it was before, or was another one.
@@ -151,12 +138,8 @@ metrics! {
     /// Events that this node had recorded in what the store forgot, and cannot record again. Those of minutes that were
     /// closed by then are among them, and are published.
     events_forgotten: Counter = Counter::default();
-    /// How far the store's clock is ahead of this node's, in seconds.
-    clock_offset_seconds: Gauge<f64, AtomicU64> = Gauge::default();
     /// 1 while the store answers this node and has room for events.
     store_up: Gauge = Gauge::default();
-    /// 1 while the output takes what this node writes.
-    output_up: Gauge = Gauge::default();
 }
 
 fn latency() -> Histogram {
@@ -172,13 +155,14 @@ impl Metrics {
     }
 }
 
-/// Reads the ledger once a scrape, so that its figures add up in every one.
+/// Reads the node once a scrape, and its ledger at one moment, so that the figures add up in every scrape.
 #[derive(Debug)]
-struct LedgerCollector(Arc<Ledger>);
+struct NodeCollector(Arc<Node>);
 
-impl Collector for LedgerCollector {
+impl Collector for NodeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let totals = self.0.totals();
+        let node = &self.0;
+        let totals = node.ledger.totals();
         let to = &mut encoder;
         for (name, help, count) in [
             (
@@ -207,9 +191,32 @@ impl Collector for LedgerCollector {
                 totals.spooled,
             ),
             ("queue_bytes", bytes_help, totals.queued_bytes),
+            (
+                "partitions_lagging",
+                "Partitions whose events this node cannot record at the moment",
+                node.lag.partitions() as u64,
+            ),
+            (
+                "listeners_failing",
+                "Receiving threads whose socket cannot be read at the moment",
+                node.listeners_failing.load(Ordering::Relaxed) as u64,
+            ),
+            (
+                "name_taken",
+                "1 while another process uses this node's name",
+                node.name_taken.load(Ordering::Relaxed).into(),
+            ),
+            (
+                "output_up",
+                "1 while the output takes what this node writes",
+                (!node.output_down.load(Ordering::Relaxed)).into(),
+            ),
         ] {
             one(to, name, help, &ConstGauge::new(level))?;
         }
+        let help = "How far the store's clock is ahead of this node's, in seconds";
+        let offset = ConstGauge::new(node.clock.store_ahead_seconds());
+        one(to, "clock_offset_seconds", help, &offset)?;
         by_reason(
             to,
             "events_overflowed",
@@ -234,7 +241,7 @@ impl Collector for LedgerCollector {
     }
 }
 
-/// Tells one metric that is made for this scrape.
+/// Reports one metric that is made for this scrape.
 pub(super) fn one(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -261,18 +268,18 @@ fn by_reason(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::Intake;
+    use crate::node::Intake;
 
     #[test]
-    fn the_ledger_is_told_with_its_reasons() {
-        let ledger = Arc::new(Ledger::default());
+    fn the_ledger_is_reported_with_its_reasons() {
+        let node = Arc::new(Node::default());
         let mut intake = Intake {
             queued: 5,
             ..Intake::default()
         };
         intake.rejected[Rejection::NotUtf8.index()] = 2;
-        ledger.take_in(&intake);
-        let metrics = Metrics::new(Arc::clone(&ledger));
+        node.ledger.take_in(&intake);
+        let metrics = Metrics::new(node);
         metrics.datagrams_received.inc();
         let text = metrics.encode(Format::Classic).unwrap();
         for line in [
@@ -281,6 +288,7 @@ mod tests {
             "eds_events_rejected_total{reason=\"not_utf8\"} 2",
             "eds_events_dropped_total{reason=\"queue_full\"} 0",
             "eds_datagrams_received_total 1",
+            "eds_output_up 1",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

@@ -159,7 +159,7 @@ fn answers_that_crawl_cost_nothing() {
     proxy.set(Way::Open);
     assert_all_recorded(&nodes);
     eventually("nobody is behind", SOON, || {
-        let behind = count(&[&nodes[0], &nodes[1]], "eds_partitions_behind");
+        let behind = count(&[&nodes[0], &nodes[1]], "eds_partitions_lagging");
         when(behind == 0, behind)
     });
     // What was recorded before a connection was given up is recorded again, and may find its minute published.

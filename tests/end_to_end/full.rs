@@ -94,7 +94,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
         let queued = metrics.count("eds_events_queued");
         assert!(queued > 10_000, "{queued}");
         assert!(metrics.count("eds_record_failures_total") > 0);
-        assert!(metrics.count("eds_partitions_behind") > 0);
+        assert!(metrics.count("eds_partitions_lagging") > 0);
     }
     site.wait_exact(&first_minute, Duration::ZERO);
 
@@ -116,7 +116,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     );
     crate::failover::assert_all_recorded(&nodes);
     assert_eq!(count("eds_events_late_total"), 0);
-    assert_eq!(count("eds_partitions_behind"), 0);
+    assert_eq!(count("eds_partitions_lagging"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partitions};
 use event_data_service::flush::{FlushSettings, Worker};
+use event_data_service::node::Node;
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::Store;
 use event_data_service::store::memory::{MemoryStore, system_clock};
-use event_data_service::telemetry::{Ledger, Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -66,13 +67,14 @@ impl Publisher {
     pub(super) fn start(settings: &Settings) -> Self {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let store = MemoryStore::new("node", &partitions, HOUR, u64::MAX, system_clock());
+        let node = Arc::<Node>::default();
         let publisher = Self {
             store: Arc::new(store),
             output: Arc::new(Counting {
                 output: output(settings),
                 writes: AtomicUsize::new(0),
             }),
-            metrics: Arc::new(Metrics::new(Arc::new(Ledger::default()))),
+            metrics: Arc::new(Metrics::new(Arc::clone(&node))),
             stop: CancellationToken::new(),
             before: 0,
         };
@@ -88,9 +90,9 @@ impl Publisher {
                 write_counts_max: 2500,
             },
             witness_file: None,
-            surroundings: Arc::default(),
             metrics: Arc::clone(&publisher.metrics),
-            heartbeat: Progress::default().watch("worker"),
+            heartbeat: node.progress.watch("worker"),
+            node,
             stop: publisher.stop.clone(),
             recorded: CancellationToken::new(),
         };

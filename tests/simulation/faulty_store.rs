@@ -108,7 +108,7 @@ impl FaultyStore {
             _ => self.world.note(|| format!("life {number}: = {answer:?}")),
         }
         if let (Call::Record(partition, parcel), Ok(_)) = (&call, &answer) {
-            let totals = self.life.ledger.totals();
+            let totals = self.life.shared.ledger.totals();
             let (mut oracle, now_ms) = (self.world.oracle(), self.world.time.now_ms());
             let verdict = oracle.confirmed(number, &parcel.events, &totals);
             oracle.keeps(number, partition.index(), &parcel.events, now_ms);

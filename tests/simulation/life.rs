@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use event_data_service::event::Partition;
+use event_data_service::node::{Clock, Node, Rng};
 use event_data_service::store::ClaimRequest;
-use event_data_service::telemetry::Ledger;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,8 @@ const OLDEST: Duration = Duration::from_secs(200);
 pub(crate) struct Life {
     pub(crate) number: usize,
     pub(crate) node: usize,
-    pub(crate) ledger: Arc<Ledger>,
+    /// What the parts of the node share.
+    pub(crate) shared: Arc<Node>,
     /// Cancelled when the node is stopped in order.
     pub(crate) stop: CancellationToken,
     world: Arc<World>,
@@ -46,10 +47,16 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) fn new(world: &Arc<World>, node: usize) -> Self {
+        let (time, skew) = (world.time, world.plan.skews[node]);
+        let shared = Node {
+            clock: Clock::new(move || time.now() + skew),
+            rng: Rng::new(world.dice().next()),
+            ..Node::default()
+        };
         Self {
             number: world.oracle().born(),
             node,
-            ledger: Arc::default(),
+            shared: Arc::new(shared),
             stop: CancellationToken::new(),
             world: Arc::clone(world),
             dead: AtomicBool::new(false),
@@ -178,13 +185,8 @@ impl Life {
         let verdict = self
             .world
             .oracle()
-            .audit(self.number, &self.ledger.totals());
+            .audit(self.number, &self.shared.ledger.totals());
         self.world.judge(verdict);
-    }
-
-    /// The node's clock, in nanoseconds since the epoch.
-    pub(crate) fn now(&self) -> i64 {
-        self.world.time.now() + self.world.plan.skews[self.node]
     }
 }
 

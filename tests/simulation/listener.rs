@@ -81,10 +81,10 @@ struct Intake<'a> {
 
 impl Intake<'_> {
     fn take(&mut self, delivery: &Delivery) {
-        let now = self.life.now();
+        let now = self.life.shared.clock.now_nanos();
         self.sieve.datagram(delivery.line().as_bytes(), false, now);
         let intake = self.sieve.take_intake();
-        let totals = self.life.ledger.take_in(&intake);
+        let totals = self.life.shared.ledger.take_in(&intake);
         self.sieve.told(totals);
         let arrival = Arrival {
             event: delivery.event,

@@ -10,8 +10,7 @@ use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::store::Store;
-use event_data_service::surroundings::Surroundings;
-use event_data_service::telemetry::{Metrics, Progress};
+use event_data_service::telemetry::Metrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -90,15 +89,16 @@ impl Node {
     /// Whether it lives, is awake, and has nothing left to do.
     pub(crate) fn is_idle(&self) -> bool {
         let life = self.life.lock().unwrap();
-        let idle = |life: &Arc<Life>| !life.is_asleep() && life.ledger.totals().queued_bytes == 0;
+        let idle =
+            |life: &Arc<Life>| !life.is_asleep() && life.shared.ledger.totals().queued_bytes == 0;
         life.as_ref().is_some_and(idle) && self.inbox.lock().unwrap().is_empty()
     }
 
     /// Looks at the accounts of a life that is over, or idle at the end.
     pub(crate) fn settle(&self, life: &Life) {
         let max_age = i64::try_from(self.world.plan.max_age.as_nanos()).unwrap();
-        let times = (life.now(), max_age);
-        let totals = life.ledger.totals();
+        let times = (life.shared.clock.now_nanos(), max_age);
+        let totals = life.shared.ledger.totals();
         let verdict = self.world.oracle().ended(life.number, &totals, times);
         self.world.judge(verdict);
     }
@@ -134,12 +134,8 @@ impl Node {
     async fn live(&self, life: &Arc<Life>) {
         let world = &self.world;
         let plan = &world.plan;
-        let metrics = Arc::new(Metrics::new(Arc::clone(&life.ledger)));
-        let progress = Progress::default();
+        let metrics = Arc::new(Metrics::new(Arc::clone(&life.shared)));
         let abandon = CancellationToken::new();
-        let clock = Arc::clone(life);
-        let seed = world.dice().next();
-        let surroundings = Arc::new(Surroundings::new(move || clock.now(), seed));
         let inner = super::mutants::store(self.mutant, world, life);
         let store = |role| {
             Arc::new(FaultyStore {
@@ -179,10 +175,9 @@ impl Node {
                     Arc::clone(&recorded_to),
                     Arc::clone(&budget),
                     Arc::clone(&replay),
-                    Arc::clone(&surroundings),
-                    Arc::clone(&life.ledger),
+                    Arc::clone(&life.shared),
                     Arc::clone(&metrics),
-                    progress.watch("recorder"),
+                    life.shared.progress.watch("recorder"),
                     abandon.clone(),
                 );
                 let recording: BoxFuture<'_, ()> = Box::pin(recorder.run());
@@ -195,9 +190,9 @@ impl Node {
             partitions: world.partitions(),
             settings: plan.flush,
             witness_file: None,
-            surroundings,
+            node: Arc::clone(&life.shared),
             metrics,
-            heartbeat: progress.watch("worker"),
+            heartbeat: life.shared.progress.watch("worker"),
             stop: life.stop.clone(),
             recorded: CancellationToken::new(),
         };

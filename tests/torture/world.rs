@@ -131,7 +131,7 @@ impl World {
                 let metrics = node.metrics();
                 metrics.assert_ledger_adds_up();
                 let [queued, behind] =
-                    ["eds_events_queued", "eds_partitions_behind"].map(|name| metrics.count(name));
+                    ["eds_events_queued", "eds_partitions_lagging"].map(|name| metrics.count(name));
                 if queued + behind > 0 {
                     return Err(format!(
                         "{queued} events queued, {behind} partitions behind"

@@ -14,7 +14,6 @@ use crate::ingest::{
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Store;
-use crate::surroundings::Surroundings;
 
 impl Service {
     pub(super) fn open(
@@ -48,9 +47,8 @@ impl Service {
         let Some(settings) = settings else {
             return Ok(None);
         };
-        let (ledger, metrics) = (Arc::clone(&self.ledger), Arc::clone(&self.metrics));
-        let heartbeat = self.progress.watch("the keeper of the spool");
-        let (keeper, spool) = Keeper::open(settings, ledger, metrics, heartbeat)?;
+        let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+        let (keeper, spool) = Keeper::open(settings, node, metrics)?;
         self.ingest.spawn_blocking(move || keeper.run());
         Ok(Some(spool))
     }
@@ -69,9 +67,9 @@ impl Service {
             partitions: settings.sieve.partitions.clone(),
             limits: settings.sieve.limits,
             recorders,
-            ledger: Arc::clone(&self.ledger),
+            node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
-            heartbeat: self.progress.watch("the unspooler"),
+            heartbeat: self.node.progress.watch("the unspooler"),
             stop: self.stop.clone(),
         };
         self.ingest.spawn(unspooler.run());
@@ -114,7 +112,6 @@ impl Service {
         settings: &ServiceSettings,
         store: &Arc<dyn Store>,
         spool: Option<&Spool>,
-        surroundings: &Arc<Surroundings>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));
         let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
@@ -129,10 +126,10 @@ impl Service {
                 Arc::clone(store),
                 Arc::clone(&budget),
                 Arc::clone(&window),
-                Arc::clone(surroundings),
-                Arc::clone(&self.ledger),
+                Arc::clone(&self.node),
                 Arc::clone(&self.metrics),
-                self.progress
+                self.node
+                    .progress
                     .watch(format!("the recorder of partition {}", partition.index())),
                 self.abandon.clone(),
             );
@@ -162,9 +159,9 @@ impl Service {
                 sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
                 settings: settings.listener.clone(),
                 recorders: recorders.to_vec(),
-                ledger: Arc::clone(&self.ledger),
+                node: Arc::clone(&self.node),
                 metrics: Arc::clone(&self.metrics),
-                heartbeat: self.progress.watch(format!("listener {index}")),
+                heartbeat: self.node.progress.watch(format!("listener {index}")),
                 stop: self.stop.clone(),
             };
             self.listeners.push(listener);

@@ -28,8 +28,8 @@ use crate::coordination::memory::MemoryArbiter;
 use crate::coordination::{Arbiter, InvalidSetting};
 use crate::event::Partitions;
 use crate::http::problem::Problem;
+use crate::node::Node;
 use crate::store::Reading;
-use crate::surroundings::Surroundings;
 use crate::telemetry::Metrics;
 
 /// How long a request may take in all.
@@ -63,7 +63,7 @@ pub struct Queries {
     own_lists: Lists,
     turns: Turns,
     metrics: Arc<Metrics>,
-    surroundings: Arc<Surroundings>,
+    node: Arc<Node>,
 }
 
 impl Queries {
@@ -71,7 +71,7 @@ impl Queries {
     pub fn new(
         sources: QuerySources,
         metrics: Arc<Metrics>,
-        surroundings: Arc<Surroundings>,
+        node: Arc<Node>,
     ) -> Result<Self, InvalidSetting> {
         let kept = i64::try_from(sources.retention.as_secs() / 60).unwrap_or(i64::MAX);
         let places = PLACES_MAX / i64::from(sources.partitions.count());
@@ -83,13 +83,13 @@ impl Queries {
             reading: sources.reading,
             partitions: sources.partitions,
             metrics,
-            surroundings,
+            node,
         })
     }
 
     /// Seconds since the epoch.
     fn now(&self) -> i64 {
-        self.surroundings.now_nanos().div_euclid(1_000_000_000)
+        self.node.clock.now_nanos().div_euclid(1_000_000_000)
     }
 
     fn source<'a>(&'a self, filter: &'a Filter) -> Source<'a> {

@@ -163,7 +163,7 @@ async fn present(queries: &Queries, top: &Top) -> Result<Found, Problem> {
     }
     room?;
     let list = Box::pin(compute(queries, top)).await?;
-    let id = (queries.surroundings.now_nanos() / 1000).to_string();
+    let id = (queries.node.clock.now_nanos() / 1000).to_string();
     queries.own_lists.keep(&id, &key, &list).await;
     Ok(Found {
         id,

@@ -91,9 +91,9 @@ impl Recorder {
 
     /// Events that were queued are not counted after all. Where they came from is not known any more.
     pub(super) fn rejected(&self, reason: Rejection, events: usize, series: &str) {
-        self.ledger.rejected(reason, events);
+        self.node.ledger.rejected(reason, events);
         if events > 0
-            && let Some(lines) = self.ledger.is_time_to_show(reason)
+            && let Some(lines) = self.node.ledger.is_time_to_show(reason)
         {
             let (label, series) = (reason.label(), beginning(series.as_bytes()));
             tracing::warn!(reason = label, lines, %series, "rejected events that were queued: {reason}");
@@ -140,16 +140,17 @@ impl Recorder {
             .map(|recording| recording.new_users.len())
             .sum();
         if origin != Origin::Replay {
-            self.ledger.recorded(events);
-            self.metrics.confirmed.record(self.partition, events as u64);
+            self.node.ledger.recorded(events);
+            self.node.confirmed.record(self.partition, events as u64);
             self.metrics.events_repeated.inc_by(repeated);
             let mut stamps = recordings.iter().flat_map(|it| it.occurrences);
             if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
-                let rounded = &self.metrics.rounded;
+                let rounded = &self.node.rounded;
                 rounded.recorded(events as u64, repeated, Instant::now().into());
             }
             let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
-            self.ledger
+            self.node
+                .ledger
                 .overflowed(gathered.map(|it| it.occurrences.len()).sum());
         }
         self.metrics.dedup_hits.inc_by((events - users) as u64);

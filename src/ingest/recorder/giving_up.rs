@@ -3,12 +3,12 @@
 use super::Recorder;
 use crate::event::Batch;
 use crate::ingest::parts::{Origin, Part};
-use crate::telemetry::DropReason;
+use crate::node::DropReason;
 
 impl Recorder {
     /// What is not recorded goes to the disk, where there is one.
     pub(super) async fn give_up(&self, batch: &Batch, parts: &[Part<'_>], origin: Origin) {
-        let ledger = &self.ledger;
+        let ledger = &self.node.ledger;
         let events = parts.iter().map(Part::events).sum();
         match (origin, &self.spool) {
             (Origin::Replay, _) => {}

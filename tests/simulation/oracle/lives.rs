@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::Rejection;
-use event_data_service::telemetry::{DropReason, LedgerTotals};
+use event_data_service::node::{DropReason, LedgerTotals};
 
 use super::super::event::{Event, MINUTE, SECOND};
 use super::{Oracle, Verdict, must};
