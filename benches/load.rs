@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use event_data_service::event::{LineRules, Minute, Partitions, Window};
-use event_data_service::ingest::{QueueLimits, SieveSettings};
+use event_data_service::ingest::{BatcherSettings, QueueLimits};
 
 /// 2016-12-04 18:38:00 UTC, in nanoseconds.
 pub(crate) const START_NANOS: i64 = 1_480_876_680_000_000_000;
@@ -106,9 +106,9 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN.saturating_add(31))
 }
 
-/// A sieve as the default configuration has it, for events of any age.
-pub(crate) fn sieve_settings() -> SieveSettings {
-    SieveSettings {
+/// A batcher as the default configuration has it, for events of any age.
+pub(crate) fn batcher_settings() -> BatcherSettings {
+    BatcherSettings {
         rules: LineRules::default(),
         window: Window::new(Duration::MAX, Duration::MAX),
         partitions: partitions(),

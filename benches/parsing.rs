@@ -1,14 +1,18 @@
-//! From bytes to batches, without a socket: splitting and parsing alone, and the sieve with all that it does.
+//! From bytes to batches, without a socket: splitting and parsing alone, and the batcher with all that it does.
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::ensure;
 use event_data_service::event::Parser;
 use event_data_service::event::datagram::{Piece, pieces};
-use event_data_service::ingest::{ArrivalStamps, Sieve};
+use event_data_service::ingest::{ArrivalStamps, LineBatcher};
+use event_data_service::node::Node;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::load::{Load, START_NANOS, partitions, sieve_settings};
+use crate::load::{Load, START_NANOS, batcher_settings, partitions};
 use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
 
 const LINES: i64 = 600_000;
@@ -32,8 +36,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         &mut [
             way("parser, the seeds' form", &seeds, parse),
             way("parser, strict line protocol", &strict, parse),
-            way("sieve, the seeds' form", &seeds, sieve),
-            way("sieve, strict line protocol", &strict, sieve),
+            way("batcher, the seeds' form", &seeds, batch),
+            way("batcher, strict line protocol", &strict, batch),
         ],
     )?;
     Ok(())
@@ -50,7 +54,7 @@ fn nanos_per_line(
 }
 
 fn parse(datagrams: &[String]) -> anyhow::Result<()> {
-    let mut parser = Parser::new(&sieve_settings().rules);
+    let mut parser = Parser::new(&batcher_settings().rules);
     for piece in datagrams.iter().flat_map(|d| pieces(d.as_bytes(), false)) {
         if let Piece::Line(line) = piece {
             black_box(parser.parse(line)?);
@@ -59,18 +63,25 @@ fn parse(datagrams: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sieve(datagrams: &[String]) -> anyhow::Result<()> {
-    let mut sieve = Sieve::new(&sieve_settings(), Arc::new(ArrivalStamps::default()));
+fn batch(datagrams: &[String]) -> anyhow::Result<()> {
+    let node = Arc::new(Node::default());
+    let (recorder, mut batches) = mpsc::channel(usize::from(partitions().count()));
+    let mut batcher = LineBatcher::new(
+        &batcher_settings(),
+        Arc::new(ArrivalStamps::default()),
+        Arc::clone(&node),
+        partitions().iter().map(|_| recorder.clone()).collect(),
+    );
     for swept in datagrams.chunks(LINES_PER_SWEEP / LINES_PER_DATAGRAM) {
         for datagram in swept {
-            sieve.datagram(datagram.as_bytes(), false, START_NANOS);
+            batcher.add(datagram.as_str().into(), usize::MAX, START_NANOS);
         }
-        for partition in partitions().iter() {
-            black_box(std::mem::take(sieve.open(partition)));
+        batcher.hand_over(Duration::ZERO, Instant::now());
+        while let Ok(delivery) = batches.try_recv() {
+            black_box(delivery);
         }
-        let intake = sieve.take_intake();
-        let refused = intake.dropped + intake.rejected.iter().sum::<u64>();
-        ensure!(refused == 0, "{refused} lines were refused");
     }
+    let totals = node.ledger.totals();
+    ensure!(totals.queued == totals.received, "lines were refused");
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, Delivery, Listener, ListenerSettings, Receiver, Sieve, SourceRates, bind,
+    ArrivalStamps, Delivery, LineBatcher, Listener, Receiver, SourceRates, bind, read_timeout,
 };
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
@@ -18,7 +18,7 @@ use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::{Load, partitions, sieve_settings};
+use crate::load::{Load, batcher_settings, partitions};
 use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
 use crate::task;
 
@@ -27,12 +27,12 @@ const DATAGRAM_MAX: usize = 65_536;
 const RECEIVE_BUFFER: u64 = 8 << 20;
 /// How far the sender may be ahead. The kernel's records of so many datagrams fit the receive buffer.
 const AHEAD_MAX: u64 = 2_000;
+pub(crate) const LINGER: Duration = Duration::from_millis(100);
 const QUIET_DATAGRAMS_PER_SECOND: u32 = 20_000;
 
 /// A node as far as a listener needs one.
 pub(crate) struct Node {
     pub(crate) shared: Arc<node::Node>,
-    pub(crate) settings: ListenerSettings,
     /// All partitions' batches go to one place.
     pub(crate) batches: mpsc::Sender<Delivery>,
     pub(crate) stop: CancellationToken,
@@ -48,8 +48,13 @@ impl Node {
         Ok(self.socket.try_clone()?)
     }
 
-    pub(crate) fn sieve() -> Sieve {
-        Sieve::new(&sieve_settings(), Arc::new(ArrivalStamps::default()))
+    pub(crate) fn batcher(&self) -> LineBatcher {
+        LineBatcher::new(
+            &batcher_settings(),
+            Arc::new(ArrivalStamps::default()),
+            Arc::clone(&self.shared),
+            partitions().iter().map(|_| self.batches.clone()).collect(),
+        )
     }
 
     /// Starts a listener, and answers its CPU seconds when it has stopped.
@@ -66,9 +71,8 @@ impl Node {
         let listener = Listener {
             receiver,
             rates,
-            sieve: Self::sieve(),
-            settings: self.settings.clone(),
-            recorders: partitions().iter().map(|_| self.batches.clone()).collect(),
+            batcher: self.batcher(),
+            linger: LINGER,
             node: Arc::clone(&self.shared),
             metrics: Arc::new(Metrics::new(Arc::clone(&self.shared))),
             heartbeat: self.shared.progress.watch("the listener"),
@@ -125,7 +129,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                     Ok(vec![node.listen(node.receiver()?)])
                 }),
                 way("a thread, batched receive, a rate per source", |node, _| {
-                    let rates = Arc::new(SourceRates::new(10_000_000));
+                    let rates = Arc::new(SourceRates::new(10_000_000, tokio::time::Instant::now()));
                     let receiver = node.receiver()?.with_sources();
                     Ok(vec![node.listen_within(Some(rates), receiver)])
                 }),
@@ -157,17 +161,12 @@ fn receive(
     rate: Option<u32>,
     start: fn(&Node, usize) -> anyhow::Result<Threads>,
 ) -> anyhow::Result<Vec<f64>> {
-    let settings = ListenerSettings {
-        linger: Duration::from_millis(100),
-        partitions: partitions(),
-    };
     let address = "127.0.0.1:0".parse()?;
-    let socket = bind(address, &[], RECEIVE_BUFFER, settings.read_timeout())?;
+    let socket = bind(address, &[], RECEIVE_BUFFER, read_timeout(LINGER))?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node {
         shared: Arc::default(),
-        settings,
         batches,
         stop: CancellationToken::new(),
         socket,

@@ -19,7 +19,7 @@ use crate::daemon::{Service, ServiceSettings};
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
-use crate::ingest::{CapSettings, ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::ingest::{BatcherSettings, CapSettings, QueueLimits, RecorderSettings};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::memory::{MemoryStore, OpenSets, system_clock};
@@ -180,20 +180,17 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         threads: 1,
         rate_per_source: 0,
         datagram_max: 64 * 1024,
-        sieve: SieveSettings {
+        batcher: BatcherSettings {
             rules: LineRules::default(),
             window,
-            partitions: partitions.clone(),
+            partitions,
             limits: QueueLimits {
                 events: 1000,
                 bytes: 1 << 20,
             },
         },
         spool: None,
-        listener: ListenerSettings {
-            linger: Duration::from_millis(100),
-            partitions,
-        },
+        linger: Duration::from_millis(100),
         recorder: RecorderSettings {
             window,
             caps: CapSettings {

@@ -5,29 +5,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::event::{LineRules, Partitions, Window};
-use event_data_service::ingest::{QueueLimits, Sieve, SieveSettings};
+use event_data_service::ingest::{BatcherSettings, Delivery, LineBatcher, QueueLimits};
 
 /// Three seconds after the events.
 const NOW: i64 = 1_480_876_710_000_000_000;
 
 /// The events of a datagram as the table shows them.
 fn counted(datagram: &str) -> String {
-    let partitions = Partitions::new(NonZeroU16::MIN);
-    let settings = SieveSettings {
+    let settings = BatcherSettings {
         rules: LineRules::default(),
         // Some clients stamp with the time at which the lines were captured.
         window: Window::new(Duration::from_secs(3600), Duration::MAX),
-        partitions: partitions.clone(),
+        partitions: Partitions::new(NonZeroU16::MIN),
         limits: QueueLimits {
             events: 100,
             bytes: 1 << 20,
         },
     };
-    let mut sieve = Sieve::new(&settings, Arc::default());
-    sieve.datagram(datagram.as_bytes(), false, NOW);
+    let (recorder, mut batches) = tokio::sync::mpsc::channel(1);
+    let mut batcher = LineBatcher::new(&settings, Arc::default(), Arc::default(), vec![recorder]);
+    batcher.add(datagram.into(), usize::MAX, NOW);
+    batcher.hand_over(Duration::ZERO, tokio::time::Instant::now());
     let mut shown: Vec<String> = Vec::new();
-    for partition in partitions.iter() {
-        let batch = sieve.open(partition);
+    while let Ok(Delivery { batch, .. }) = batches.try_recv() {
         for group in batch.groups() {
             for event in &group.occurrences {
                 let at = match event.timestamp {
@@ -38,7 +38,7 @@ fn counted(datagram: &str) -> String {
             }
         }
     }
-    let rejected = sieve.take_samples();
+    let rejected = batcher.take_samples();
     let rejected = rejected.iter().map(|sample| sample.reason.label());
     shown.extend(rejected.map(|reason| format!("rejected: `{reason}`")));
     shown.join("<br>")

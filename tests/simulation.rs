@@ -1,7 +1,7 @@
 //! Many schedules of several nodes on virtual time, with faults at every step: nothing is lost, no point has two
 //! values, and every number is exact.
 //!
-//! A seed makes a schedule: events, faults, clocks, settings. The real sieve, recorders and workers run over the memory
+//! A seed makes a schedule: events, faults, clocks, settings. The real batcher, recorders and workers run over the memory
 //! store, and an independent model judges each of their steps. `SIMULATION_SCHEDULES` says how many
 //! schedules, `SIMULATION_SEED` the first.
 

@@ -15,7 +15,7 @@ use crate::coordination::redis::RedisArbiter;
 use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
-use crate::ingest::{CapSettings, ListenerSettings, QueueLimits, RecorderSettings, SieveSettings};
+use crate::ingest::{BatcherSettings, CapSettings, QueueLimits, RecorderSettings};
 use crate::output::Output;
 use crate::output::influxdb::{self, InfluxDb};
 use crate::output::stdout::Lines;
@@ -233,17 +233,14 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
         threads: input.threads,
         rate_per_source: input.max_rate_per_source,
         datagram_max: input.max_datagram,
-        sieve: SieveSettings {
+        batcher: BatcherSettings {
             rules,
             window,
-            partitions: partitions.clone(),
+            partitions,
             limits,
         },
         spool,
-        listener: ListenerSettings {
-            linger: input.linger,
-            partitions,
-        },
+        linger: input.linger,
         recorder: RecorderSettings {
             window,
             caps: CapSettings {

@@ -20,7 +20,7 @@ use crate::coordination::InvalidSetting;
 use crate::flush::{Agreed, FlushSettings, Worker, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{
-    BindError, InheritError, Inherited, Listener, ListenerSettings, RecorderSettings, SieveSettings,
+    BatcherSettings, BindError, InheritError, Inherited, Listener, RecorderSettings,
 };
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
@@ -50,12 +50,12 @@ pub struct ServiceSettings {
     pub rate_per_source: u32,
     /// The longest datagram that is read whole, in bytes.
     pub datagram_max: usize,
-    /// What the listeners accept.
-    pub sieve: SieveSettings,
+    /// What the listeners accept, and how much of it may wait.
+    pub batcher: BatcherSettings,
     /// Where events go that find no room in memory; `None`: they are dropped.
     pub spool: Option<SpoolSettings>,
-    /// How the listeners behave.
-    pub listener: ListenerSettings,
+    /// The longest that an event waits to be recorded while the store keeps up.
+    pub linger: Duration,
     /// How the recorders behave.
     pub recorder: RecorderSettings,
     /// The users that the recorders know to be recorded, together.
@@ -75,14 +75,14 @@ impl ServiceSettings {
     /// What the figures of fill levels are to be held against.
     fn tell_capacities(&self, store: &dyn Store, metrics: &Metrics) {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let limits = &self.sieve.limits;
+        let limits = &self.batcher.limits;
         metrics.events_queued_max.set(number(limits.events));
         metrics.queue_max_bytes.set(number(limits.bytes));
         let spool = self.spool.as_ref().map_or(0, |spool| spool.bytes_max);
         metrics.spool_max_bytes.set(number(spool));
         let (_, memory) = store.memory().unwrap_or_default();
         metrics.store_memory_max_bytes.set(number(memory));
-        let set_aside = u64::from(self.sieve.partitions.count()) * SET_ASIDE_MAX as u64;
+        let set_aside = u64::from(self.batcher.partitions.count()) * SET_ASIDE_MAX as u64;
         metrics.counts_set_aside_max.set(number(set_aside));
         let connections = self.http.map_or(0, |_| self.http_connections);
         metrics.http_connections_max.set(number(connections as u64));
@@ -201,7 +201,7 @@ impl Service {
                 output,
             }),
             store,
-            partitions: settings.sieve.partitions.clone(),
+            partitions: settings.batcher.partitions.clone(),
             settings: settings.flush,
             witness_file: settings
                 .spool

@@ -1,57 +1,40 @@
 //! [`Listener`]: the thread that reads one socket.
 //!
-//! It owns the socket and its open batches, waits for datagrams (never for the store), and hands a batch to the
-//! recorder of its partition when the batch is old enough. It stops when `stop` is cancelled: then it reads
-//! what the kernel still holds (unless the socket outlives the process, which leaves it to the next), hands over
-//! every batch, and ends, which closes its side of the channels.
+//! It reads datagrams into its [`LineBatcher`], and has the batches handed over that are due. It waits for datagrams,
+//! never for the store. When `stop` is cancelled it reads what the kernel still holds (unless the socket outlives the
+//! process, which leaves it to the next), hands over every batch, and ends, which closes its side of the channels.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::sieve::beginning;
-use super::{Delivery, Receiver, Sample, Sieve, SourceRates};
+use super::line_batcher::beginning;
+use super::{LineBatcher, Receiver, Sample, SourceRates};
 use crate::event::datagram::pieces;
-use crate::event::{Partition, Partitions};
-use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
-/// A batch of so many events is handed over although it is young.
-const BATCH_EVENTS: usize = 16_384;
-/// A batch for the disk of so many bytes is handed over although it is young.
-const OVERFLOW_BYTES: usize = 1024 * 1024;
-/// How often the kernel is asked what it dropped, and it is looked which lines the log should show.
-const DROPS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the listener asks the kernel what it dropped, and logs rejected lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the socket is read after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long the disk may take the last events at the end.
-const KEEP_MAX: Duration = Duration::from_secs(10);
-/// How long to wait at the end for recorders and a disk that are busy.
+const DISK_MAX: Duration = Duration::from_secs(10);
+/// The pause at the end for recorders and a disk that are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// How long to wait before a socket that failed is read again: first, and at most.
+/// The pause before a socket that failed is read again: first, and at most.
 const FAILED_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often a socket that fails is told in the log, at most.
+/// How often a socket that fails is logged, at most.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How a listener behaves.
-#[derive(Debug, Clone)]
-pub struct ListenerSettings {
-    /// The longest that an event waits here while the store keeps up.
-    pub linger: Duration,
-    /// How the series are spread.
-    pub partitions: Partitions,
-}
-
-impl ListenerSettings {
-    /// How long a read may wait, so that no batch gets older than `linger`.
-    #[must_use]
-    pub fn read_timeout(&self) -> Duration {
-        (self.linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
-    }
+/// How long a read of a socket may wait, so that no batch gets older than `linger`.
+#[must_use]
+pub fn read_timeout(linger: Duration) -> Duration {
+    (linger / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
 }
 
 /// The thread that reads one socket.
@@ -59,76 +42,65 @@ impl ListenerSettings {
 pub struct Listener {
     /// The socket.
     pub receiver: Receiver,
-    /// What sorts the datagrams.
-    pub sieve: Sieve,
-    /// What each source may send, if that is limited; the receiver then tells the sources.
+    /// What each source may send, if that is limited; the receiver then knows the sources.
     pub rates: Option<Arc<SourceRates>>,
-    /// How it behaves.
-    pub settings: ListenerSettings,
-    /// The recorders, one a partition.
-    pub recorders: Vec<mpsc::Sender<Delivery>>,
-    /// Where it counts events.
+    /// What makes batches of the datagrams.
+    pub batcher: LineBatcher,
+    /// The longest that an event waits for its batch while the store keeps up.
+    pub linger: Duration,
+    /// Whose clock it reads, and where it reports that its socket fails.
     pub node: Arc<Node>,
     /// Where it counts datagrams.
     pub metrics: Arc<Metrics>,
-    /// Its sign of life.
+    /// Its heartbeat.
     pub heartbeat: Heartbeat,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
 }
 
-/// Which open batches have events, and since when.
-struct Ages {
-    partitions: Vec<Option<Instant>>,
-    overflow: Option<Instant>,
-}
-
 /// How a socket fails.
 struct Failure {
-    /// When it is read again, and how long that was waited for; `None` while it does not fail.
+    /// When it is read again, and the pause before that; `None` while it does not fail.
     retry: Option<(Instant, Duration)>,
-    told: Throttle,
+    logged: Throttle,
 }
 
 impl Listener {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
-        let mut ages = Ages {
-            partitions: vec![None; self.recorders.len()],
-            overflow: None,
-        };
-        let mut swept = Instant::now();
-        let mut drops_asked = Instant::now();
-        let sweep_interval = self.settings.read_timeout();
-        let due = self.settings.linger.saturating_sub(2 * sweep_interval);
+        let mut now = Instant::now();
+        let (mut swept, mut reported) = (now, now);
+        let interval = read_timeout(self.linger);
+        let age = self.linger.saturating_sub(2 * interval);
         let mut failure = Failure {
             retry: None,
-            told: Throttle::new(FAILURE_INTERVAL),
+            logged: Throttle::new(FAILURE_INTERVAL),
         };
         while !self.stop.is_cancelled() {
-            if failure.retry.is_some_and(|(at, _)| Instant::now() < at) {
-                std::thread::sleep(sweep_interval);
+            if failure.retry.is_some_and(|(at, _)| now < at) {
+                std::thread::sleep(interval);
+                now = Instant::now();
             } else {
-                match self.receiver.wait() {
-                    Ok(came) => self.reads(&mut failure, came),
-                    Err(error) => self.fails(&mut failure, &error),
+                let read = self.receiver.wait();
+                now = Instant::now();
+                match read {
+                    Ok(arrived) => self.reads(&mut failure, arrived, now),
+                    Err(error) => self.fails(&mut failure, &error, now),
                 }
             }
-            let now = Instant::now();
-            if now - swept >= sweep_interval {
+            if now - swept >= interval {
                 swept = now;
-                self.sweep(&mut ages, now, due);
+                self.batcher.hand_over(age, now);
             }
-            if now - drops_asked >= DROPS_INTERVAL {
-                drops_asked = now;
-                self.count_drops();
-                self.show_samples();
+            if now - reported >= REPORT_INTERVAL {
+                reported = now;
+                self.report();
             }
         }
         self.drain();
     }
 
-    fn reads(&mut self, failure: &mut Failure, came: bool) {
+    fn reads(&mut self, failure: &mut Failure, arrived: bool, now: Instant) {
         self.heartbeat.beat();
         if failure.retry.take().is_some() {
             self.node.listeners_failing.fetch_sub(1, Ordering::Relaxed);
@@ -137,14 +109,13 @@ impl Listener {
                 "the UDP socket can be read again"
             );
         }
-        if came {
-            self.take_in();
+        if arrived {
+            self.add_datagrams(now);
         }
     }
 
-    /// Gives no sign of life: a socket that fails for long makes the process unhealthy, and a new one may mend it.
-    fn fails(&self, failure: &mut Failure, error: &io::Error) {
-        let now = Instant::now();
+    /// Does not beat: a socket that fails for long makes the process unhealthy, and a new process may fix it.
+    fn fails(&self, failure: &mut Failure, error: &io::Error, now: Instant) {
         let (first, longest) = FAILED_PAUSES;
         let pause = if let Some((_, pause)) = failure.retry {
             longest.min(pause * 2)
@@ -153,19 +124,19 @@ impl Listener {
             first
         };
         failure.retry = Some((now + pause, pause));
-        if failure.told.is_due() {
+        if failure.logged.is_due() {
             tracing::error!(
                 address = self.receiver.address().map(tracing::field::display),
                 %error,
-                "cannot read the UDP socket: what is sent to it is not counted here; trying again, and /readyz says so \
-                 meanwhile; if it goes on restart the node, and eds.socket where that holds the socket"
+                "cannot read the UDP socket: what is sent to it is not counted here; trying again, and /readyz reports it \
+                 meanwhile; if this goes on restart the node, and eds.socket if that holds the socket"
             );
         }
     }
 
-    /// Sorts what was read, and tells the ledger before anything of it can reach a recorder.
-    fn take_in(&mut self) {
-        let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
+    /// Adds what was read to the batches.
+    fn add_datagrams(&mut self, now: Instant) {
+        let now_nanos = self.node.clock.now_nanos();
         let mut datagrams = 0;
         for datagram in self.receiver.datagrams() {
             tracing::trace!(
@@ -177,110 +148,26 @@ impl Listener {
             let lines_max = match (&self.rates, datagram.source) {
                 (Some(rates), Some(source)) => {
                     let lines = pieces(datagram.bytes, datagram.truncated).count();
-                    rates.take(source.ip(), lines, Instant::now())
+                    rates.take(source.ip(), lines, now)
                 }
                 _ => usize::MAX,
             };
-            self.sieve.datagram_within(lines_max, datagram, now);
+            self.batcher.add(datagram, lines_max, now_nanos);
             datagrams += 1;
         }
         self.metrics.datagrams_received.inc_by(datagrams);
-        let totals = self.node.ledger.take_in(&self.sieve.take_intake());
-        self.sieve.told(totals);
+        self.batcher.commit();
     }
 
-    /// Hands over the batches that are old or large enough. One whose recorder is busy goes on growing.
-    fn sweep(&mut self, ages: &mut Ages, now: Instant, due: Duration) {
-        for partition in self.settings.partitions.iter() {
-            let batch = self.sieve.open(partition);
-            let age = &mut ages.partitions[partition.index()];
-            if batch.is_empty() {
-                *age = None;
-                continue;
-            }
-            let since = *age.get_or_insert(now);
-            if now - since < due && batch.events() < BATCH_EVENTS {
-                continue;
-            }
-            if self.hand_over(partition) {
-                ages.partitions[partition.index()] = None;
-            }
-        }
-        self.sweep_overflow(&mut ages.overflow, now, due);
-        // The ledger's totals also tell how much room the recorders have made.
-        self.sieve.told(self.node.ledger.totals());
-    }
-
-    /// Hands over the batch of a partition, unless its recorder is busy.
-    fn hand_over(&mut self, partition: Partition) -> bool {
-        let batch = self.sieve.open(partition);
-        match self.recorders[partition.index()].try_reserve() {
-            Ok(permit) => permit.send(std::mem::take(batch).into()),
-            Err(TrySendError::Full(())) => return false,
-            Err(TrySendError::Closed(())) => {
-                // A recorder ends before its listeners only when the node may not wait any longer.
-                let batch = std::mem::take(batch);
-                self.node
-                    .ledger
-                    .dropped(DropReason::Shutdown, batch.events());
-                self.node.ledger.released(batch.bytes());
-            }
-        }
-        true
-    }
-
-    /// The same as a sweep for what goes to the disk.
-    fn sweep_overflow(&mut self, age: &mut Option<Instant>, now: Instant, due: Duration) {
-        let Some((_, batch)) = self.sieve.overflow() else {
-            return;
-        };
-        if batch.is_empty() {
-            *age = None;
-            return;
-        }
-        let since = *age.get_or_insert(now);
-        if now - since < due && batch.bytes() < OVERFLOW_BYTES {
-            return;
-        }
-        if self.keep_overflow() {
-            *age = None;
-        }
-    }
-
-    fn count_drops(&mut self) {
+    /// Logs what the kernel dropped, and a rejected line of each reason: rarely, or more often at the level debug.
+    fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
-        // Asked in any case, for what other sockets had before is none of these drops.
-        let wrong = self.receiver.take_wrong_checksums();
-        if drops == 0 {
-            return;
-        }
         self.metrics.kernel_drops.inc_by(u64::from(drops));
-        let address = self.receiver.address().map(tracing::field::display);
-        if wrong >= u64::from(drops) {
-            tracing::error!(
-                address,
-                datagrams = drops,
-                wrong_checksums_of_host = wrong,
-                "the kernel dropped datagrams, and as many came to this host with wrong checksums: those are damaged on the \
-                 way or sent wrongly, and no receive buffer helps; look at the senders and at the network's hardware"
-            );
-        } else {
-            tracing::error!(
-                address,
-                datagrams = drops,
-                wrong_checksums_at_most = wrong,
-                "the kernel dropped datagrams: the receive buffer was full; raise input.receive_buffer"
-            );
-        }
-    }
-
-    /// Shows a rejected line of each reason: not often, but more often to who wants details.
-    fn show_samples(&mut self) {
         for Sample {
             reason,
             source,
             line,
-        } in self.sieve.take_samples()
+        } in self.batcher.take_samples()
         {
             let source = source.map(tracing::field::display);
             let label = reason.label();
@@ -298,53 +185,35 @@ impl Listener {
         }
     }
 
-    /// Reads what the kernel holds, but not for ever what goes on arriving, and hands everything over.
+    /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.
     fn drain(mut self) {
-        let until = Instant::now() + DRAIN_MAX;
-        let mut overflow_age = None;
-        while !self.receiver.outlives() && Instant::now() < until {
+        let mut now = Instant::now();
+        let until = now + DRAIN_MAX;
+        while !self.receiver.outlives() && now < until {
             self.heartbeat.beat();
             match self.receiver.poll() {
                 Ok(true) => {
-                    self.take_in();
-                    self.sweep_overflow(&mut overflow_age, Instant::now(), Duration::MAX);
+                    self.add_datagrams(now);
+                    self.batcher.hand_over(Duration::MAX, now);
                 }
                 Ok(false) | Err(_) => break,
             }
+            now = Instant::now();
         }
-        self.count_drops();
-        self.show_samples();
-        // A recorder that waits for its server, or a disk that hangs, must not keep the others from what is theirs.
-        let keep_until = Instant::now() + KEEP_MAX;
-        let mut left: Vec<Partition> = self.settings.partitions.iter().collect();
+        self.report();
+        // A recorder that waits for its server, or a disk that hangs, does not hold up the others.
+        let disk_until = now + DISK_MAX;
         loop {
             self.heartbeat.beat();
-            left.retain(|&at| !self.sieve.open(at).is_empty() && !self.hand_over(at));
-            let kept = self.keep_overflow() || Instant::now() >= keep_until;
-            if left.is_empty() && kept {
+            self.batcher.hand_over(Duration::ZERO, now);
+            let (to_recorders, to_disk) = self.batcher.open_events();
+            if to_recorders == 0 && (to_disk == 0 || now >= disk_until) {
                 break;
             }
             std::thread::sleep(BUSY_PAUSE);
+            now = Instant::now();
         }
-        if let Some((_, batch)) = self.sieve.overflow() {
-            let lost = batch.events();
-            self.node
-                .ledger
-                .refused_by_spool(DropReason::SpoolFailed, lost);
-        }
-    }
-
-    /// Gives the disk what is on its way there, if it is not busy. Answers whether nothing is left.
-    fn keep_overflow(&mut self) -> bool {
-        let Some((spool, batch)) = self.sieve.overflow() else {
-            return true;
-        };
-        if !batch.is_empty()
-            && let Err(back) = spool.try_keep(std::mem::take(batch))
-        {
-            *batch = back;
-        }
-        batch.is_empty()
+        self.batcher.drop_overflow();
     }
 }
 

@@ -1,11 +1,13 @@
-//! What a listener that is told to stop does with what its socket still holds.
+//! What a listener that stops does with what its socket still holds.
 
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
 
+use tokio::sync::mpsc;
+
 use super::*;
-use crate::event::{Batch, LineRules, Window};
-use crate::ingest::{ArrivalStamps, QueueLimits, SieveSettings};
+use crate::event::{Batch, LineRules, Partitions, Window};
+use crate::ingest::{ArrivalStamps, BatcherSettings, Delivery, QueueLimits};
 use crate::node::Node;
 use crate::spool::{Keeper, Spool};
 
@@ -29,10 +31,10 @@ impl Stopped {
         let held = socket.try_clone().unwrap();
         let number = u16::try_from(recorders.len()).unwrap();
         let partitions = Partitions::new(NonZeroU16::new(number).unwrap());
-        let sieve = SieveSettings {
+        let settings = BatcherSettings {
             rules: LineRules::default(),
             window: Window::new(Duration::MAX, Duration::MAX),
-            partitions: partitions.clone(),
+            partitions,
             limits: QueueLimits {
                 events,
                 bytes: u64::MAX,
@@ -45,12 +47,13 @@ impl Stopped {
         let listener = Listener {
             receiver: Receiver::new(socket.into(), 2048),
             rates: None,
-            sieve: Sieve::new(&sieve, Arc::new(ArrivalStamps::default())),
-            settings: ListenerSettings {
-                linger: Duration::from_millis(100),
-                partitions: partitions.clone(),
-            },
-            recorders,
+            batcher: LineBatcher::new(
+                &settings,
+                Arc::new(ArrivalStamps::default()),
+                Arc::clone(&node),
+                recorders,
+            ),
+            linger: Duration::from_millis(100),
             heartbeat: node.progress.watch("the listener"),
             node,
             metrics: Arc::clone(&metrics),
@@ -65,7 +68,7 @@ impl Stopped {
     }
 
     fn with_spool(mut self, spool: Spool) -> Self {
-        self.listener.sieve = self.listener.sieve.with_spool(Some(spool));
+        self.listener.batcher = self.listener.batcher.with_spool(Some(spool));
         self
     }
 
@@ -75,7 +78,7 @@ impl Stopped {
     }
 }
 
-/// Runs one over a socket that holds [`DATAGRAMS`] datagrams of two events; answers how many it read, the events that
+/// Runs one over a socket that holds [`DATAGRAMS`] datagrams of two events; returns how many it read, the events that
 /// it handed over, and how many it left.
 fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
     let (recorder, mut batches) = mpsc::channel(1);
@@ -153,7 +156,7 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     assert_eq!(metrics.spool_written.get(), 15);
 }
 
-/// A socket that is none for datagrams fails for ever: it is told, and the listener gives no sign of life.
+/// A socket that is none for datagrams fails for ever: the listener counts that, and does not beat.
 #[test]
 fn a_socket_that_fails_makes_its_listener_unhealthy() {
     let (recorder, _batches) = mpsc::channel(1);

@@ -1,48 +1,66 @@
 //! From datagrams to the store.
 //!
-//! A [`Listener`] is a thread of its own per socket: it reads datagrams, parses their lines and gathers the
-//! events in one open batch a partition. A [`Recorder`] is a task per partition: it takes a batch at a time and
-//! keeps at it until the store has it. A channel of [`QUEUED_BATCHES`] lies between the two; while it is
-//! full the open batch grows instead, which makes the next transaction cheaper per event. What all batches
-//! hold together is bounded, and what comes beyond it is dropped and counted.
+//! A [`Listener`] is a thread for each socket: it reads datagrams into its [`LineBatcher`], which owns one open batch a
+//! partition. A [`Recorder`] is a task for each partition: it takes one batch at a time and retries until the store
+//! confirms it. A channel of [`QUEUED_BATCHES`] connects the two; while it is full the open batch grows, which makes
+//! the next transaction cheaper per event. All batches together are bounded; what has no room goes to the disk, from
+//! where the [`Unspooler`] brings it to the recorders, or is dropped and counted.
 
 mod caps;
-mod checksums;
 mod dedup;
-mod delivery;
+mod drops;
 mod inherited;
+mod line_batcher;
 mod listener;
 mod parts;
 mod rates;
 mod receive;
 mod recorder;
 mod replay;
-mod sieve;
 mod socket;
 mod unspooler;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
+use crate::event::Batch;
+
 pub use caps::CapSettings;
 pub use dedup::DedupBudget;
-pub use delivery::Delivery;
 pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at};
-pub use listener::{Listener, ListenerSettings};
+pub use line_batcher::{BatcherSettings, LineBatcher, QueueLimits, Sample};
+pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::{Received, Receiver};
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
-pub use sieve::{QueueLimits, Sample, Sieve, SieveSettings};
 pub use socket::{BindError, bind};
 pub use unspooler::Unspooler;
 
-/// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and
-/// everything later gathers in the open one, where events of a series meet.
+/// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and later events
+/// join the open one, where events of a series meet.
 pub const QUEUED_BATCHES: usize = 1;
 
-/// Stamps for lines that come without a timestamp. No two are the same in this node, so that two events of a
-/// user in one datagram stay two.
+/// A batch on its way to a recorder.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The events, all of the recorder's partition.
+    pub batch: Batch,
+    /// Sent to when all of them are recorded or rejected. Only batches that are on disk have it; a recorder that aborts
+    /// drops it, and they are still on disk.
+    pub done: Option<oneshot::Sender<()>>,
+}
+
+impl From<Batch> for Delivery {
+    fn from(batch: Batch) -> Self {
+        Self { batch, done: None }
+    }
+}
+
+/// Stamps for lines without a timestamp. No two of a node are equal, so that two events of a user in one datagram stay
+/// two.
 #[derive(Debug, Default)]
 pub struct ArrivalStamps(AtomicI64);
 
@@ -64,9 +82,9 @@ impl ArrivalStamps {
     }
 }
 
-/// How long a worker that cannot go on waits at least before it tries again.
+/// The shortest pause of a worker before it tries again.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-/// How long it waits at most.
+/// The longest.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,29 +1,29 @@
 //! [`SourceRates`]: how many lines each source address may still send.
 //!
-//! A token bucket for each source that is not idle, in a table of fixed size that all listeners of a node share. A
-//! bucket that is full again says no more than none at all, so only such a one makes room for another source:
-//! addresses that are made up push nobody out. Where a set of the table has no room the sources that do not fit
-//! share a bucket of their own. The sets are chosen by a hash that nobody outside knows.
+//! A token bucket for each source that is not idle, in a table of fixed size that all listeners of a node share. A full
+//! bucket means the same as none, so only full ones make room for other sources: made-up addresses evict nobody. Where
+//! a set of the table has no room, the sources that do not fit share one bucket. A hash that nobody outside knows
+//! chooses the sets.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use hashbrown::DefaultHashBuilder;
+use tokio::time::Instant;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// What a source may send at once: as much as in this time.
+/// A source may send at once as much as in this time.
 const BURST_NANOS: u64 = NANOS_PER_SECOND;
 /// The sets of the table; a power of two.
 const SETS: u64 = 8192;
-/// The sources that a set has room for.
+/// The sources of a set.
 const WAYS: usize = 8;
 
 /// See the module. 1.6 MiB.
 #[derive(Debug)]
 pub struct SourceRates {
-    /// The time that one line takes of a source, in nanoseconds.
+    /// The time that refills one line, in nanoseconds.
     line_nanos: u64,
     began: Instant,
     hasher: DefaultHashBuilder,
@@ -33,25 +33,25 @@ pub struct SourceRates {
 #[derive(Debug, Clone, Default)]
 struct Set {
     sources: [u128; WAYS],
-    /// When the bucket of each source is full again, in nanoseconds after the beginning.
+    /// When the bucket of each source is full again, in nanoseconds since `began`.
     full: [u64; WAYS],
     /// The same for those that do not fit.
     shared: u64,
 }
 
 impl SourceRates {
-    /// So many lines a second of each source. At least 1.
+    /// So many lines a second of each source, at least 1, from now on.
     #[must_use]
-    pub fn new(lines_per_second: u32) -> Self {
+    pub fn new(lines_per_second: u32, now: Instant) -> Self {
         Self {
             line_nanos: NANOS_PER_SECOND / u64::from(lines_per_second.max(1)),
-            began: Instant::now(),
+            began: now,
             hasher: DefaultHashBuilder::default(),
             sets: Mutex::new((0..SETS).map(|_| Set::default()).collect()),
         }
     }
 
-    /// Takes up to so many lines of a source, now. Answers how many it may send.
+    /// Takes up to so many lines of a source, now. Returns how many it may send.
     pub fn take(&self, source: IpAddr, lines: usize, now: Instant) -> usize {
         let now = now.saturating_duration_since(self.began).as_nanos();
         // 584 years.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_source_gets_its_rate_and_a_second_of_it_at_once() {
-        let rates = SourceRates::new(100);
+        let rates = SourceRates::new(100, Instant::now());
         let now = rates.began + Duration::from_secs(5);
         assert_eq!(rates.take(v4(1), 60, now), 60);
         assert_eq!(rates.take(v4(1), 60, now), 40);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_source_and_an_ipv4_address_is_one_in_either_form() {
-        let rates = SourceRates::new(1);
+        let rates = SourceRates::new(1, Instant::now());
         let now = rates.began;
         let v6 = |text: &str| IpAddr::V6(text.parse::<Ipv6Addr>().unwrap());
         assert_eq!(rates.take(v6("2001:db8:0:1::1"), 9, now), 1);
@@ -131,11 +131,11 @@ mod tests {
         assert_eq!(rates.take(v6("::1"), 9, now), 1);
     }
 
-    /// Many made-up addresses send a line each. Who sends all the time keeps its bucket, whole and no more; who
-    /// comes new finds room as soon as theirs are full again.
+    /// Many made-up addresses send a line each. A source that sends all the time keeps its bucket, whole and no more; a
+    /// new one finds room as soon as theirs are full again.
     #[test]
-    fn addresses_that_are_made_up_push_nobody_out() {
-        let rates = SourceRates::new(10);
+    fn made_up_addresses_evict_nobody() {
+        let rates = SourceRates::new(10, Instant::now());
         let honest = v4(u32::MAX);
         let mut passed = 0;
         for step in 0..300_u32 {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_shares_a_bucket() {
+    fn sources_that_do_not_fit_share_a_bucket() {
         let mut set = Set::default();
         let line = NANOS_PER_SECOND / 10;
         for source in 1..=8 {

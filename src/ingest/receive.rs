@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{MaybeUninitSlice, Socket};
 
-use super::checksums::wrong_checksums;
+use super::drops::Drops;
 
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
@@ -25,7 +25,7 @@ const BATCH_LEN: libc::c_uint = 64;
 /// The room for an address.
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-/// Linux' number of the socket option that tells a socket's memory, and the place of the drop counter in it.
+/// Linux' number of the socket option for a socket's memory, and the place of the drop counter in it.
 const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
@@ -38,13 +38,10 @@ pub struct Receiver {
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
-    /// Room for the source addresses, and those read last; none where nobody wants to know.
+    /// Room for the source addresses, and those read last; empty without [`Receiver::with_sources`].
     names: Vec<libc::sockaddr_storage>,
     sources: Vec<Option<SocketAddr>>,
-    /// The kernel's drop counter when it was last looked at; `None` where another reader of the socket looks.
-    drops_seen: Option<u32>,
-    /// The datagrams with wrong checksums of the whole host then.
-    wrong_seen: Option<u64>,
+    drops: Drops,
     batched: bool,
     outlives: bool,
 }
@@ -56,19 +53,30 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// Whether there were more.
     pub truncated: bool,
-    /// The address that it says it comes from, if the receiver tells the sources.
+    /// The address that it claims to come from, if the receiver knows the sources.
     pub source: Option<SocketAddr>,
 }
 
+impl<'a> From<&'a str> for Received<'a> {
+    /// A whole datagram from nowhere.
+    fn from(text: &'a str) -> Self {
+        Self {
+            bytes: text.as_bytes(),
+            truncated: false,
+            source: None,
+        }
+    }
+}
+
 impl Receiver {
-    /// Reads from this socket, which should have a read time-out; a datagram beyond `datagram_max` bytes is
+    /// Reads from this socket, which should have a read timeout; a datagram beyond `datagram_max` bytes is
     /// cut there.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
         // What was dropped before this process looked is not its to count; see `drops_before`.
-        let drops_seen = kernel_drops(&socket);
+        let drops = Drops::new(kernel_drops(&socket));
         Self {
-            drops_seen,
+            drops,
             ..Self::sharing(socket, datagram_max)
         }
     }
@@ -84,8 +92,7 @@ impl Receiver {
             lengths: Vec::new(),
             names: Vec::new(),
             sources: Vec::new(),
-            drops_seen: None,
-            wrong_seen: wrong_checksums(),
+            drops: Drops::new(None),
             batched: true,
             outlives: false,
         }
@@ -108,10 +115,10 @@ impl Receiver {
     /// receiver counts. Processes before this one have counted of it what they saw.
     #[must_use]
     pub fn drops_before(&self) -> u32 {
-        self.drops_seen.unwrap_or_default()
+        self.drops.seen.unwrap_or_default()
     }
 
-    /// Tells the source of each datagram, too. The kernel writes 28 bytes more for each.
+    /// The same, with the source of each datagram. The kernel writes 28 bytes more for each.
     #[must_use]
     pub fn with_sources(mut self) -> Self {
         // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is a valid value: an address of
@@ -126,13 +133,13 @@ impl Receiver {
         self.socket.local_addr().ok()?.as_socket()
     }
 
-    /// Waits for datagrams until the socket's read time-out, and reads what is there. Answers false when
-    /// nothing came.
+    /// Waits for datagrams until the socket's read timeout, and reads what is there. Returns false when nothing
+    /// arrived.
     pub fn wait(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_WAITFORONE)
     }
 
-    /// Reads what is there already. Answers false when there is nothing.
+    /// Reads what is there already. Returns false when there is nothing.
     pub fn poll(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_DONTWAIT)
     }
@@ -150,7 +157,7 @@ impl Receiver {
                 self.batched = false;
                 self.receive(flags)
             }
-            // EAGAIN: the time-out, or nothing there. ECONNREFUSED: an ICMP error of something sent before.
+            // EAGAIN: the timeout, or nothing there. ECONNREFUSED: an ICMP error of something sent before.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -201,7 +208,7 @@ impl Receiver {
         }
         // SAFETY: each of the BATCH headers points to one part, and each part to `datagram_max` bytes of
         // `self.room` that no other part has; it has no name, or one of NAME_LEN bytes in `self.names` that no
-        // other header has. All of them outlive the call. A null time-out is allowed.
+        // other header has. All of them outlive the call. A null timeout is allowed.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -254,24 +261,11 @@ impl Receiver {
             })
     }
 
-    /// How many datagrams the kernel dropped since this was last asked, because the receive buffer was full or their
-    /// checksum was wrong; [`Receiver::take_wrong_checksums`] says how many of them the latter were at most.
-    /// The kernel's counter has 32 bits and goes round; asked once a second the difference is right. 0 where
-    /// the kernel does not tell.
+    /// How many datagrams the kernel dropped since the last call, because the receive buffer was full or their checksum
+    /// was wrong; the log has the likely cause. Asked once a second the difference is right, although the kernel's counter
+    /// wraps at 32 bits.
     pub fn take_kernel_drops(&mut self) -> u32 {
-        let (Some(seen), Some(drops)) = (self.drops_seen, kernel_drops(&self.socket)) else {
-            return 0;
-        };
-        self.drops_seen = Some(drops);
-        drops.wrapping_sub(seen)
-    }
-
-    /// How many datagrams with a wrong checksum the host received since this was last asked, for whichever socket.
-    pub fn take_wrong_checksums(&mut self) -> u64 {
-        let wrong = wrong_checksums();
-        let seen = std::mem::replace(&mut self.wrong_seen, wrong);
-        seen.zip(wrong)
-            .map_or(0, |(seen, wrong)| wrong.saturating_sub(seen))
+        self.drops.take(&self.socket)
     }
 
     /// Reads one datagram a system call, as on a kernel without recvmmsg.
@@ -303,7 +297,8 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-fn kernel_drops(socket: &Socket) -> Option<u32> {
+/// The datagrams that the kernel dropped in the whole life of the socket. `None` where it does not say.
+pub(super) fn kernel_drops(socket: &Socket) -> Option<u32> {
     let mut info = [0_u32; SK_MEMINFO_VARS];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
     // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.

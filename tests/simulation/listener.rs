@@ -1,12 +1,12 @@
 //! Stands for the listener, whose socket no virtual time moves: from what reaches a node to batches, by the real
-//! sieve.
+//! batcher.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use event_data_service::event::{LineLimits, LineRules, Precision};
-use event_data_service::ingest::{self, QueueLimits, Sieve, SieveSettings};
+use event_data_service::ingest::{self, BatcherSettings, LineBatcher, QueueLimits};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -16,6 +16,9 @@ use super::oracle::Arrival;
 use super::script::Delivery;
 use super::world::World;
 
+/// The pause of a listener that stops, for recorders that are busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+
 /// Takes in what reaches a node until its life is stopped, and hands over what is open then.
 pub(crate) async fn listen(
     world: &World,
@@ -24,7 +27,12 @@ pub(crate) async fn listen(
     recorders: Vec<mpsc::Sender<ingest::Delivery>>,
 ) {
     let mut intake = Intake {
-        sieve: Sieve::new(&sieve_settings(world), Arc::default()),
+        batcher: LineBatcher::new(
+            &batcher_settings(world),
+            Arc::default(),
+            Arc::clone(&life.shared),
+            recorders,
+        ),
         life,
         world,
         queued: 0,
@@ -45,20 +53,16 @@ pub(crate) async fn listen(
         }
         if sweep.is_some_and(|at| at <= Instant::now()) {
             sweep = None;
-            intake.hand_over(&recorders);
+            intake.hand_over();
         }
         if sweep.is_none() && intake.has_open() {
             sweep = Some(Instant::now() + world.plan.linger);
         }
     }
-    for partition in world.partitions().iter() {
-        let batch = std::mem::take(intake.sieve.open(partition));
-        if !batch.is_empty() {
-            recorders[partition.index()]
-                .send(batch.into())
-                .await
-                .unwrap();
-        }
+    intake.hand_over();
+    while intake.has_open() {
+        tokio::time::sleep(BUSY_PAUSE).await;
+        intake.hand_over();
     }
 }
 
@@ -72,20 +76,21 @@ fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
 
 /// What a listener has open.
 struct Intake<'a> {
-    sieve: Sieve,
+    batcher: LineBatcher,
     life: &'a Life,
     world: &'a World,
-    /// The events in the node, as the sieve was last told.
+    /// The events in the node at the last commit.
     queued: u64,
 }
 
 impl Intake<'_> {
     fn take(&mut self, delivery: &Delivery) {
         let now = self.life.shared.clock.now_nanos();
-        self.sieve.datagram(delivery.line().as_bytes(), false, now);
-        let intake = self.sieve.take_intake();
-        let totals = self.life.shared.ledger.take_in(&intake);
-        self.sieve.told(totals);
+        let before = self.life.shared.ledger.totals().queued;
+        self.batcher
+            .add(delivery.line().as_str().into(), usize::MAX, now);
+        self.batcher.commit();
+        let after = self.life.shared.ledger.totals().queued;
         let arrival = Arrival {
             event: delivery.event,
             stamped: delivery.stamped,
@@ -94,9 +99,9 @@ impl Intake<'_> {
             queue_events: self.world.plan.queue_events,
             queued: self.queued,
         };
-        self.queued = totals.queued;
+        self.queued = after;
         let number = self.life.number;
-        let taken = intake.queued == 1;
+        let taken = after > before;
         self.world.note(|| {
             format!(
                 "life {number} {} {delivery:?}",
@@ -107,26 +112,18 @@ impl Intake<'_> {
         self.world.judge(verdict);
     }
 
-    fn has_open(&mut self) -> bool {
-        let mut partitions = self.world.partitions().iter();
-        partitions.any(|partition| !self.sieve.open(partition).is_empty())
+    fn has_open(&self) -> bool {
+        self.batcher.open_events() != (0, 0)
     }
 
-    fn hand_over(&mut self, recorders: &[mpsc::Sender<ingest::Delivery>]) {
-        for partition in self.world.partitions().iter() {
-            let batch = self.sieve.open(partition);
-            if batch.is_empty() {
-                continue;
-            }
-            if let Ok(permit) = recorders[partition.index()].try_reserve() {
-                permit.send(std::mem::take(batch).into());
-            }
-        }
+    fn hand_over(&mut self) {
+        self.batcher.hand_over(Duration::ZERO, Instant::now());
+        self.queued = self.life.shared.ledger.totals().queued;
     }
 }
 
-fn sieve_settings(world: &World) -> SieveSettings {
-    SieveSettings {
+fn batcher_settings(world: &World) -> BatcherSettings {
+    BatcherSettings {
         rules: LineRules {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,

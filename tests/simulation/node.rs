@@ -1,4 +1,4 @@
-//! A node: life after life of the real sieve, recorders and worker over a faulty store and output.
+//! A node: life after life of the real batcher, recorders and worker over a faulty store and output.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use socket2::Socket;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::{Service, ServiceSettings, StartError};
 use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
-    self, ArrivalStamps, DedupBudget, Delivery, Inherited, Listener, QUEUED_BATCHES, Receiver,
-    Recorder, ReplayWindow, Sieve, SourceRates, Unspooler,
+    self, ArrivalStamps, DedupBudget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,
+    Receiver, Recorder, ReplayWindow, SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Store;
@@ -21,7 +22,10 @@ impl Service {
         settings: &ServiceSettings,
         mut inherited: Vec<Inherited>,
     ) -> Result<Vec<Receiver>, StartError> {
-        let (buffer, timeout) = (settings.receive_buffer, settings.listener.read_timeout());
+        let (buffer, timeout) = (
+            settings.receive_buffer,
+            ingest::read_timeout(settings.linger),
+        );
         ingest::check_all_named(&inherited, &settings.listen)?;
         let mut receivers = Vec::new();
         for &address in &settings.listen {
@@ -64,8 +68,8 @@ impl Service {
         };
         let unspooler = Unspooler {
             spool,
-            partitions: settings.sieve.partitions.clone(),
-            limits: settings.sieve.limits,
+            partitions: settings.batcher.partitions.clone(),
+            limits: settings.batcher.limits,
             recorders,
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
@@ -114,9 +118,9 @@ impl Service {
         spool: Option<&Spool>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));
-        let bytes = usize::try_from(settings.sieve.limits.bytes).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
         let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
-        let partitions = &settings.sieve.partitions;
+        let partitions = &settings.batcher.partitions;
         let start = |partition: Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
             let recorder = Recorder::new(
@@ -151,14 +155,19 @@ impl Service {
     ) {
         let stamps = Arc::new(ArrivalStamps::default());
         let rate = settings.rate_per_source;
-        let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate)));
+        let rates = (rate > 0).then(|| Arc::new(SourceRates::new(rate, Instant::now())));
         for (index, receiver) in receivers.into_iter().enumerate() {
+            let batcher = LineBatcher::new(
+                &settings.batcher,
+                Arc::clone(&stamps),
+                Arc::clone(&self.node),
+                recorders.to_vec(),
+            );
             let listener = Listener {
                 receiver: receiver.with_sources(),
                 rates: rates.clone(),
-                sieve: Sieve::new(&settings.sieve, Arc::clone(&stamps)).with_spool(spool.cloned()),
-                settings: settings.listener.clone(),
-                recorders: recorders.to_vec(),
+                batcher: batcher.with_spool(spool.cloned()),
+                linger: settings.linger,
                 node: Arc::clone(&self.node),
                 metrics: Arc::clone(&self.metrics),
                 heartbeat: self.node.progress.watch(format!("listener {index}")),

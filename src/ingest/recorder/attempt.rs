@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::Recorder;
 use crate::event::{Batch, Minute, OverflowSeries, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
+use crate::ingest::line_batcher::beginning;
 use crate::ingest::parts::{Origin, Part};
-use crate::ingest::sieve::beginning;
 use crate::store::{Recording, Store, StoreError};
 
 impl Recorder {

@@ -1,30 +1,42 @@
-//! From datagrams to batches: splits, parses, judges, and gathers by partition. No I/O.
+//! [`LineBatcher`]: owns the open batches, one for each partition and one for the disk.
+//!
+//! It splits datagrams into lines, parses and judges them, and adds each event to a batch. Where memory has no room
+//! events go to the disk, or are dropped. Batches that are due go to the recorders and to the disk ([`hand_over`]),
+//! after the ledger has their events. It reads no clock and waits for nothing.
+
+mod hand_over;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{ArrivalStamps, Received};
+use tokio::sync::mpsc;
+
+use self::hand_over::Open;
+use super::{ArrivalStamps, Delivery, Received};
 use crate::event::datagram::{Piece, pieces};
-use crate::event::{
-    Batch, LineRules, Minute, Parser, Partition, Partitions, Precision, Rejection, Window,
-};
-use crate::node::{Intake, LedgerTotals};
+use crate::event::{LineRules, Minute, Parser, Partitions, Precision, Rejection, Window};
+use crate::node::{Intake, LedgerTotals, Node};
 use crate::spool::Spool;
 
-/// What a sieve is made of.
+/// The most bytes that wait for the disk.
+const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The bytes of a line or a datagram that the log shows.
+const SAMPLE_BYTES: usize = 120;
+
+/// How lines become batches.
 #[derive(Debug, Clone)]
-pub struct SieveSettings {
+pub struct BatcherSettings {
     /// The grammar.
     pub rules: LineRules,
     /// The ages that are accepted.
     pub window: Window,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// What may be on the way to the store.
+    /// What may wait for the store.
     pub limits: QueueLimits,
 }
 
-/// What may be on the way to the store, in this node.
+/// What may wait for the store in this node's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueLimits {
     /// Events.
@@ -33,30 +45,33 @@ pub struct QueueLimits {
     pub bytes: u64,
 }
 
-/// Sorts events into one open batch a partition.
+/// See the module.
 #[derive(Debug)]
-pub struct Sieve {
+pub struct LineBatcher {
     parser: Parser,
     precision: Precision,
     window: Window,
     partitions: Partitions,
     limits: QueueLimits,
     stamps: Arc<ArrivalStamps>,
-    open: Vec<Batch>,
+    open: Vec<Open>,
     overflow: Option<Overflow>,
-    /// What was read since the ledger was told.
+    /// The recorders, one a partition.
+    recorders: Vec<mpsc::Sender<Delivery>>,
+    node: Arc<Node>,
+    /// What was added since the last commit.
     intake: Intake,
-    /// What the ledger said then.
+    /// The ledger's totals at the last commit.
     totals: LedgerTotals,
     samples: Vec<Sample>,
 }
 
-/// A line that was rejected, for the log.
+/// A rejected line, for the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Why.
+    /// Why it was rejected.
     pub reason: Rejection,
-    /// Where it says it comes from, if that is known.
+    /// The address that it claims to come from, if that is known.
     pub source: Option<SocketAddr>,
     /// Its beginning, escaped.
     pub line: String,
@@ -66,7 +81,7 @@ pub struct Sample {
 #[derive(Debug)]
 struct Overflow {
     spool: Spool,
-    batch: Batch,
+    open: Open,
 }
 
 /// Where there is room for an event.
@@ -77,15 +92,15 @@ enum Room {
     Nowhere,
 }
 
-/// What may wait for the disk in a sieve, in bytes.
-const OVERFLOW_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The bytes of a line or a datagram that are shown in the log.
-const SAMPLE_BYTES: usize = 120;
-
-impl Sieve {
-    /// An empty sieve.
+impl LineBatcher {
+    /// A batcher with no events. `recorders` has one a partition.
     #[must_use]
-    pub fn new(settings: &SieveSettings, stamps: Arc<ArrivalStamps>) -> Self {
+    pub fn new(
+        settings: &BatcherSettings,
+        stamps: Arc<ArrivalStamps>,
+        node: Arc<Node>,
+        recorders: Vec<mpsc::Sender<Delivery>>,
+    ) -> Self {
         Self {
             parser: Parser::new(&settings.rules),
             precision: settings.rules.precision,
@@ -93,38 +108,27 @@ impl Sieve {
             partitions: settings.partitions.clone(),
             limits: settings.limits,
             stamps,
-            open: settings
-                .partitions
-                .iter()
-                .map(|_| Batch::default())
-                .collect(),
+            open: recorders.iter().map(|_| Open::default()).collect(),
             overflow: None,
+            recorders,
+            node,
             intake: Intake::default(),
             totals: LedgerTotals::default(),
             samples: Vec::new(),
         }
     }
 
-    /// The same, but with a spool for what does not fit into memory.
+    /// The same, with a spool for what does not fit into memory.
     #[must_use]
     pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
-        let batch = Batch::default();
-        self.overflow = spool.map(|spool| Overflow { spool, batch });
+        let open = Open::default();
+        self.overflow = spool.map(|spool| Overflow { spool, open });
         self
     }
 
-    /// Takes in a datagram that arrived now (nanoseconds since the epoch).
-    pub fn datagram(&mut self, bytes: &[u8], truncated: bool, now: i64) {
-        let datagram = Received {
-            bytes,
-            truncated,
-            source: None,
-        };
-        self.datagram_within(usize::MAX, datagram, now);
-    }
-
-    /// The same for a source that may send so many lines more.
-    pub fn datagram_within(&mut self, lines_max: usize, datagram: Received<'_>, now: i64) {
+    /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. Its source may send
+    /// `lines_max` of them.
+    pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
         let Received {
             bytes,
             truncated,
@@ -132,18 +136,18 @@ impl Sieve {
         } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
             let room = self.room();
-            let taken = if place >= lines_max {
+            let added = if place >= lines_max {
                 Err(Rejection::RateLimited)
             } else if room == Room::Nowhere {
                 self.intake.dropped += 1;
                 continue;
             } else {
                 match piece {
-                    Piece::Line(line) => self.line(line, room, now),
+                    Piece::Line(line) => self.add_line(line, room, now_nanos),
                     Piece::Truncated => Err(Rejection::Truncated),
                 }
             };
-            if let Err(reason) = taken {
+            if let Err(reason) = added {
                 self.intake.rejected[reason.index()] += 1;
                 if self.samples.iter().all(|sample| sample.reason != reason) {
                     let line = if let Piece::Line(line) = piece {
@@ -161,7 +165,7 @@ impl Sieve {
         }
     }
 
-    /// Where there is room for an event. What is on disk is older, so new events go behind it.
+    /// Where there is room for an event. Events on disk are older, so new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
             return if self.is_full() {
@@ -176,7 +180,7 @@ impl Sieve {
             }
             overflow.spool.begin_spilling();
         }
-        if overflow.batch.bytes() < OVERFLOW_BYTES_MAX {
+        if overflow.open.batch.bytes() < OVERFLOW_BYTES_MAX {
             Room::OnDisk
         } else if self.is_full() {
             Room::Nowhere
@@ -191,29 +195,26 @@ impl Sieve {
             || self.totals.queued_bytes + self.intake.queued_bytes >= self.limits.bytes
     }
 
-    fn line(&mut self, line: &[u8], room: Room, now: i64) -> Result<(), Rejection> {
+    fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
         let line = self.parser.parse(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
-            None => self.stamps.stamp(now),
+            None => self.stamps.stamp(now_nanos),
         };
-        self.window.judge(timestamp, now).map_err(|reason| {
+        self.window.judge(timestamp, now_nanos).map_err(|reason| {
             let number = timestamp / self.precision.nanos();
             self.precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
-        if let (Room::OnDisk, Some(overflow)) = (room, &mut self.overflow) {
-            if overflow
-                .batch
-                .push(minute, line.series, line.user, timestamp)
-            {
+        if let (Room::OnDisk, Some(Overflow { open, .. })) = (room, &mut self.overflow) {
+            if (open.batch).push(minute, line.series, line.user, timestamp) {
                 self.intake.spooled += 1;
             } else {
                 self.intake.dropped += 1;
             }
             return Ok(());
         }
-        let batch = &mut self.open[self.partitions.of(line.series, minute).index()];
+        let batch = &mut self.open[self.partitions.of(line.series, minute).index()].batch;
         let before = batch.bytes();
         if batch.push(minute, line.series, line.user, timestamp) {
             self.intake.queued += 1;
@@ -224,38 +225,17 @@ impl Sieve {
         Ok(())
     }
 
-    /// What was read since this was last asked, for the ledger, whose answer goes to [`Sieve::told`].
-    pub fn take_intake(&mut self) -> Intake {
-        std::mem::take(&mut self.intake)
-    }
-
-    /// What the ledger says now.
-    pub const fn told(&mut self, totals: LedgerTotals) {
-        self.totals = totals;
-    }
-
-    /// The first line that was rejected for each reason since this was last asked.
+    /// The first rejected line of each reason since the last call.
     pub fn take_samples(&mut self) -> Vec<Sample> {
         std::mem::take(&mut self.samples)
     }
-
-    /// The spool, and the open batch of events for it.
-    pub fn overflow(&mut self) -> Option<(&Spool, &mut Batch)> {
-        let overflow = self.overflow.as_mut()?;
-        Some((&overflow.spool, &mut overflow.batch))
-    }
-
-    /// The open batch of a partition.
-    pub fn open(&mut self, partition: Partition) -> &mut Batch {
-        &mut self.open[partition.index()]
-    }
 }
 
-/// The beginning of what somebody sent, as it may stand in the log.
+/// The beginning of what somebody sent, escaped for the log.
 pub(super) fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
     bytes.get(..SAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 
 #[cfg(test)]
-#[path = "sieve_tests.rs"]
+#[path = "line_batcher_tests.rs"]
 mod tests;

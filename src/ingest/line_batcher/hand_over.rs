@@ -1,0 +1,92 @@
+//! When an open batch is due, and where it goes.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::Instant;
+
+use super::LineBatcher;
+use crate::event::Batch;
+use crate::node::DropReason;
+
+/// A batch of so many events is due although it is young.
+const BATCH_EVENTS: usize = 16_384;
+/// A batch for the disk of so many bytes is due although it is young.
+const OVERFLOW_BYTES: usize = 1024 * 1024;
+
+/// A batch that grows.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    pub(super) batch: Batch,
+    /// When the batch was first seen with events.
+    since: Option<Instant>,
+}
+
+impl Open {
+    fn is_due(&mut self, is_large: bool, age: Duration, now: Instant) -> bool {
+        !self.batch.is_empty() && {
+            let since = *self.since.get_or_insert(now);
+            is_large || now - since >= age
+        }
+    }
+
+    fn take(&mut self) -> Batch {
+        self.since = None;
+        std::mem::take(&mut self.batch)
+    }
+}
+
+impl LineBatcher {
+    /// Enters what was added into the ledger, and learns from it how much room there is.
+    pub fn commit(&mut self) {
+        self.totals = self.node.ledger.take_in(&std::mem::take(&mut self.intake));
+    }
+
+    /// Hands over the batches that are this old, or large. A batch whose recorder is busy goes on growing.
+    pub fn hand_over(&mut self, age: Duration, now: Instant) {
+        self.commit();
+        for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
+            if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
+                continue;
+            }
+            match recorder.try_reserve() {
+                Ok(permit) => permit.send(open.take().into()),
+                Err(TrySendError::Full(())) => {}
+                Err(TrySendError::Closed(())) => {
+                    // A recorder ends before its listeners only when the node aborts.
+                    let batch = open.take();
+                    self.node
+                        .ledger
+                        .dropped(DropReason::Shutdown, batch.events());
+                    self.node.ledger.released(batch.bytes());
+                }
+            }
+        }
+        if let Some(overflow) = &mut self.overflow {
+            let open = &mut overflow.open;
+            let since = open.since;
+            if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, age, now)
+                && let Err(batch) = overflow.spool.try_keep(open.take())
+            {
+                (open.batch, open.since) = (batch, since.or(Some(now)));
+            }
+        }
+    }
+
+    /// The events in open batches for the recorders, and for the disk.
+    #[must_use]
+    pub fn open_events(&self) -> (usize, usize) {
+        let events = self.open.iter().map(|open| open.batch.events());
+        let overflow = self.overflow.as_ref();
+        let on_disk = overflow.map_or(0, |overflow| overflow.open.batch.events());
+        (events.sum(), on_disk)
+    }
+
+    /// Gives up the events that the disk did not take.
+    pub fn drop_overflow(&mut self) {
+        if let Some(overflow) = &mut self.overflow {
+            let lost = overflow.open.take().events();
+            (self.node.ledger).refused_by_spool(DropReason::SpoolFailed, lost);
+        }
+    }
+}

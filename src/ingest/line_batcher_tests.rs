@@ -1,0 +1,159 @@
+//! Lines that become events of batches, and those that do not.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::node::Node;
+use crate::spool::Keeper;
+use crate::telemetry::Metrics;
+
+const NOW: i64 = 1_480_876_710_000_000_000;
+
+/// A batcher with memory for so many events, whose recorders take nothing.
+fn batcher(events: u64) -> LineBatcher {
+    let settings = BatcherSettings {
+        rules: LineRules::default(),
+        window: Window::new(Duration::from_secs(3600), Duration::from_secs(60)),
+        partitions: Partitions::new(NonZeroU16::new(4).unwrap()),
+        limits: QueueLimits {
+            events,
+            bytes: 1 << 20,
+        },
+    };
+    let recorders = (0..4).map(|_| mpsc::channel(1).0).collect();
+    LineBatcher::new(&settings, Arc::default(), Arc::default(), recorders)
+}
+
+/// Adds a datagram, and returns the ledger's totals with it.
+fn add(batcher: &mut LineBatcher, text: &str) -> LedgerTotals {
+    batcher.add(text.into(), usize::MAX, NOW);
+    batcher.commit();
+    batcher.node.ledger.totals()
+}
+
+#[test]
+fn one_bad_line_costs_one_line() {
+    let mut batcher = batcher(100);
+    let text = "a=1 value=u 1480876707352348928\nbroken\na=1 value=v 1\n# note\na=2 value=w\n";
+    let totals = add(&mut batcher, text);
+    assert_eq!((totals.received, totals.queued), (4, 2));
+    assert_eq!(totals.rejected[Rejection::UserMissing.index()], 1);
+    assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
+    assert_eq!(batcher.open_events(), (2, 0));
+    let samples = batcher.take_samples();
+    let samples: Vec<_> = samples.iter().map(|it| (it.reason, &*it.line)).collect();
+    let expected = [
+        (Rejection::UserMissing, "broken"),
+        (Rejection::TooOld, "a=1 value=v 1"),
+    ];
+    assert_eq!(samples, expected);
+    assert_eq!(batcher.take_samples(), []);
+}
+
+#[test]
+fn a_stamp_that_fits_another_precision_is_rejected_with_that_hint() {
+    let mut batcher = batcher(100);
+    for (number, reason) in [
+        ("1480876707", Rejection::TimestampInSeconds),
+        ("1480876707352", Rejection::TimestampInMilliseconds),
+        ("1480876707352348", Rejection::TimestampInMicroseconds),
+        ("1380876707352348928", Rejection::TooOld),
+        ("1580876707352348928", Rejection::TooFarAhead),
+        ("14808767", Rejection::TooOld),
+    ] {
+        add(&mut batcher, &format!("a=1 value=u {number}"));
+        assert_eq!(batcher.take_samples()[0].reason, reason, "{number}");
+    }
+    let message = Rejection::TimestampInMilliseconds.to_string();
+    assert!(message.contains("input.timestamp_precision"), "{message}");
+}
+
+#[test]
+fn lines_beyond_the_rate_of_their_source_are_rejected() {
+    let mut batcher = batcher(100);
+    let text = "a=1 value=u\n\nbroken\n# note\na=1 value=v\na=1 value=w";
+    batcher.add(text.into(), 2, NOW);
+    batcher.commit();
+    let totals = batcher.node.ledger.totals();
+    assert_eq!(totals.queued, 1);
+    assert_eq!(totals.rejected[Rejection::UserMissing.index()], 1);
+    assert_eq!(totals.rejected[Rejection::RateLimited.index()], 2);
+}
+
+#[test]
+fn events_beyond_the_queue_are_dropped_and_counted() {
+    let mut batcher = batcher(3);
+    for _ in 0..2 {
+        batcher.add("a=1 value=u\na=1 value=u\n".into(), usize::MAX, NOW);
+    }
+    let totals = add(&mut batcher, "a=1 value=u");
+    assert_eq!((totals.received, totals.queued), (5, 3));
+    assert_eq!(totals.dropped, [2, 0, 0, 0]);
+    assert_eq!(batcher.open_events(), (3, 0));
+}
+
+#[test]
+fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
+    let home = tempfile::TempDir::new().unwrap();
+    let node = Arc::new(Node::default());
+    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
+    // A keeper that never gets to its orders.
+    let (_keeper, spool) = Keeper::of_a_mib(home.path(), &node, &metrics);
+    let mut batcher = batcher(1).with_spool(Some(spool));
+    let line = format!("a=1 value={}", "u".repeat(200));
+    let mut totals = LedgerTotals::default();
+    while totals.dropped == [0; 4] {
+        totals = add(&mut batcher, &line);
+    }
+    assert!(totals.spooled > 10_000);
+    // The recorders make room.
+    let room = batcher.node.ledger.totals();
+    batcher.node.ledger.recorded(1);
+    batcher
+        .node
+        .ledger
+        .released(usize::try_from(room.queued_bytes).unwrap());
+    batcher.commit();
+    let after = add(&mut batcher, &line);
+    let added = (
+        after.queued - (totals.queued - 1),
+        after.spooled - totals.spooled,
+    );
+    assert_eq!((added, after.dropped), ((1, 0), totals.dropped));
+}
+
+/// What waits grows until its recorder takes it, and is never handed over before the ledger has it.
+#[test]
+fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
+    let mut batcher = batcher(1_000_000);
+    let (recorder, mut batches) = mpsc::channel(1);
+    batcher.recorders.fill(recorder);
+    let (began, age) = (Instant::now(), Duration::from_millis(50));
+    let mut taken = || {
+        batches
+            .try_recv()
+            .map_or(0, |delivery| delivery.batch.events())
+    };
+    batcher.add("a=1 value=u".into(), usize::MAX, NOW);
+    batcher.hand_over(age, began);
+    assert_eq!(
+        (taken(), batcher.node.ledger.totals().queued),
+        (0, 1),
+        "young"
+    );
+    batcher.hand_over(age, began + age);
+    add(&mut batcher, "a=1 value=v");
+    batcher.hand_over(age, began + age);
+    batcher.hand_over(age, began + 2 * age);
+    assert_eq!(batcher.open_events(), (1, 0), "busy");
+    assert_eq!(taken(), 1);
+    add(&mut batcher, &"a=1 value=w\n".repeat(20_000));
+    batcher.hand_over(age, began + 2 * age);
+    assert_eq!(taken(), 20_001);
+    add(&mut batcher, &"a=1 value=x\n".repeat(20_000));
+    batcher.hand_over(age, began + 2 * age);
+    assert_eq!(taken(), 20_000, "large");
+}
