@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use event_data_service::event::{Batch, Minute, Partition, Window};
+use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Window};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -242,20 +242,22 @@ async fn recorders_way(
                 series_max: 100_000,
                 users_max: 10_000_000,
             },
-            behind_after: Duration::from_secs(1),
+            lagging_after: Duration::from_secs(1),
         };
-        let recorder = Recorder::new(
+        let recorder = Recorder {
             partition,
             settings,
-            receiver,
-            Arc::clone(&store),
-            Arc::clone(&budget),
-            Arc::clone(&window),
-            Arc::clone(&node),
-            Arc::clone(&metrics),
-            node.progress.watch("a recorder"),
-            CancellationToken::new(),
-        );
+            batches: receiver,
+            store: Arc::clone(&store),
+            overflow: OverflowSeries::always(partition),
+            spool: None,
+            dedup: Arc::clone(&budget),
+            replay: Arc::clone(&window),
+            node: Arc::clone(&node),
+            metrics: Arc::clone(&metrics),
+            heartbeat: node.progress.watch("a recorder"),
+            abort: CancellationToken::new(),
+        };
         tasks.spawn(recorder.run());
         tasks.spawn(async move {
             for batch in queue {

@@ -197,7 +197,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
                 series_max: 1000,
                 users_max: 0,
             },
-            behind_after: Duration::from_millis(250),
+            lagging_after: Duration::from_millis(250),
         },
         dedup_users: 1000,
         replay_window: Duration::ZERO,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use event_data_service::event::{Batch, Minute, Partition, Partitions, Window};
+use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Partitions, Window};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -160,21 +160,24 @@ impl Working {
                 series_max: usize::MAX / 4,
                 users_max: 0,
             },
-            behind_after: age,
+            lagging_after: age,
         };
         let (batches, queue) = mpsc::channel(1);
-        let recorder = Recorder::new(
-            partition(),
+        let partition = partition();
+        let recorder = Recorder {
+            partition,
             settings,
-            queue,
-            Arc::clone(&store) as Arc<dyn Store>,
-            Arc::new(DedupBudget::new(users_max)),
-            Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-            Arc::clone(&node),
-            Arc::new(Metrics::new(Arc::clone(&node))),
-            node.progress.watch("recorder"),
-            CancellationToken::new(),
-        );
+            batches: queue,
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            overflow: OverflowSeries::always(partition),
+            spool: None,
+            dedup: Arc::new(DedupBudget::new(users_max)),
+            replay: Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
+            node: Arc::clone(&node),
+            metrics: Arc::new(Metrics::new(Arc::clone(&node))),
+            heartbeat: node.progress.watch("recorder"),
+            abort: CancellationToken::new(),
+        };
         tokio::spawn(recorder.run());
         Self {
             store,

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use event_data_service::event::{Batch, Minute, Partition, Partitions, Rejection, Window};
+use event_data_service::event::{
+    Batch, Minute, OverflowSeries, Partition, Partitions, Rejection, Window,
+};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -176,7 +178,7 @@ async fn record(
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
         caps,
-        behind_after: hour,
+        lagging_after: hour,
     };
     let (batches, queue) = mpsc::channel(all.len());
     for batch in all {
@@ -188,18 +190,21 @@ async fn record(
         batches.send(batch.into()).await.unwrap();
     }
     drop(batches);
-    let recorder = Recorder::new(
-        partitions().of(SERIES, Minute::MIN),
+    let partition = partitions().of(SERIES, Minute::MIN);
+    let recorder = Recorder {
+        partition,
         settings,
-        queue,
-        Arc::clone(store) as Arc<dyn Store>,
-        Arc::new(DedupBudget::new(1000)),
-        Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
-        Arc::clone(&node),
+        batches: queue,
+        store: Arc::clone(store) as Arc<dyn Store>,
+        overflow: OverflowSeries::always(partition),
+        spool: None,
+        dedup: Arc::new(DedupBudget::new(1000)),
+        replay: Arc::new(ReplayWindow::new(replay_window, 1 << 20)),
+        node: Arc::clone(&node),
         metrics,
-        node.progress.watch("recorder"),
-        CancellationToken::new(),
-    );
+        heartbeat: node.progress.watch("recorder"),
+        abort: CancellationToken::new(),
+    };
     recorder.run().await;
     node.ledger.totals()
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::event::{
-    Batch, Minute, Partitions, Rejection, Window, overflow_series, series_fingerprint,
+    Batch, Minute, OverflowSeries, Partitions, Rejection, Window, overflow_series,
+    series_fingerprint,
 };
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
@@ -52,7 +53,7 @@ async fn node(
     let settings = RecorderSettings {
         window: Window::new(hour, hour),
         caps,
-        behind_after: hour,
+        lagging_after: hour,
     };
     let (batches, queue) = mpsc::channel(all.len());
     for events in all {
@@ -69,19 +70,21 @@ async fn node(
     }
     drop(batches);
     let partition = partitions().of("", Minute::MIN);
-    let recorder = Recorder::new(
+    let recorder = Recorder {
         partition,
         settings,
-        queue,
-        Arc::new(store.shared_with("b", system_clock())),
+        batches: queue,
+        store: Arc::new(store.shared_with("b", system_clock())),
+        overflow: OverflowSeries::always(partition),
+        spool: None,
         // No user is known here, so that the store has to say what it knows.
-        Arc::new(DedupBudget::new(0)),
-        Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-        Arc::clone(&node),
+        dedup: Arc::new(DedupBudget::new(0)),
+        replay: Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
+        node: Arc::clone(&node),
         metrics,
-        node.progress.watch("recorder"),
-        CancellationToken::new(),
-    );
+        heartbeat: node.progress.watch("recorder"),
+        abort: CancellationToken::new(),
+    };
     recorder.run().await;
     let totals = node.ledger.totals();
     assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");

@@ -25,7 +25,7 @@ use crate::store::redis::{self, RedisStore, Settings};
 use crate::store::{Reading, Store};
 
 /// The longest that an answer of the store may take before the node counts as behind.
-const BEHIND_AFTER_MAX: Duration = Duration::from_secs(1);
+const LAGGING_AFTER_MAX: Duration = Duration::from_secs(1);
 /// The counts of a minute are kept so many times as long as the oldest event that is accepted.
 const RETENTION_AGES: u32 = 2;
 
@@ -247,7 +247,7 @@ pub(super) fn settings(config: &Config) -> anyhow::Result<ServiceSettings> {
                 series_max: input.max_series_per_minute,
                 users_max: input.max_users_per_series,
             },
-            behind_after: (flush.grace / 4).min(BEHIND_AFTER_MAX),
+            lagging_after: (flush.grace / 4).min(LAGGING_AFTER_MAX),
         },
         dedup_users: input.dedup_users,
         replay_window: config.store.replay_window,

@@ -43,7 +43,7 @@ pub(super) struct Caps {
     partition: Partition,
     settings: CapSettings,
     /// The series that takes the events of refused ones.
-    pub(super) overflow: OverflowSeries,
+    overflow: OverflowSeries,
     /// Chosen at random, so that no sender can construct series whose hashes are equal.
     seed: u64,
     generation: u64,
@@ -67,11 +67,15 @@ enum Known {
 }
 
 impl Caps {
-    pub(super) fn new(partition: Partition, settings: CapSettings) -> Self {
+    pub(super) fn new(
+        partition: Partition,
+        settings: CapSettings,
+        overflow: OverflowSeries,
+    ) -> Self {
         Self {
             partition,
             settings,
-            overflow: OverflowSeries::always(partition),
+            overflow,
             seed: rand::random(),
             generation: 0,
             minutes: BTreeMap::new(),
@@ -265,7 +269,8 @@ mod tests {
             series_max: 1000,
             users_max: 0,
         };
-        let mut caps = Caps::new(partitions.of("", Minute::MIN), settings);
+        let partition = partitions.of("", Minute::MIN);
+        let mut caps = Caps::new(partition, settings, OverflowSeries::always(partition));
         let mut now = Instant::now();
         let minute = |number| Minute::from_epoch_minutes(number).unwrap();
         for number in 1..=20 {

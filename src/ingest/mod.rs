@@ -12,7 +12,6 @@ mod drops;
 mod inherited;
 mod line_batcher;
 mod listener;
-mod parts;
 mod rates;
 mod receive;
 mod recorder;

@@ -1,168 +1,153 @@
 //! [`Recorder`]: the task that brings the batches of one partition to the store.
 //!
-//! It owns the order of its partition: the next batch is not begun before the store has confirmed the last. It
-//! waits for batches and for the store, and tries again until the store has a batch; recording is idempotent,
-//! so it does not matter whether an attempt that failed was carried out. When the store may have forgotten
-//! something it gives the batches of the last seconds again. From a failure, or an answer that is long in coming, until the queue is through it says that
-//! it is behind, which keeps minutes open. It stops when all listeners have let
-//! go of its channel and everything in it is recorded, or, giving up what is left, when `abandon` is cancelled.
+//! It owns the order of its partition: it begins a batch when the store has confirmed the last one. [`Course`] decides
+//! when it tries again; recording is idempotent, so it does not matter whether a failed attempt was carried out. When
+//! the store may have forgotten something, it records the batches of the last seconds again. It stops when all
+//! listeners have closed its channel and everything in it is recorded; when `abort` is cancelled it spools or drops
+//! what is left.
 
 mod attempt;
-mod giving_up;
+mod course;
+mod parts;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::course::{Course, Input, Next};
+use self::parts::{Origin, Part};
+use super::Delivery;
 use super::caps::{CapSettings, Caps};
 use super::dedup::{Dedup, DedupBudget};
-use super::parts::{Origin, Part};
 use super::replay::{Replay, ReplayWindow};
-use super::{Delivery, RETRY_MAX, RETRY_MIN};
-use crate::event::{Batch, OverflowSeries, Partition, Rejection, Window};
-use crate::node::{Heartbeat, Node};
+use crate::event::{Batch, OverflowSeries, Partition, Window};
+use crate::node::{DropReason, Heartbeat, Node};
 use crate::spool::Spool;
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
 
-/// The events of a transaction, at most. Redis serves nobody else while it carries one out, a few ms.
+/// The most events of a transaction. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
-/// How often it gives a sign of life while it has nothing to do.
+/// How often an idle recorder beats.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
+/// A failure is logged at once, and then one in so many: about every ten seconds.
+const FAILURES_PER_LOG: u32 = 8;
 
 /// How a recorder behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct RecorderSettings {
-    /// The ages that are accepted, looked at again when a batch had to wait.
+    /// The ages that are accepted, checked again when a batch had to wait.
     pub window: Window,
     /// What a series and a minute may hold.
     pub caps: CapSettings,
-    /// A node that waits for an answer for longer than this is behind. Well below the grace, after which others close
-    /// the minute.
-    pub behind_after: Duration,
+    /// A node that waits longer than this for an answer lags. Well below the grace, after which others seal the
+    /// minute.
+    pub lagging_after: Duration,
 }
 
 /// The task that brings the batches of one partition to the store.
 #[derive(Debug)]
 pub struct Recorder {
-    partition: Partition,
-    settings: RecorderSettings,
-    batches: mpsc::Receiver<Delivery>,
-    store: Arc<dyn Store>,
-    spool: Option<Spool>,
-    dedup: Dedup,
+    /// Its partition.
+    pub partition: Partition,
+    /// How it behaves.
+    pub settings: RecorderSettings,
+    /// The batches to record.
+    pub batches: mpsc::Receiver<Delivery>,
+    /// Where it records them.
+    pub store: Arc<dyn Store>,
+    /// The series that takes the events of series beyond the cap.
+    pub overflow: OverflowSeries,
+    /// Where batches go that an abort leaves; `None`: they are dropped.
+    pub spool: Option<Spool>,
+    /// The memory for users that the store has.
+    pub dedup: Arc<DedupBudget>,
+    /// How long it keeps what it recorded.
+    pub replay: Arc<ReplayWindow>,
+    /// Whose clock it reads, and where it reports what became of events.
+    pub node: Arc<Node>,
+    /// Where it counts the rest.
+    pub metrics: Arc<Metrics>,
+    /// Its heartbeat.
+    pub heartbeat: Heartbeat,
+    /// When cancelled, it waits for the store no more.
+    pub abort: CancellationToken,
+}
+
+/// What a recorder knows.
+struct State {
+    course: Course,
+    known: Known,
     replay: Replay,
-    /// The store's generation that has all batches of `replay`.
-    replayed: u64,
-    /// Whether the store did not take a batch, and the queue is not through since.
-    behind: bool,
+}
+
+/// What it knows of the store's sets.
+struct Known {
     caps: Caps,
-    node: Arc<Node>,
-    metrics: Arc<Metrics>,
-    heartbeat: Arc<Heartbeat>,
-    abandon: CancellationToken,
+    dedup: Dedup,
 }
 
 impl Recorder {
-    /// A recorder of this partition.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is a part that it alone uses"
-    )]
-    #[must_use]
-    pub fn new(
-        partition: Partition,
-        settings: RecorderSettings,
-        batches: mpsc::Receiver<Delivery>,
-        store: Arc<dyn Store>,
-        budget: Arc<DedupBudget>,
-        window: Arc<ReplayWindow>,
-        node: Arc<Node>,
-        metrics: Arc<Metrics>,
-        heartbeat: Heartbeat,
-        abandon: CancellationToken,
-    ) -> Self {
-        Self {
-            partition,
-            settings,
-            batches,
-            store,
-            spool: None,
-            dedup: Dedup::new(budget),
-            replay: Replay::new(window),
-            replayed: 0,
-            behind: false,
-            caps: Caps::new(partition, settings.caps),
-            node,
-            metrics,
-            heartbeat: Arc::new(heartbeat),
-            abandon,
-        }
-    }
-
-    /// The same, but what it has no place for goes to these series.
-    #[must_use]
-    pub fn with_overflow(mut self, overflow: OverflowSeries) -> Self {
-        self.caps.overflow = overflow;
-        self
-    }
-
-    /// The same, but what it has to give up goes to the disk.
-    #[must_use]
-    pub fn with_spool(mut self, spool: Option<Spool>) -> Self {
-        self.spool = spool;
-        self
-    }
-
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
+        let caps = Caps::new(self.partition, self.settings.caps, self.overflow.clone());
+        let mut state = State {
+            course: Course::new(self.settings.lagging_after),
+            known: Known {
+                caps,
+                dedup: Dedup::new(Arc::clone(&self.dedup)),
+            },
+            replay: Replay::new(Arc::clone(&self.replay)),
+        };
         loop {
             self.heartbeat.beat();
             match tokio::time::timeout(IDLE_BEAT, self.batches.recv()).await {
-                Ok(Some(Delivery { batch, done })) => {
-                    let generation = self.store.generation(self.partition);
-                    let origin = match done {
-                        Some(_) => Origin::Spool,
-                        None => Origin::Queue,
-                    };
-                    let through = self.record(&batch, origin).await;
-                    self.node.ledger.released(batch.bytes());
-                    if let (true, Some(done)) = (through, done) {
-                        // Nobody waits any more when the node ends; the disk then has it once too often.
-                        let _ = done.send(());
-                    }
-                    if self.replay.len() == 0 {
-                        self.replayed = generation;
-                    }
-                    if !self.replay.keep(batch, Instant::now()) {
-                        self.metrics.replay_cut.inc();
-                    }
-                }
+                Ok(Some(delivery)) => self.record_delivery(&mut state, delivery).await,
                 Ok(None) => return,
                 Err(_idle) => {}
             }
-            // Busy or idle: what is kept of a minute goes on time.
-            self.dedup.expire(Instant::now());
-            self.caps.expire(Instant::now());
+            // Busy or idle: what is known of a minute expires on time.
+            let now = Instant::now();
+            state.known.dedup.expire(now);
+            state.known.caps.expire(now);
             // In this order: the store may have been away for longer than the window.
-            self.replay_what_may_be_forgotten().await;
-            self.replay.forget(Instant::now());
-            let kept = self.replay.events();
+            self.record_again(&mut state).await;
+            state.replay.expire(Instant::now());
+            let kept = state.replay.events();
             self.node.confirmed.keep(self.partition, kept);
-            if self.behind && self.batches.is_empty() {
-                self.set_behind(false);
+            if self.batches.is_empty() {
+                self.step(&mut state.course, Input::Drained);
             }
         }
     }
 
-    /// Records the batches of the last seconds again if the store is not what it was when it confirmed them.
-    async fn replay_what_may_be_forgotten(&mut self) {
+    async fn record_delivery(&self, state: &mut State, Delivery { batch, done }: Delivery) {
+        let generation = self.store.generation(self.partition);
+        let origin = match done {
+            Some(_) => Origin::Spool,
+            None => Origin::Queue,
+        };
+        let all = self.record(state, &batch, origin).await;
+        self.node.ledger.released(batch.bytes());
+        if let (true, Some(done)) = (all, done) {
+            // Nobody listens when the node ends; then the disk still has the batch.
+            let _ = done.send(());
+        }
+        if !state.replay.keep(batch, generation, Instant::now()) {
+            self.metrics.replay_cut.inc();
+        }
+    }
+
+    /// Records the batches of the last seconds again if the store is not the one that confirmed them.
+    async fn record_again(&self, state: &mut State) {
         let mut generation = self.store.generation(self.partition);
-        while self.replayed != generation && !self.abandon.is_cancelled() {
-            let batches = self.replay.len();
+        while !state.replay.is_confirmed_by(generation) && !self.abort.is_cancelled() {
+            let batches = state.replay.len();
             if batches > 0 {
                 tracing::info!(
                     partition = self.partition.index(),
@@ -171,22 +156,22 @@ impl Recorder {
                 );
             }
             for _ in 0..batches {
-                let Some(batch) = self.replay.take_first() else {
+                let Some(batch) = state.replay.take_first() else {
                     break;
                 };
-                self.record(&batch, Origin::Replay).await;
+                self.record(state, &batch, Origin::Replay).await;
                 self.metrics.events_replayed.inc_by(batch.events() as u64);
-                self.replay.put_last(batch, Instant::now());
+                state.replay.put_last(batch, Instant::now());
             }
-            self.replayed = generation;
+            state.replay.confirmed_by(generation);
             generation = self.store.generation(self.partition);
         }
     }
 
-    /// Answers whether every event was recorded or rejected, and none given up.
-    async fn record(&mut self, batch: &Batch, origin: Origin) -> bool {
+    /// Records a batch in transactions. Returns false when some of it was aborted.
+    async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
-        let mut through = true;
+        let mut all = true;
         let mut parts: Vec<Part<'_>> = Vec::new();
         let mut events = 0;
         for group in batch.groups() {
@@ -198,136 +183,110 @@ impl Recorder {
                 events += to - from;
                 from = to;
                 if events == TRANSACTION_EVENTS {
-                    through &= self
-                        .record_parts(batch, std::mem::take(&mut parts), origin)
-                        .await;
+                    let parts = std::mem::take(&mut parts);
+                    all &= self.record_parts(state, batch, parts, origin).await;
                     events = 0;
                 }
             }
         }
         if !parts.is_empty() {
-            through &= self.record_parts(batch, parts, origin).await;
+            all &= self.record_parts(state, batch, parts, origin).await;
         }
         self.metrics
             .record_seconds
             .observe(began.elapsed().as_secs_f64());
-        through
+        all
     }
 
-    /// Records the parts in one transaction, and does not come back before it is done or given up; answers which.
-    async fn record_parts(&mut self, batch: &Batch, parts: Vec<Part<'_>>, origin: Origin) -> bool {
-        let mut parts = parts;
-        let overflow = self.caps.overflow.clone();
-        let abandon = self.abandon.clone();
-        let heartbeat = Arc::clone(&self.heartbeat);
-        let mut failures = 0_u32;
-        loop {
-            heartbeat.beat();
-            // A batch may have waited long behind the one before it, or for the store: the counts that its events
-            // must meet are not kept for ever.
-            self.reject_what_is_too_old(&mut parts, origin);
-            if parts.is_empty() {
-                return true;
-            }
-            let generation = self.store.generation(self.partition);
-            self.dedup.follow(generation);
-            self.caps.follow(generation);
-            let (node, partition) = (Arc::clone(&self.node), self.partition);
-            let until_behind = tokio::time::sleep(self.settings.behind_after);
-            let mut hangs = false;
-            let hanging = async {
-                until_behind.await;
-                hangs = true;
-                node.lag.set(partition, true);
-                std::future::pending::<()>().await;
-            };
-            let result = tokio::select! {
-                // An answer that is there counts, although the node gives up.
-                biased;
-                result = heartbeat.during(self.attempt(batch, &overflow, &mut parts, origin, generation)) => result,
-                () = hanging => unreachable!("it goes on for ever"),
-                () = abandon.cancelled() => {
-                    self.give_up(batch, &parts, origin).await;
-                    return false;
+    /// Records the parts in one transaction, and returns when that is done, or, with false, aborted.
+    async fn record_parts<'a>(
+        &'a self,
+        State { course, known, .. }: &mut State,
+        batch: &'a Batch,
+        mut parts: Vec<Part<'a>>,
+        origin: Origin,
+    ) -> bool {
+        let mut next = self.step(course, Input::Begin);
+        while next == Some(Next::Attempt) {
+            self.heartbeat.beat();
+            let attempt = self.attempt(known, batch, &mut parts, origin);
+            let mut attempt = pin!(self.heartbeat.during(attempt).fuse());
+            next = loop {
+                let input = tokio::select! {
+                    // An answer that is there counts, although the node aborts.
+                    biased;
+                    answer = &mut attempt => self.heard(answer, course.failures()),
+                    () = sleep_until(course.wakes_at()) => Input::Tick,
+                    () = self.abort.cancelled() => Input::Abort,
+                };
+                let next = self.step(course, input);
+                if next.is_some() {
+                    break next;
                 }
             };
-            self.behind |= hangs;
-            match result {
-                Ok(None) => {}
-                // Another Redis may have taken it than the one that dedup knows, and lack the users that were
-                // left out: once more, with all of them.
-                Ok(Some(_))
-                    if self.store.generation(self.partition) != generation
-                        && !self.dedup.is_empty() => {}
-                Ok(Some((recordings, repeated, learnt))) => {
-                    self.confirmed(&recordings, repeated, origin);
-                    let now = Instant::now();
-                    self.dedup.insert(&learnt, now);
-                    for recording in &recordings {
-                        self.dedup.touch(recording.minute, now);
-                    }
-                    if failures > 0 {
-                        tracing::info!(
-                            partition = self.partition.index(),
-                            "the store records again"
-                        );
-                    }
-                    return true;
+        }
+        if next == Some(Next::Abort) {
+            self.leave(batch, &parts, origin).await;
+        }
+        next == Some(Next::Finish)
+    }
+
+    fn step(&self, course: &mut Course, input: Input) -> Option<Next> {
+        let lagged = course.is_lagging();
+        let next = course.on(input, Instant::now());
+        if course.is_lagging() != lagged {
+            self.node.lag.set(self.partition, !lagged);
+        }
+        next
+    }
+
+    /// What an answer of the store means. Logs a failure, and the end of failures.
+    fn heard(&self, answer: Result<Input, StoreError>, failures: u32) -> Input {
+        let partition = self.partition.index();
+        match answer {
+            Ok(input) => {
+                if failures > 0 && input == Input::Done {
+                    tracing::info!(partition, "the store records again");
                 }
-                Err(error) => {
-                    self.failed(&error, failures);
-                    failures = failures.saturating_add(1);
-                    let pause = longest_pause(failures).mul_f64(self.node.rng.jitter());
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(pause) => {}
-                        () = abandon.cancelled() => {
-                            self.give_up(batch, &parts, origin).await;
-                            return false;
-                        }
-                    }
+                input
+            }
+            Err(error) => {
+                self.metrics.record_failures.inc();
+                self.metrics.store_up.set(0);
+                if failures.is_multiple_of(FAILURES_PER_LOG) {
+                    tracing::warn!(partition, %error, "cannot record; the events wait in this node");
                 }
+                let jitter = self.node.rng.jitter();
+                Input::Failed { jitter }
             }
         }
     }
 
-    fn set_behind(&mut self, behind: bool) {
-        self.behind = behind;
-        self.node.lag.set(self.partition, behind);
-    }
-
-    fn failed(&mut self, error: &StoreError, failures: u32) {
-        if !self.behind {
-            self.set_behind(true);
-        }
-        self.metrics.record_failures.inc();
-        self.metrics.store_up.set(0);
-        // Once at the beginning, and then about every ten seconds.
-        if failures.is_multiple_of(8) {
-            tracing::warn!(
-                partition = self.partition.index(),
-                %error,
-                "cannot record; the events wait in this node"
-            );
-        }
-    }
-
-    fn reject_what_is_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
-        let now = self.node.clock.now_nanos();
-        parts.retain(|part| {
-            let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
-            let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
-            if !keep && origin != Origin::Replay {
-                let series = &part.group.series;
-                self.rejected(Rejection::TooOld, part.events(), series);
+    /// Leaves what is not recorded to the disk, if there is one.
+    async fn leave(&self, batch: &Batch, parts: &[Part<'_>], origin: Origin) {
+        let ledger = &self.node.ledger;
+        let events = parts.iter().map(Part::events).sum();
+        match (origin, &self.spool) {
+            (Origin::Replay, _) => {}
+            (Origin::Spool, _) => ledger.stay_spooled(events),
+            (Origin::Queue, None) => ledger.dropped(DropReason::Shutdown, events),
+            (Origin::Queue, Some(spool)) => {
+                ledger.to_be_spooled(events);
+                let mut rest = Batch::default();
+                let lost = parts.iter().map(|part| part.copy(batch, &mut rest)).sum();
+                ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+                if let Err(rest) = spool.keep(rest).await {
+                    ledger.refused_by_spool(DropReason::SpoolFailed, rest.events());
+                }
             }
-            keep
-        });
+        }
     }
 }
 
-fn longest_pause(failures: u32) -> Duration {
-    RETRY_MIN
-        .saturating_mul(1 << failures.min(8))
-        .min(RETRY_MAX)
+/// Waits for a time, or for ever.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }

@@ -1,8 +1,8 @@
-//! What was recorded in the last seconds, to be recorded again.
+//! [`Replay`]: the batches of the last seconds, to be recorded again.
 //!
-//! Redis replicates asynchronously: a replica that is promoted may lack the last writes that its master
-//! confirmed. Recording is idempotent, so a recorder keeps its last batches for a while and gives all of them
-//! again when the store may have forgotten something.
+//! Redis replicates asynchronously: a replica that is promoted may lack the last writes that its master confirmed.
+//! Recording is idempotent, so a recorder keeps its last batches for a while, and records all of them again when the
+//! store may have forgotten something.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::event::Batch;
 
-/// How long, and how much, the recorders of a node keep together.
+/// How long, and how much, the recorders of a node keep together (`store.replay_window`).
 #[derive(Debug)]
 pub struct ReplayWindow {
     span: Duration,
@@ -38,6 +38,8 @@ impl ReplayWindow {
 pub(super) struct Replay {
     window: Arc<ReplayWindow>,
     batches: VecDeque<(Instant, Batch)>,
+    /// The store's generation that confirmed all of them.
+    generation: u64,
 }
 
 impl Replay {
@@ -45,13 +47,17 @@ impl Replay {
         Self {
             window,
             batches: VecDeque::new(),
+            generation: 0,
         }
     }
 
-    /// Keeps a batch that was recorded now. Answers false when memory is short and batches had to go before
-    /// their time. None goes because of its age: the recording may have waited for a store that forgot the ones
-    /// before it.
-    pub(super) fn keep(&mut self, batch: Batch, now: Instant) -> bool {
+    /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false when memory is
+    /// short and batches had to go before their time. None goes because of its age: the recording may have waited for a
+    /// store that forgot the ones before it.
+    pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
+        if self.batches.is_empty() {
+            self.generation = generation;
+        }
         if self.window.span.is_zero() {
             return true;
         }
@@ -66,9 +72,18 @@ impl Replay {
         in_time
     }
 
-    /// Lets go of what was recorded longer ago than the window. Only for when the store is the one that has
-    /// them all.
-    pub(super) fn forget(&mut self, now: Instant) {
+    /// Whether the store of this generation has all of them.
+    pub(super) const fn is_confirmed_by(&self, generation: u64) -> bool {
+        self.generation == generation
+    }
+
+    /// The store of this generation has all of them.
+    pub(super) const fn confirmed_by(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    /// Drops what was recorded longer ago than the window, once the store has all of them.
+    pub(super) fn expire(&mut self, now: Instant) {
         while let Some((recorded, _)) = self.batches.front()
             && now.duration_since(*recorded) > self.window.span
         {
@@ -98,12 +113,12 @@ impl Replay {
         self.batches.len()
     }
 
-    /// The oldest batch, which comes back by [`Replay::put_last`].
+    /// Takes the oldest batch; [`Replay::put_last`] puts it back.
     pub(super) fn take_first(&mut self) -> Option<Batch> {
         self.batches.pop_front().map(|(_, batch)| batch)
     }
 
-    /// Puts a batch that was taken to the end, as recorded now: the store that took it again may be lost too.
+    /// Puts a batch to the end, as recorded now: the store that confirmed it again may forget it, too.
     pub(super) fn put_last(&mut self, batch: Batch, now: Instant) {
         self.batches.push_back((now, batch));
     }
@@ -129,34 +144,47 @@ mod tests {
     }
 
     #[test]
-    fn keeps_for_the_window_and_no_longer() {
+    fn a_batch_is_kept_for_the_window_and_no_longer() {
         let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 1 << 20));
         let mut replay = Replay::new(Arc::clone(&window));
         let now = Instant::now();
-        assert!(replay.keep(batch("u"), now));
-        assert!(replay.keep(batch("v"), now + Duration::from_secs(6)));
-        replay.forget(now + Duration::from_secs(11));
+        assert!(replay.keep(batch("u"), 1, now));
+        assert!(replay.keep(batch("v"), 1, now + Duration::from_secs(6)));
+        replay.expire(now + Duration::from_secs(11));
         assert_eq!(replay.len(), 1);
         drop(replay);
         assert_eq!(window.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn the_oldest_goes_when_memory_is_short() {
+    fn the_oldest_batch_goes_when_memory_is_short() {
         let bytes = batch("u").bytes();
         let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 2 * bytes));
         let mut replay = Replay::new(window);
         let now = Instant::now();
-        assert!(replay.keep(batch("u"), now));
-        assert!(replay.keep(batch("v"), now));
-        assert!(!replay.keep(batch("w"), now));
+        assert!(replay.keep(batch("u"), 1, now));
+        assert!(replay.keep(batch("v"), 1, now));
+        assert!(!replay.keep(batch("w"), 1, now));
         assert_eq!(replay.len(), 2);
     }
 
     #[test]
     fn a_window_of_nothing_keeps_nothing() {
         let mut replay = Replay::new(Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)));
-        assert!(replay.keep(batch("u"), Instant::now()));
+        assert!(replay.keep(batch("u"), 1, Instant::now()));
         assert_eq!(replay.len(), 0);
+    }
+
+    /// A batch that joins earlier ones may be in another store than they are.
+    #[test]
+    fn only_the_first_batch_sets_the_generation_that_has_all() {
+        let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 1 << 20));
+        let mut replay = Replay::new(window);
+        let now = Instant::now();
+        replay.keep(batch("u"), 1, now);
+        replay.keep(batch("v"), 2, now);
+        assert!(replay.is_confirmed_by(1) && !replay.is_confirmed_by(2));
+        replay.confirmed_by(2);
+        assert!(replay.is_confirmed_by(2));
     }
 }

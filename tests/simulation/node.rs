@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use event_data_service::event::Window;
+use event_data_service::event::{OverflowSeries, Window};
 use event_data_service::flush::Worker;
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
@@ -135,7 +135,7 @@ impl Node {
         let world = &self.world;
         let plan = &world.plan;
         let metrics = Arc::new(Metrics::new(Arc::clone(&life.shared)));
-        let abandon = CancellationToken::new();
+        let abort = CancellationToken::new();
         let inner = super::mutants::store(self.mutant, world, life);
         let store = |role| {
             Arc::new(FaultyStore {
@@ -161,25 +161,27 @@ impl Node {
                 series_max: plan.series_max,
                 users_max: plan.users_max,
             },
-            behind_after: (plan.flush.grace / 4).min(Duration::from_secs(1)),
+            lagging_after: (plan.flush.grace / 4).min(Duration::from_secs(1)),
         };
         let (senders, recorders): (Vec<_>, Vec<_>) = world
             .partitions()
             .iter()
             .map(|partition| {
                 let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
-                let recorder = Recorder::new(
+                let recorder = Recorder {
                     partition,
                     settings,
-                    receiver,
-                    Arc::clone(&recorded_to),
-                    Arc::clone(&budget),
-                    Arc::clone(&replay),
-                    Arc::clone(&life.shared),
-                    Arc::clone(&metrics),
-                    life.shared.progress.watch("recorder"),
-                    abandon.clone(),
-                );
+                    batches: receiver,
+                    store: Arc::clone(&recorded_to),
+                    overflow: OverflowSeries::always(partition),
+                    spool: None,
+                    dedup: Arc::clone(&budget),
+                    replay: Arc::clone(&replay),
+                    node: Arc::clone(&life.shared),
+                    metrics: Arc::clone(&metrics),
+                    heartbeat: life.shared.progress.watch("recorder"),
+                    abort: abort.clone(),
+                };
                 let recording: BoxFuture<'_, ()> = Box::pin(recorder.run());
                 (sender, recording)
             })
@@ -209,7 +211,7 @@ impl Node {
         tokio::select! {
             biased;
             () = all(&mut parts) => return,
-            () = deadline => abandon.cancel(),
+            () = deadline => abort.cancel(),
         }
         all(&mut parts).await;
     }

@@ -123,23 +123,21 @@ impl Service {
         let partitions = &settings.batcher.partitions;
         let start = |partition: Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
-            let recorder = Recorder::new(
+            let name = format!("the recorder of partition {}", partition.index());
+            let recorder = Recorder {
                 partition,
-                settings.recorder,
-                receiver,
-                Arc::clone(store),
-                Arc::clone(&budget),
-                Arc::clone(&window),
-                Arc::clone(&self.node),
-                Arc::clone(&self.metrics),
-                self.node
-                    .progress
-                    .watch(format!("the recorder of partition {}", partition.index())),
-                self.abandon.clone(),
-            );
-            let recorder = recorder
-                .with_overflow(OverflowSeries::new(partitions, partition))
-                .with_spool(spool.cloned());
+                settings: settings.recorder,
+                batches: receiver,
+                store: Arc::clone(store),
+                overflow: OverflowSeries::new(partitions, partition),
+                spool: spool.cloned(),
+                dedup: Arc::clone(&budget),
+                replay: Arc::clone(&window),
+                node: Arc::clone(&self.node),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.node.progress.watch(name),
+                abort: self.abandon.clone(),
+            };
             self.ingest.spawn(recorder.run());
             sender
         };

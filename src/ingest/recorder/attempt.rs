@@ -1,96 +1,166 @@
-//! One attempt to record: what has a place of its own, what is rejected, and the transaction.
+//! One attempt to record: which series are admitted, which users are rejected, and the transaction.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use hashbrown::HashSet;
 use tokio::time::Instant;
 
-use super::Recorder;
-use crate::event::{Batch, Minute, OverflowSeries, Rejection};
+use super::course::Input;
+use super::parts::{Origin, Part};
+use super::{Known, Recorder};
+use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::ingest::parts::{Origin, Part};
-use crate::store::{Recording, Store, StoreError};
+use crate::store::{Recording, StoreError};
 
 impl Recorder {
-    /// Asks what has a place of its own, rejects the users for whom there is none, and records the rest. Answers what was
-    /// recorded, how much of it the store had already, and the users to remember; `None`: what was asked may be another store than the one that is there now.
+    /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
+    /// [`Input::Replaced`] when that has to be repeated because the store is another one. Whatever is rejected leaves
+    /// `parts`.
     pub(super) async fn attempt<'a>(
-        &mut self,
+        &'a self,
+        known: &mut Known,
         batch: &'a Batch,
-        overflow: &'a OverflowSeries,
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
-        generation: u64,
-    ) -> Result<Option<(Vec<Recording<'a>>, u64, Vec<KnownUser>)>, StoreError> {
-        let store = Arc::clone(&self.store);
+    ) -> Result<Input, StoreError> {
+        // The batch may have waited for the one before it, or for the store; and counts are not kept for ever, so
+        // events that are too old could be counted twice.
+        self.reject_too_old(parts, origin);
+        if parts.is_empty() {
+            return Ok(Input::Done);
+        }
+        let generation = self.store.generation(self.partition);
+        let is_same_store = || self.store.generation(self.partition) == generation;
+        known.dedup.follow(generation);
+        known.caps.follow(generation);
+        let (mut requests, users) = self.admitted(known, batch, parts, origin).await?;
+        if !is_same_store() {
+            return Ok(Input::Replaced);
+        }
+        let mut repeated = 0;
+        if !requests.is_empty() {
+            // Those of the overflow series next to each other, which makes them one command.
+            requests.sort_by_key(|request| request.gathered_from.is_some());
+            let recorded = self.store.record(self.partition, generation, &requests);
+            repeated = recorded.await?;
+        }
+        // The store that took them may not be the one that has the users that dedup left out.
+        if !is_same_store() && !known.dedup.is_empty() {
+            return Ok(Input::Replaced);
+        }
+        let now = Instant::now();
+        self.confirmed(&requests, repeated, origin, now);
+        known.dedup.insert(&users, now);
+        for request in &requests {
+            known.dedup.touch(request.minute, now);
+        }
+        Ok(Input::Done)
+    }
+
+    fn reject_too_old(&self, parts: &mut Vec<Part<'_>>, origin: Origin) {
+        let now = self.node.clock.now_nanos();
+        parts.retain(|part| {
+            let last_instant = part.group.minute.end_millis().saturating_mul(1_000_000);
+            let keep = self.settings.window.judge(last_instant, now) != Err(Rejection::TooOld);
+            if !keep {
+                let series = &part.group.series;
+                self.rejected(Rejection::TooOld, part.events(), series, origin);
+            }
+            keep
+        });
+    }
+
+    /// Asks which series and users are admitted, and rejects the users that are not. Returns what is to be recorded,
+    /// and its new users.
+    async fn admitted<'a>(
+        &'a self,
+        known: &mut Known,
+        batch: &'a Batch,
+        parts: &mut Vec<Part<'a>>,
+        origin: Origin,
+    ) -> Result<(Vec<Recording<'a>>, Vec<KnownUser>), StoreError> {
+        let Known { caps, dedup } = known;
         let keys = parts.iter().map(Part::key);
-        self.caps.ask(&*store, keys, Instant::now()).await?;
-        let recording = |part: &Part<'a>| {
+        caps.ask(&*self.store, keys, Instant::now()).await?;
+        let wanted = parts.iter().map(|part| {
             let (minute, series) = part.key();
-            let refuses = self.caps.refuses(minute, series);
-            let overflow = refuses.then(|| overflow.of(minute));
-            part.recording(batch, overflow, &self.dedup)
-        };
-        let wanted: Vec<_> = parts.iter().map(recording).collect();
-        let not_gathered = self.not_gathered(&*store, &wanted).await?;
+            let is_refused = caps.refuses(minute, series);
+            let overflow = is_refused.then(|| self.overflow.of(minute));
+            part.request(batch, overflow, dedup)
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let refused_of_overflow = self.refused_of_overflow(known, &wanted).await?;
+        let Known { caps, dedup } = known;
         let nobody = HashSet::new();
-        let mut recordings = Vec::with_capacity(wanted.len());
-        let mut learnt: Vec<KnownUser> = Vec::new();
+        let mut requests = Vec::with_capacity(wanted.len());
+        let mut all_users: Vec<KnownUser> = Vec::new();
         let mut at = 0;
-        for (recording, fingerprints) in wanted {
-            let mut take = |recording: Recording<'a>, users: Vec<Fingerprint>| {
-                learnt.extend(users.into_iter().map(|user| (recording.minute, user)));
-                recordings.push(recording);
+        for (request, fingerprints) in wanted {
+            let mut add = |request: Recording<'a>, users: Vec<Fingerprint>| {
+                all_users.extend(users.into_iter().map(|user| (request.minute, user)));
+                requests.push(request);
             };
-            let (minute, users) = (recording.minute, &recording.new_users);
+            let (minute, users) = (request.minute, &request.new_users);
             let own;
-            let refused = if recording.gathered_from.is_some() {
-                not_gathered.get(&minute).unwrap_or(&nobody)
+            let refused = if request.gathered_from.is_some() {
+                refused_of_overflow.get(&minute).unwrap_or(&nobody)
             } else {
-                let asked = self
-                    .caps
-                    .users_refused(&*store, minute, recording.series, users);
+                let asked = caps.users_refused(&*self.store, minute, request.series, users);
                 own = asked.await?;
                 &own
             };
             if !users.iter().any(|user| refused.contains(user)) {
-                take(recording, fingerprints);
+                add(request, fingerprints);
                 at += 1;
                 continue;
             }
             let part = parts[at];
             let left = part.without(batch, refused);
             let events = part.events() - left.iter().map(Part::events).sum::<usize>();
-            if origin != Origin::Replay {
-                self.rejected(Rejection::TooManyUsers, events, recording.series);
-            }
-            let overflow = recording.gathered_from.map(|_| overflow.of(minute));
+            self.rejected(Rejection::TooManyUsers, events, request.series, origin);
+            let overflow = request.gathered_from.map(|_| self.overflow.of(minute));
             for part in &left {
-                let (recording, users) = part.recording(batch, overflow, &self.dedup);
-                take(recording, users);
+                let (request, users) = part.request(batch, overflow, dedup);
+                add(request, users);
             }
             let next = at + left.len();
             parts.splice(at..=at, left);
             at = next;
         }
-        if self.store.generation(self.partition) != generation {
-            return Ok(None);
-        }
-        let mut repeated = 0;
-        if !recordings.is_empty() {
-            // The overflow series' recordings next to each other, which makes them one command.
-            recordings.sort_by_key(|recording| recording.gathered_from.is_some());
-            repeated = store
-                .record(self.partition, generation, &recordings)
-                .await?;
-        }
-        Ok(Some((recordings, repeated, learnt)))
+        Ok((requests, all_users))
     }
 
-    /// Events that were queued are not counted after all. Where they came from is not known any more.
-    pub(super) fn rejected(&self, reason: Rejection, events: usize, series: &str) {
+    /// The users for whom the overflow series of their minute has no room. It may have thousands of requests with a
+    /// user each, so it asks for all users together.
+    async fn refused_of_overflow<'a>(
+        &self,
+        known: &mut Known,
+        wanted: &[(Recording<'a>, Vec<Fingerprint>)],
+    ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
+        let mut new: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
+        let requests = wanted.iter().map(|(request, _)| request);
+        for request in requests.filter(|it| it.gathered_from.is_some()) {
+            let (users, seen) = new.entry(request.minute).or_default();
+            let all = request.new_users.iter().copied();
+            users.extend(all.filter(|user| seen.insert(user)));
+        }
+        let mut refused = BTreeMap::new();
+        for (minute, (users, _)) in new {
+            let overflow = self.overflow.of(minute);
+            let asked = known
+                .caps
+                .users_refused(&*self.store, minute, overflow, &users);
+            refused.insert(minute, asked.await?);
+        }
+        Ok(refused)
+    }
+
+    /// Moves queued events to the rejected ones. Nobody knows any more who sent them.
+    fn rejected(&self, reason: Rejection, events: usize, series: &str, origin: Origin) {
+        if origin == Origin::Replay {
+            return;
+        }
         self.node.ledger.rejected(reason, events);
         if events > 0
             && let Some(lines) = self.node.ledger.is_time_to_show(reason)
@@ -100,58 +170,22 @@ impl Recorder {
         }
     }
 
-    /// The users for whom the overflow series of their minute has no room. Its recordings may be thousands, of a user
-    /// each, so they are asked for together.
-    async fn not_gathered<'a>(
-        &mut self,
-        store: &dyn Store,
-        wanted: &[(Recording<'a>, Vec<Fingerprint>)],
-    ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
-        let mut gathered: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
-        let recordings = wanted.iter().map(|(recording, _)| recording);
-        for recording in recordings.filter(|it| it.gathered_from.is_some()) {
-            let (users, seen) = gathered.entry(recording.minute).or_default();
-            let new = recording.new_users.iter().copied();
-            users.extend(new.filter(|user| seen.insert(user)));
-        }
-        let overflow = self.caps.overflow.clone();
-        let mut refused = BTreeMap::new();
-        for (minute, (users, _)) in gathered {
-            let overflow = overflow.of(minute);
-            let asked = self.caps.users_refused(store, minute, overflow, &users);
-            refused.insert(minute, asked.await?);
-        }
-        Ok(refused)
-    }
-
     /// Counts what the store has confirmed, and what of it the store had already.
-    pub(super) fn confirmed(
-        &mut self,
-        recordings: &[Recording<'_>],
-        repeated: u64,
-        origin: Origin,
-    ) {
-        let events: usize = recordings
-            .iter()
-            .map(|recording| recording.occurrences.len())
-            .sum();
-        let users: usize = recordings
-            .iter()
-            .map(|recording| recording.new_users.len())
-            .sum();
+    fn confirmed(&self, requests: &[Recording<'_>], repeated: u64, origin: Origin, now: Instant) {
+        let count = |it: &Recording<'_>| it.occurrences.len();
+        let events: usize = requests.iter().map(count).sum();
+        let users: usize = requests.iter().map(|it| it.new_users.len()).sum();
         if origin != Origin::Replay {
             self.node.ledger.recorded(events);
             self.node.confirmed.record(self.partition, events as u64);
             self.metrics.events_repeated.inc_by(repeated);
-            let mut stamps = recordings.iter().flat_map(|it| it.occurrences);
+            let mut stamps = requests.iter().flat_map(|it| it.occurrences);
             if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
                 let rounded = &self.node.rounded;
-                rounded.recorded(events as u64, repeated, Instant::now().into());
+                rounded.recorded(events as u64, repeated, now.into());
             }
-            let gathered = recordings.iter().filter(|it| it.gathered_from.is_some());
-            self.node
-                .ledger
-                .overflowed(gathered.map(|it| it.occurrences.len()).sum());
+            let overflowed = requests.iter().filter(|it| it.gathered_from.is_some());
+            self.node.ledger.overflowed(overflowed.map(count).sum());
         }
         self.metrics.dedup_hits.inc_by((events - users) as u64);
     }

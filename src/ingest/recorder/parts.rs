@@ -1,9 +1,9 @@
-//! [`Part`]: a part of a group that fits into one transaction; and where it comes from.
+//! [`Part`]: a part of a group that fits into one transaction, and where it comes from.
 
 use hashbrown::HashSet;
 
-use super::dedup::{Dedup, Fingerprint, Fingerprints};
 use crate::event::{Batch, Group, Minute};
+use crate::ingest::dedup::{Dedup, Fingerprint, Fingerprints};
 use crate::store::Recording;
 
 /// Where a batch comes from.
@@ -11,13 +11,13 @@ use crate::store::Recording;
 pub(super) enum Origin {
     /// From a listener: its events are in the ledger's queue.
     Queue,
-    /// From the disk: they are in the queue, too, and on the disk until they are recorded.
+    /// From the disk: its events are in the queue, too, and on the disk until they are recorded.
     Spool,
     /// Recorded before: its events have left the ledger.
     Replay,
 }
 
-/// Events of a group that follow each other.
+/// Consecutive events of a group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) group: &'a Group,
@@ -30,14 +30,14 @@ impl<'a> Part<'a> {
         self.to - self.from
     }
 
-    /// The minute and the series that its events came with.
+    /// The minute and the own series of its events.
     pub(super) fn key(&self) -> (Minute, &'a str) {
         (self.group.minute, &self.group.series)
     }
 
-    /// Its events under their own series, or under the overflow series, without the users that the store has; and
-    /// the fingerprints of its new users.
-    pub(super) fn recording(
+    /// The request to record its events under their own series, or under the overflow series, without the users that
+    /// the store has; and the fingerprints of its new users.
+    pub(super) fn request(
         &self,
         batch: &'a Batch,
         overflow: Option<&'a str>,
@@ -53,7 +53,7 @@ impl<'a> Part<'a> {
             .map(|user| (user, of.of(user)))
             .filter(|(_, user)| !dedup.contains(minute, *user) && seen.insert(*user));
         let (new_users, fingerprints) = new.unzip();
-        let recording = Recording {
+        let request = Recording {
             minute,
             series,
             gathered_from: overflow.map(|_| own),
@@ -61,10 +61,10 @@ impl<'a> Part<'a> {
             occurrences,
             batch,
         };
-        (recording, fingerprints)
+        (request, fingerprints)
     }
 
-    /// Adds its events to another batch. Answers for how many there was no room.
+    /// Adds its events to another batch. Returns for how many there was no room.
     pub(super) fn copy(&self, from: &Batch, to: &mut Batch) -> usize {
         let (minute, series) = self.key();
         let mut lost = 0;
@@ -76,7 +76,7 @@ impl<'a> Part<'a> {
         lost
     }
 
-    /// The parts of it that are left without the events of these users.
+    /// What is left of it without the events of these users.
     pub(super) fn without(&self, batch: &Batch, users: &HashSet<&str>) -> Vec<Self> {
         let mut left: Vec<Self> = Vec::new();
         for at in self.from..self.to {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_events_of_some_users_are_left_out() {
+    fn a_part_without_some_users_keeps_the_events_of_all_others() {
         let mut batch = Batch::default();
         for (at, user) in ["a", "b", "b", "c", "a", "c"].into_iter().enumerate() {
             assert!(batch.push(Minute::of_nanos(0), "s=1", user, i64::try_from(at).unwrap()));
