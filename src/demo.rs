@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
+use coordination::memory::MemoryArbiter;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::coordination::memory::MemoryArbiter;
 use crate::daemon::{Service, ServiceSettings};
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;

@@ -3,7 +3,6 @@
 
 pub mod cli;
 pub mod config;
-pub mod coordination;
 pub mod daemon;
 pub mod demo;
 pub mod event;

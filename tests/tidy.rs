@@ -16,7 +16,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
     ("text", &[]),
-    ("coordination", &["text"]),
     ("config", &["secret"]),
     ("send", &["event"]),
     ("store", &["event", "secret", "text"]),
@@ -26,16 +25,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("spool", &["event", "node", "telemetry"]),
     ("ingest", &["event", "node", "spool", "store", "telemetry"]),
     ("flush", &["event", "node", "output", "store", "telemetry"]),
-    (
-        "http",
-        &["coordination", "event", "node", "store", "telemetry"],
-    ),
+    ("http", &["event", "node", "store", "telemetry"]),
     ("quarantine", &["event", "store"]),
     (
         "daemon",
         &[
             "config",
-            "coordination",
             "event",
             "flush",
             "http",
@@ -51,14 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "demo",
         &[
-            "coordination",
-            "daemon",
-            "event",
-            "flush",
-            "http",
-            "ingest",
-            "output",
-            "store",
+            "daemon", "event", "flush", "http", "ingest", "output", "store",
         ],
     ),
     (

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use coordination::Arbiter;
+use coordination::memory::MemoryArbiter;
+use coordination::redis::RedisArbiter;
 use redis_link::{Address, Credentials, Timeouts, Tls};
 
 use super::{ServiceSettings, descriptors};
 use crate::config::{self, Config, OutputUrl, RedisAddress, StoreUrl};
-use crate::coordination::Arbiter;
-use crate::coordination::memory::MemoryArbiter;
-use crate::coordination::redis::RedisArbiter;
 use crate::event::{LineLimits, LineRules, Minute, Partitions, Precision, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;

@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coordination::InvalidSetting;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::coordination::InvalidSetting;
 use crate::flush::{Agreed, FlushSettings, Worker, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{

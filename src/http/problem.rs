@@ -2,10 +2,10 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use coordination::{ArbiterError, ComputeError};
 use serde::Serialize;
 
 use super::{HEAD_BYTES_MAX, URI_BYTES_MAX};
-use crate::coordination::{ArbiterError, ComputeError};
 use crate::store::StoreError;
 
 /// The media type of a [`Problem`].

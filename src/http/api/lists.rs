@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use crate::coordination::{
+use coordination::{
     Arbiter, ComputeError, ComputeOnce, ComputeSettings, Computed, InvalidSetting, Token,
     is_to_be_refreshed,
 };
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::http::problem::Problem;
 
 /// How long a list is the present one.
@@ -118,7 +118,7 @@ impl Lists {
                 }
             }
         };
-        let outdated = |entry: &crate::coordination::Entry| {
+        let outdated = |entry: &coordination::Entry| {
             refresh && contents(&entry.value, key).is_some() && is_to_be_refreshed(entry, BETA)
         };
         let slot = present_slot(key);

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use coordination::memory::MemoryArbiter;
+
 use super::*;
-use crate::coordination::memory::MemoryArbiter;
 
 fn lists() -> Lists {
     Lists::new(&(Arc::new(MemoryArbiter::default()) as _), true).unwrap()

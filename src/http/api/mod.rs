@@ -18,14 +18,14 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use coordination::memory::MemoryArbiter;
+use coordination::{Arbiter, InvalidSetting};
 
 use self::answer::{LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
 use self::counts::Source;
 use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
 use self::turns::{Pace, Turns};
-use crate::coordination::memory::MemoryArbiter;
-use crate::coordination::{Arbiter, InvalidSetting};
 use crate::event::Partitions;
 use crate::http::problem::Problem;
 use crate::node::Node;

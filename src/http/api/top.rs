@@ -147,7 +147,7 @@ async fn present(queries: &Queries, top: &Top) -> Result<Found, Problem> {
     };
     let room = has_room(&*queries.reading).await;
     for lists in queries.lists() {
-        let compute = async |token: crate::coordination::Token| {
+        let compute = async |token: coordination::Token| {
             let list = Box::pin(compute(queries, top)).await?;
             lists.keep(&token.to_string(), &key, &list).await;
             Ok(list)

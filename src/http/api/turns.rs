@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use coordination::{AcquireError, Arbiter, InvalidSetting, Mutex};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::coordination::{AcquireError, Arbiter, InvalidSetting, Mutex};
 use crate::http::problem::Problem;
 use crate::store::{Reading, StoreError};
 

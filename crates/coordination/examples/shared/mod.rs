@@ -1,0 +1,32 @@
+//! Where the nodes of an example meet: in memory, or on the Redis whose URL is the only argument.
+
+use std::sync::Arc;
+
+use coordination::Arbiter;
+use coordination::memory::MemoryArbiter;
+use coordination::redis::{RedisArbiter, Timeouts};
+
+/// An example prints whatever error ends it.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// One arbiter for each of `count` nodes. In memory they share one, as the tasks of a process do; on Redis each has
+/// connections of its own, as processes on different hosts have.
+pub(crate) fn nodes(count: usize) -> Result<Vec<Arc<dyn Arbiter>>> {
+    let Some(url) = std::env::args().nth(1) else {
+        println!("(in memory; pass a URL of Redis to run it there)\n");
+        let arbiter: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
+        return Ok(vec![arbiter; count]);
+    };
+    // A prefix of its own, so that a second run finds nothing of the first.
+    let prefix = format!("example-{:08x}", rand::random::<u32>());
+    let nodes = (0..count).map(|_| {
+        let arbiter = RedisArbiter::open(&url, &prefix, Timeouts::default())?;
+        Ok(Arc::new(arbiter) as Arc<dyn Arbiter>)
+    });
+    let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
+    println!(
+        "(on {}, keys begin with {{{prefix}:)\n",
+        nodes[0].describe()
+    );
+    Ok(nodes)
+}

@@ -1,0 +1,258 @@
+//! What is known of one name: its lock, who waits for it, its value, its list. Pure: `now` is an argument.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::micros;
+use crate::arbiter::{Beginning, Entry, Locking, WAITING_MAX};
+use crate::name::{Holder, Token};
+
+/// How long a lock outlives its last holder, so that tokens grow also when the clock is set back meanwhile.
+const KEPT_US: u64 = 600_000_000;
+
+#[derive(Debug, Default)]
+pub(super) struct LockState {
+    token: u64,
+    holder: Option<Holder>,
+    until_us: u64,
+    queue: VecDeque<Waiter>,
+    value: Option<Value>,
+    failure: Option<Failure>,
+    list: Option<List>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    holder: Holder,
+    present_until_us: u64,
+}
+
+#[derive(Debug)]
+struct Value {
+    bytes: Arc<[u8]>,
+    token: Token,
+    cost: Duration,
+    written_us: u64,
+    expires_us: u64,
+}
+
+#[derive(Debug)]
+struct Failure {
+    words: String,
+    expires_us: u64,
+}
+
+#[derive(Debug)]
+struct List {
+    items: Vec<Vec<u8>>,
+    expires_us: u64,
+}
+
+/// Who is to be woken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    Nobody,
+    First(Holder),
+    All,
+}
+
+impl LockState {
+    fn is_held(&self, now: u64) -> bool {
+        self.until_us > now
+    }
+
+    fn is_held_by(&self, holder: &Holder) -> bool {
+        self.holder.as_ref() == Some(holder)
+    }
+
+    fn grant(&mut self, now: u64, holder: &Holder, ttl: Duration) -> Token {
+        self.token = now.max(self.token + 1);
+        self.holder = Some(holder.clone());
+        self.until_us = now + micros(ttl);
+        Token(self.token)
+    }
+
+    /// The first in line that is alive; the others leave.
+    fn head(&mut self, now: u64) -> Option<&Waiter> {
+        self.queue.retain(|waiter| waiter.present_until_us > now);
+        self.queue.front()
+    }
+
+    fn next(&mut self, now: u64) -> Wake {
+        match self.head(now) {
+            Some(first) => Wake::First(first.holder.clone()),
+            None => Wake::All,
+        }
+    }
+
+    fn free(&mut self, now: u64) -> Wake {
+        self.until_us = 0;
+        self.holder = None;
+        self.next(now)
+    }
+
+    pub(super) fn lock(
+        &mut self,
+        now: u64,
+        holder: &Holder,
+        ttl: Duration,
+        presence: Option<Duration>,
+    ) -> (Locking, Wake) {
+        if self.is_held(now) && self.is_held_by(holder) {
+            self.until_us = now + micros(ttl);
+            return (Locking::Granted(Token(self.token)), Wake::Nobody);
+        }
+        let is_held = self.is_held(now);
+        let first = self.head(now).map(|first| first.holder.clone());
+        if !is_held && first.as_ref().is_none_or(|first| first == holder) {
+            self.queue.retain(|waiter| waiter.holder != *holder);
+            return (Locking::Granted(self.grant(now, holder, ttl)), Wake::Nobody);
+        }
+        if let Some(presence) = presence {
+            let present_until_us = now + micros(presence);
+            let place = self.queue.iter_mut().find(|it| it.holder == *holder);
+            if let Some(waiter) = place {
+                waiter.present_until_us = present_until_us;
+            } else if self.queue.len() >= WAITING_MAX {
+                return (Locking::Crowded, Wake::Nobody);
+            } else {
+                self.queue.push_back(Waiter {
+                    holder: holder.clone(),
+                    present_until_us,
+                });
+            }
+        }
+        if is_held {
+            let wait = Duration::from_micros(self.until_us - now);
+            return (Locking::Busy(wait), Wake::Nobody);
+        }
+        // Free, but another's turn: told again, in case that it did not hear.
+        let wait = self.queue.front().map_or(0, |it| it.present_until_us - now);
+        (Locking::Busy(Duration::from_micros(wait)), self.next(now))
+    }
+
+    pub(super) fn renew(&mut self, now: u64, token: Token, ttl: Duration) -> bool {
+        let is_mine = self.token == token.0 && self.is_held(now);
+        if is_mine {
+            self.until_us = now + micros(ttl);
+        }
+        is_mine
+    }
+
+    pub(super) fn unlock(&mut self, now: u64, token: Token) -> (bool, Wake) {
+        if self.token != token.0 || !self.is_held(now) {
+            return (false, Wake::Nobody);
+        }
+        (true, self.free(now))
+    }
+
+    pub(super) fn leave(&mut self, now: u64, holder: &Holder) -> Wake {
+        self.queue.retain(|waiter| waiter.holder != *holder);
+        if !self.is_held(now) {
+            self.next(now)
+        } else if self.is_held_by(holder) {
+            self.free(now)
+        } else {
+            Wake::Nobody
+        }
+    }
+
+    pub(super) fn peek(&self, now: u64) -> Option<Entry> {
+        let value = self.value.as_ref().filter(|it| it.expires_us > now)?;
+        Some(Entry {
+            value: Arc::clone(&value.bytes),
+            token: value.token,
+            cost: value.cost,
+            written_us: value.written_us,
+            expires_us: value.expires_us,
+            now_us: now,
+        })
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        now: u64,
+        holder: &Holder,
+        ttl: Duration,
+        outdated: Option<Token>,
+    ) -> Beginning {
+        if let Some(entry) = self.peek(now)
+            && Some(entry.token) != outdated
+        {
+            return Beginning::Value(entry);
+        }
+        if let Some(failure) = &self.failure
+            && failure.expires_us > now
+        {
+            return Beginning::Failed(failure.words.clone());
+        }
+        if self.is_held(now) && !self.is_held_by(holder) {
+            return Beginning::Busy(Duration::from_micros(self.until_us - now));
+        }
+        Beginning::Granted(self.grant(now, holder, ttl))
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        now: u64,
+        token: Token,
+        value: &[u8],
+        cost: Duration,
+        ttl: Duration,
+    ) -> bool {
+        if self.token != token.0 {
+            return false;
+        }
+        self.value = Some(Value {
+            bytes: value.into(),
+            token,
+            cost,
+            written_us: now,
+            expires_us: now + micros(ttl),
+        });
+        self.failure = None;
+        self.free(now);
+        true
+    }
+
+    pub(super) fn fail(&mut self, now: u64, token: Token, words: &str, ttl: Duration) -> bool {
+        if self.token != token.0 {
+            return false;
+        }
+        self.failure = Some(Failure {
+            words: words.to_owned(),
+            expires_us: now + micros(ttl),
+        });
+        self.free(now);
+        true
+    }
+
+    pub(super) fn replace(&mut self, now: u64, items: &[&[u8]], ttl: Duration) {
+        self.list = Some(List {
+            items: items.iter().map(|item| item.to_vec()).collect(),
+            expires_us: now + micros(ttl),
+        });
+    }
+
+    pub(super) fn list(&self, now: u64) -> Vec<Vec<u8>> {
+        let list = self.list.as_ref().filter(|list| list.expires_us > now);
+        list.map(|list| list.items.clone()).unwrap_or_default()
+    }
+
+    /// Whether there is nothing left that anybody could still ask for.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        self.token.max(self.until_us) + KEPT_US <= now
+            && self.queue.iter().all(|it| it.present_until_us <= now)
+            && self.value.as_ref().is_none_or(|it| it.expires_us <= now)
+            && self.failure.as_ref().is_none_or(|it| it.expires_us <= now)
+            && self.list.as_ref().is_none_or(|it| it.expires_us <= now)
+    }
+
+    /// Drops what has expired. A large value should not stay because its lock does.
+    pub(super) fn drop_expired(&mut self, now: u64) {
+        self.value.take_if(|it| it.expires_us <= now);
+        self.failure.take_if(|it| it.expires_us <= now);
+        self.list.take_if(|it| it.expires_us <= now);
+    }
+}

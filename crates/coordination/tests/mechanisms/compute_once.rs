@@ -1,0 +1,352 @@
+//! Values that are computed once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use coordination::{
+    Beginning, ComputeError, ComputeOnce, ComputeSettings, Holder, Name, Origin, encode_list,
+};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::site::{PATIENCE, Site, over_each};
+
+over_each!(
+    one_computes_and_all_get_the_same,
+    the_late_get_it_until_it_expires,
+    each_takes_one_position,
+    an_error_reaches_all_that_wait_and_soon_nobody,
+    whoever_dies_passes_the_work_on,
+    whoever_is_dropped_passes_the_work_on_at_once,
+    a_long_computation_keeps_its_right,
+    a_stale_computation_does_not_overwrite_a_newer,
+    who_lost_the_right_takes_the_newer_value,
+    a_value_is_bounded,
+    waiting_ends,
+);
+
+fn settings(lock_ms: u64, value_ms: u64) -> ComputeSettings {
+    ComputeSettings {
+        lock_ttl: Duration::from_millis(lock_ms),
+        value_ttl: Duration::from_millis(value_ms),
+        error_ttl: Duration::from_millis(1500),
+        value_bytes_max: 1000,
+    }
+}
+
+fn node(site: &Site, settings: ComputeSettings) -> Arc<ComputeOnce> {
+    Arc::new(ComputeOnce::new(site.arbiter(), settings).unwrap())
+}
+
+/// Must not be called.
+fn unwanted() -> std::future::Ready<Result<Vec<u8>, String>> {
+    panic!("computed although there is a value");
+}
+
+async fn one_computes_and_all_get_the_same(site: Site) {
+    let nodes = [(); 3].map(|()| node(&site, settings(5000, 60_000)));
+    let computed = Arc::new(AtomicU32::new(0));
+    let tasks = (0..150).map(|number| {
+        let (node, computed) = (Arc::clone(&nodes[number % 3]), Arc::clone(&computed));
+        tokio::spawn(async move {
+            let compute = |_| async {
+                let number = computed.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(200)).await;
+                Ok::<_, String>(format!("value {number}").into_bytes())
+            };
+            node.get("a", PATIENCE, compute).await.unwrap()
+        })
+    });
+    let answers: Vec<_> = join_all(tasks)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(computed.load(Ordering::SeqCst), 1);
+    assert!(
+        answers
+            .iter()
+            .all(|it| it.bytes() == b"value 0" && it.token() == answers[0].token())
+    );
+    let computed_here = answers.iter().filter(|it| it.origin() == Origin::Computed);
+    assert_eq!(computed_here.count(), 1);
+    assert!(answers[0].cost() >= Duration::from_millis(200));
+}
+
+async fn the_late_get_it_until_it_expires(site: Site) {
+    let (first, late) = (
+        node(&site, settings(500, 3000)),
+        node(&site, settings(500, 3000)),
+    );
+    let compute = |_| async { Ok::<_, String>(b"1".to_vec()) };
+    let early = first.get("a", PATIENCE, compute).await.unwrap();
+    for _ in 0..3 {
+        sleep(Duration::from_millis(300)).await;
+        let answer = late.get("a", PATIENCE, |_| unwanted()).await.unwrap();
+        assert_eq!(
+            (answer.bytes(), answer.origin()),
+            (b"1".as_slice(), Origin::Kept)
+        );
+        assert!(answer.age() >= Duration::from_millis(300));
+        assert!(answer.remaining() < Duration::from_millis(2700));
+    }
+    sleep(Duration::from_millis(2500)).await;
+    let compute = |_| async { Ok::<_, String>(b"2".to_vec()) };
+    let answer = late.get("a", PATIENCE, compute).await.unwrap();
+    assert_eq!(answer.bytes(), b"2");
+    assert!(answer.token() > early.token());
+}
+
+async fn each_takes_one_position(site: Site) {
+    let nodes = [(); 3].map(|()| node(&site, settings(5000, 60_000)));
+    let tasks = [3, 0, 4, 1, 2].map(|position| {
+        let node = Arc::clone(&nodes[position % 3]);
+        tokio::spawn(async move {
+            let compute = |_| async {
+                sleep(Duration::from_millis(20)).await;
+                let first = rand::random::<u16>();
+                let items = (0..5).map(|n| (u32::from(first) + n).to_string());
+                Ok::<_, String>(encode_list(items))
+            };
+            let computed = node.get("a", PATIENCE, compute).await.unwrap();
+            let item: u32 = computed
+                .position(position)
+                .unwrap()
+                .unwrap()
+                .parse()
+                .unwrap();
+            item - u32::try_from(position).unwrap()
+        })
+    });
+    let firsts: Vec<_> = join_all(tasks)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
+}
+
+async fn an_error_reaches_all_that_wait_and_soon_nobody(site: Site) {
+    let nodes = [(); 3].map(|()| node(&site, settings(5000, 60_000)));
+    let computed = Arc::new(AtomicU32::new(0));
+    let tasks = (0..30).map(|number| {
+        let (node, computed) = (Arc::clone(&nodes[number % 3]), Arc::clone(&computed));
+        tokio::spawn(async move {
+            let compute = |_| async {
+                computed.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(200)).await;
+                Err::<Vec<u8>, _>("no such table")
+            };
+            node.get("a", PATIENCE, compute).await.unwrap_err()
+        })
+    });
+    let failed = ComputeError::Failed("no such table".to_owned());
+    for error in join_all(tasks).await {
+        assert_eq!(error.unwrap(), failed);
+    }
+    assert_eq!(computed.load(Ordering::SeqCst), 1);
+    sleep(Duration::from_millis(1600)).await;
+    let compute = |_| async { Ok::<_, String>(b"now".to_vec()) };
+    let answer = nodes[1].get("a", PATIENCE, compute).await.unwrap();
+    assert_eq!(answer.bytes(), b"now");
+}
+
+/// It has the right to compute and never says anything again.
+async fn whoever_dies_passes_the_work_on(site: Site) {
+    let lock_ttl = Duration::from_millis(800);
+    let dying = site.arbiter();
+    let name = Name::of_value("a").unwrap();
+    let answer = dying
+        .begin(&name, &Holder::random(), lock_ttl, None)
+        .await
+        .unwrap();
+    assert!(matches!(answer, Beginning::Granted(_)));
+    let began = Instant::now();
+    let nodes = [(); 3].map(|()| node(&site, settings(800, 60_000)));
+    let computed = AtomicU32::new(0);
+    let compute = |_| async {
+        computed.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, String>(b"1".to_vec())
+    };
+    let waiting = nodes.iter().map(|node| node.get("a", PATIENCE, compute));
+    for answer in join_all(waiting).await {
+        assert_eq!(answer.unwrap().bytes(), b"1");
+    }
+    assert_eq!(computed.load(Ordering::SeqCst), 1);
+    let took = began.elapsed();
+    assert!(
+        took > Duration::from_millis(400) && took < lock_ttl + Duration::from_secs(1),
+        "{took:?}"
+    );
+}
+
+async fn whoever_is_dropped_passes_the_work_on_at_once(site: Site) {
+    let (first, second) = (
+        node(&site, settings(20_000, 60_000)),
+        node(&site, settings(20_000, 60_000)),
+    );
+    let dropped = tokio::spawn(async move {
+        let compute = |_| std::future::pending::<Result<Vec<u8>, String>>();
+        first.get("a", PATIENCE, compute).await
+    });
+    sleep(Duration::from_millis(200)).await;
+    let waiting = tokio::spawn(async move {
+        let compute = |_| async { Ok::<_, String>(b"2".to_vec()) };
+        second.get("a", PATIENCE, compute).await
+    });
+    sleep(Duration::from_millis(200)).await;
+    dropped.abort();
+    let began = Instant::now();
+    assert_eq!(waiting.await.unwrap().unwrap().bytes(), b"2");
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+/// Three times as long as the right would last without a sign of life.
+async fn a_long_computation_keeps_its_right(site: Site) {
+    let (first, second) = (
+        node(&site, settings(900, 60_000)),
+        node(&site, settings(900, 60_000)),
+    );
+    let slow = tokio::spawn(async move {
+        let compute = |_| async {
+            sleep(Duration::from_millis(2700)).await;
+            Ok::<_, String>(b"slow".to_vec())
+        };
+        first.get("a", PATIENCE, compute).await
+    });
+    sleep(Duration::from_millis(200)).await;
+    let answer = second.get("a", PATIENCE, |_| unwanted()).await.unwrap();
+    assert_eq!(
+        (answer.bytes(), answer.origin()),
+        (b"slow".as_slice(), Origin::Awaited)
+    );
+    assert_eq!(slow.await.unwrap().unwrap().bytes(), b"slow");
+}
+
+async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
+    let arbiter = site.arbiter();
+    let name = Name::of_value("a").unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
+    let begin = async |ttl| match arbiter.begin(&name, &Holder::random(), ttl, None).await {
+        Ok(Beginning::Granted(token)) => token,
+        answer => panic!("{answer:?}"),
+    };
+    let stale = begin(short).await;
+    sleep(Duration::from_millis(80)).await;
+    let newer = begin(long).await;
+    assert!(newer > stale);
+    // While the newer computes, and when it is done.
+    assert!(
+        !arbiter
+            .publish(&name, stale, b"stale", short, long)
+            .await
+            .unwrap()
+    );
+    assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
+    assert!(
+        arbiter
+            .publish(&name, newer, b"newer", short, long)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !arbiter
+            .publish(&name, stale, b"stale", short, long)
+            .await
+            .unwrap()
+    );
+    assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
+    // Sent twice, because the answer was lost.
+    assert!(
+        arbiter
+            .publish(&name, newer, b"newer", short, long)
+            .await
+            .unwrap()
+    );
+    match arbiter
+        .begin(&name, &Holder::random(), long, None)
+        .await
+        .unwrap()
+    {
+        Beginning::Value(entry) => assert_eq!((&*entry.value, entry.token), (&b"newer"[..], newer)),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Its right is taken away while it computes: it stops, waits, and gets what the other has computed.
+async fn who_lost_the_right_takes_the_newer_value(site: Site) {
+    let arbiter = site.arbiter();
+    let name = Name::of_value("a").unwrap();
+    let slow = node(&site, settings(300, 60_000));
+    let calls = AtomicU32::new(0);
+    let compute = |token| {
+        let (arbiter, name, calls) = (&arbiter, &name, &calls);
+        async move {
+            calls.fetch_add(1, Ordering::SeqCst);
+            assert!(arbiter.unlock(name, token).await.unwrap());
+            let long = Duration::from_secs(60);
+            let answer = arbiter
+                .begin(name, &Holder::random(), long, None)
+                .await
+                .unwrap();
+            let Beginning::Granted(newer) = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(
+                arbiter
+                    .publish(name, newer, b"newer", long, long)
+                    .await
+                    .unwrap()
+            );
+            std::future::pending::<Result<Vec<u8>, String>>().await
+        }
+    };
+    let answer = slow.get("a", PATIENCE, compute).await.unwrap();
+    assert_eq!(answer.bytes(), b"newer");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+async fn a_value_is_bounded(site: Site) {
+    let node = node(&site, settings(500, 60_000));
+    let compute = |_| async { Ok::<_, String>(vec![0; 1001]) };
+    let error = node.get("a", PATIENCE, compute).await.unwrap_err();
+    assert!(error.to_string().contains("1001 bytes"), "{error}");
+    let compute = |_| async { Ok::<_, String>(vec![0; 1000]) };
+    assert_eq!(
+        node.get("b", PATIENCE, compute)
+            .await
+            .unwrap()
+            .bytes()
+            .len(),
+        1000
+    );
+    assert!(matches!(
+        node.get("", PATIENCE, compute).await,
+        Err(ComputeError::Key(_))
+    ));
+}
+
+async fn waiting_ends(site: Site) {
+    let (first, second) = (
+        node(&site, settings(9000, 60_000)),
+        node(&site, settings(9000, 60_000)),
+    );
+    let slow = tokio::spawn(async move {
+        let compute = |_| std::future::pending::<Result<Vec<u8>, String>>();
+        first.get("a", PATIENCE, compute).await
+    });
+    sleep(Duration::from_millis(300)).await;
+    let began = Instant::now();
+    let error = second
+        .get("a", Duration::from_millis(300), |_| unwanted())
+        .await
+        .unwrap_err();
+    assert_eq!(error, ComputeError::TimedOut);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    slow.abort();
+}

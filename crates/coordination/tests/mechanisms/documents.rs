@@ -1,0 +1,262 @@
+//! What the four documents propose, replayed step by step on a real Redis, and where it fails; the same steps with
+//! ours beside it. Each client is a connection of its own.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use coordination::{Arbiter, AtomicReplace, Beginning, Holder, Locking, Name, Token};
+use redis::Commands;
+use testing::redis::RedisServer;
+
+use crate::site::{Place, Site};
+
+fn server(site: &Site) -> &RedisServer {
+    match &site.place {
+        Place::Redis(server) => server,
+        _ => panic!("on one Redis"),
+    }
+}
+
+fn clients<const N: usize>(site: &Site) -> [redis::Connection; N] {
+    [(); N].map(|()| server(site).connection())
+}
+
+/// The lock's time in the documents' manner: the instant when it lapses, in seconds, by the client's clock.
+const LAPSED: i64 = 1_000;
+const NOW: i64 = 2_000;
+const TIMEOUT: i64 = 10;
+
+/// SETNX: C3 has crashed; C1 and C2 both see the lock lapsed, delete it and take it. Both have it.
+#[test]
+fn setnx_after_del_gives_the_lock_to_two() {
+    let site = Site::redis();
+    let lock = format!("{}:lock.foo", site.prefix);
+    let [mut c1, mut c2, mut c3] = clients(&site);
+    assert!(c3.set_nx::<_, _, bool>(&lock, LAPSED).unwrap());
+    for client in [&mut c1, &mut c2] {
+        assert!(!client.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap());
+        assert!(client.get::<_, i64>(&lock).unwrap() < NOW);
+    }
+    c1.del::<_, ()>(&lock).unwrap();
+    let c1_has_it: bool = c1.set_nx(&lock, NOW + TIMEOUT).unwrap();
+    c2.del::<_, ()>(&lock).unwrap();
+    let c2_has_it: bool = c2.set_nx(&lock, NOW + TIMEOUT).unwrap();
+    assert!(c1_has_it && c2_has_it, "the race of the document");
+}
+
+/// GETSET: C5 is faster than C4, which sees it and backs off. But it has written its own time over that of C5, and
+/// nothing tells C3, when it awakes and deletes "its" lock, that it is C5's.
+#[test]
+fn getset_gives_it_to_one_but_a_late_release_frees_it_for_another() {
+    let site = Site::redis();
+    let lock = format!("{}:lock.foo", site.prefix);
+    let [mut c3, mut c4, mut c5, mut c6] = clients(&site);
+    assert!(c3.set_nx::<_, _, bool>(&lock, LAPSED).unwrap());
+    for client in [&mut c4, &mut c5] {
+        assert!(!client.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap());
+        assert!(client.get::<_, i64>(&lock).unwrap() < NOW);
+    }
+    let c5_saw: i64 = c5.getset(&lock, NOW + TIMEOUT).unwrap();
+    let c4_saw: i64 = c4.getset(&lock, NOW + TIMEOUT + 3).unwrap();
+    assert!(c5_saw < NOW && c4_saw >= NOW, "C5 has it, C4 has not");
+    let until: i64 = c4.get(&lock).unwrap();
+    assert_eq!(until, NOW + TIMEOUT + 3, "C4 has changed the lock of C5");
+    // C3 was only slow.
+    c3.del::<_, ()>(&lock).unwrap();
+    assert!(
+        c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(),
+        "C5 and C6 have it"
+    );
+}
+
+async fn granted(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Option<Token> {
+    match arbiter
+        .lock(name, &Holder::random(), ttl, None)
+        .await
+        .unwrap()
+    {
+        Locking::Granted(token) => Some(token),
+        Locking::Busy(_) | Locking::Crowded => None,
+    }
+}
+
+/// The same steps with ours: C3 crashed, C1 and C2, C4 and C5 see it lapsed. One gets it; C3 frees nothing.
+#[tokio::test]
+async fn ours_gives_it_to_one_and_a_late_release_frees_nothing() {
+    let site = Site::redis();
+    let [c1, c2, c3, c4] = [(); 4].map(|()| site.arbiter());
+    let name = Name::of_mutex("lock.foo").unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
+    let stale = granted(&*c3, &name, short).await.expect("C3 has it");
+    assert_eq!(granted(&*c1, &name, long).await, None);
+    assert_eq!(granted(&*c2, &name, long).await, None);
+    tokio::time::sleep(short * 2).await;
+    let newer = granted(&*c1, &name, long).await.expect("C1 has it");
+    assert_eq!(granted(&*c2, &name, long).await, None);
+    assert_eq!(granted(&*c4, &name, long).await, None);
+    assert!(!c3.unlock(&name, stale).await.unwrap());
+    assert_eq!(granted(&*c2, &name, long).await, None);
+    assert!(newer > stale);
+    assert!(c1.renew(&name, newer, long).await.unwrap());
+}
+
+/// SADD: a holder that crashes leaves the handle in the set for ever.
+#[test]
+fn a_lock_by_sadd_is_held_by_a_crashed_holder_for_ever() {
+    let site = Site::redis();
+    let locks = format!("{}:named_locks", site.prefix);
+    let [mut crashed, mut other] = clients(&site);
+    assert_eq!(crashed.sadd::<_, _, u32>(&locks, "foo").unwrap(), 1);
+    drop(crashed);
+    for _ in 0..5 {
+        assert_eq!(other.sadd::<_, _, u32>(&locks, "foo").unwrap(), 0);
+        sleep(Duration::from_millis(10));
+    }
+    // Nothing will ever take it out: the set has no time to live, and one for all handles would be none for each.
+    assert_eq!(other.ttl::<_, i64>(&locks).unwrap(), -1);
+    // Nor does it know whose it is: anybody's SREM frees it.
+    assert_eq!(other.srem::<_, _, u32>(&locks, "foo").unwrap(), 1);
+}
+
+/// INCR, and DECR whatever it answered: two that wait keep each other out of a lock that nobody holds; a DECR that
+/// is sent again after a doubt lets a second one in; and a crash between the two is for ever, too.
+#[test]
+fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
+    let site = Site::redis();
+    let [mut a, mut b, mut c] = clients(&site);
+
+    let lock = format!("{}:nobody", site.prefix);
+    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has it");
+    assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2);
+    assert_eq!(a.decr::<_, _, i64>(&lock, 1).unwrap(), 1, "A is done");
+    for _ in 0..20 {
+        assert_eq!(
+            c.incr::<_, _, i64>(&lock, 1).unwrap(),
+            2,
+            "C does not get it"
+        );
+        b.decr::<_, _, i64>(&lock, 1).unwrap();
+        assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "nor does B");
+        c.decr::<_, _, i64>(&lock, 1).unwrap();
+    }
+
+    let lock = format!("{}:two", site.prefix);
+    assert_eq!(a.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A has it");
+    assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2);
+    b.decr::<_, _, i64>(&lock, 1).unwrap();
+    b.decr::<_, _, i64>(&lock, 1).unwrap();
+    assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 1, "A and C have it");
+}
+
+/// HSETNX and EXPIRE are two steps. Who dies between them leaves a lock without a time to live, and who waits by
+/// BRPOPLPUSH waits for a list that nobody will write.
+#[test]
+fn a_lock_whose_expire_is_a_second_step_may_have_none() {
+    let site = Site::redis();
+    let (lock, list) = (
+        format!("{}:lock-a", site.prefix),
+        format!("{}:list-a", site.prefix),
+    );
+    let [mut crashed, mut other] = clients(&site);
+    assert!(
+        crashed
+            .hset_nx::<_, _, _, bool>(&lock, "lock", "got it")
+            .unwrap()
+    );
+    drop(crashed);
+    assert_eq!(other.ttl::<_, i64>(&lock).unwrap(), -1);
+    assert!(
+        !other
+            .hset_nx::<_, _, _, bool>(&lock, "lock", "got it")
+            .unwrap()
+    );
+    let read: Option<String> = other.brpoplpush(&list, &list, 0.1).unwrap();
+    assert_eq!(read, None);
+}
+
+/// BRPOPLPUSH of a list onto itself: what a late winner of the lock pushes makes two, and readers alternate.
+#[test]
+fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
+    let site = Site::redis();
+    let list = format!("{}:list-a", site.prefix);
+    let [mut slow, mut newer, mut reader] = clients(&site);
+    // The lock of the slow one has lapsed while it computed, so another has computed, too.
+    newer.lpush::<_, _, ()>(&list, "new").unwrap();
+    slow.lpush::<_, _, ()>(&list, "old").unwrap();
+    let mut read = || -> String { reader.brpoplpush(&list, &list, 1.0).unwrap() };
+    assert_eq!(
+        [read(), read(), read(), read()],
+        ["new", "old", "new", "old"]
+    );
+}
+
+/// The same with ours: the late one is refused, and all read the newer.
+#[tokio::test]
+async fn ours_keeps_one_list() {
+    let site = Site::redis();
+    let arbiter = site.arbiter();
+    let name = Name::of_value("a").unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
+    let mut tokens = Vec::new();
+    for ttl in [short, long] {
+        match arbiter
+            .begin(&name, &Holder::random(), ttl, None)
+            .await
+            .unwrap()
+        {
+            Beginning::Granted(token) => tokens.push(token),
+            answer => panic!("{answer:?}"),
+        }
+        tokio::time::sleep(short * 2).await;
+    }
+    assert!(
+        arbiter
+            .publish(&name, tokens[1], b"new", short, long)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !arbiter
+            .publish(&name, tokens[0], b"old", short, long)
+            .await
+            .unwrap()
+    );
+    for _ in 0..4 {
+        match arbiter
+            .begin(&name, &Holder::random(), long, None)
+            .await
+            .unwrap()
+        {
+            Beginning::Value(entry) => assert_eq!(&*entry.value, b"new"),
+            answer => panic!("{answer:?}"),
+        }
+    }
+}
+
+/// DEL, DEL, RPUSH, RPUSH: the friends are there twice. With ours the same two writers leave one list.
+#[tokio::test]
+async fn two_messages_double_the_list_but_not_ours() {
+    let site = Site::redis();
+    let key = format!("{}:friends:user1", site.prefix);
+    let friends = ["user2", "user3", "user4"];
+    let [mut a, mut b] = clients(&site);
+    a.del::<_, ()>(&key).unwrap();
+    b.del::<_, ()>(&key).unwrap();
+    a.rpush::<_, _, ()>(&key, &friends).unwrap();
+    b.rpush::<_, _, ()>(&key, &friends).unwrap();
+    assert_eq!(
+        a.llen::<_, usize>(&key).unwrap(),
+        2 * friends.len(),
+        "doubled"
+    );
+
+    let ttl = Duration::from_secs(60);
+    let [a, b] = [(); 2].map(|()| AtomicReplace::new(site.arbiter(), ttl).unwrap());
+    let (first, second) = tokio::join!(a.replace("user1", &friends), b.replace("user1", &friends));
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(
+        a.read("user1").await.unwrap(),
+        friends.map(|it| it.as_bytes().to_vec())
+    );
+}

@@ -1,0 +1,123 @@
+//! Values that are refreshed before they expire.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+use coordination::{ComputeOnce, ComputeSettings, EarlyRefresh, InvalidSetting, Origin};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::site::{PATIENCE, Site, over_each};
+
+over_each!(
+    one_refreshes_while_all_others_read_on,
+    a_failed_refresh_leaves_the_value,
+    without_a_cost_nothing_is_early,
+);
+
+fn node(site: &Site, beta: f64) -> Arc<EarlyRefresh> {
+    let settings = ComputeSettings {
+        lock_ttl: Duration::from_secs(3),
+        value_ttl: Duration::from_secs(6),
+        error_ttl: Duration::from_secs(2),
+        ..ComputeSettings::default()
+    };
+    let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
+    Arc::new(EarlyRefresh::new(once, beta).unwrap())
+}
+
+/// With this β the first read of a value is due, all but certainly.
+const AT_ONCE: f64 = 1e9;
+
+async fn one_refreshes_while_all_others_read_on(site: Site) {
+    let nodes = [(); 3].map(|()| node(&site, AT_ONCE));
+    let (running, computed) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicU32::new(0)));
+    let compute = |running: Arc<AtomicI32>, computed: Arc<AtomicU32>| async move {
+        assert_eq!(
+            running.fetch_add(1, Ordering::SeqCst),
+            0,
+            "two compute at once"
+        );
+        let number = computed.fetch_add(1, Ordering::SeqCst);
+        sleep(Duration::from_millis(500)).await;
+        running.fetch_sub(1, Ordering::SeqCst);
+        Ok::<_, String>(number.to_string().into_bytes())
+    };
+    let first = nodes[0]
+        .get("a", PATIENCE, |_| {
+            compute(Arc::clone(&running), Arc::clone(&computed))
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (first.bytes(), first.origin()),
+        (b"0".as_slice(), Origin::Computed)
+    );
+    let tasks = (0..60).map(|number| {
+        let node = Arc::clone(&nodes[number % 3]);
+        let (running, computed) = (Arc::clone(&running), Arc::clone(&computed));
+        tokio::spawn(async move {
+            let compute = |_| compute(Arc::clone(&running), Arc::clone(&computed));
+            node.get("a", PATIENCE, compute).await.unwrap()
+        })
+    });
+    let answers: Vec<_> = join_all(tasks)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let of = |origin| answers.iter().filter(|it| it.origin() == origin).count();
+    // Nobody waited for another, and those that came while it was refreshed read the old value.
+    assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
+    assert!(of(Origin::Refreshed) >= 1);
+    assert!(
+        answers
+            .iter()
+            .any(|it| it.origin() == Origin::Kept && it.bytes() == b"0")
+    );
+}
+
+async fn a_failed_refresh_leaves_the_value(site: Site) {
+    let node = node(&site, AT_ONCE);
+    let compute = |_| async {
+        sleep(Duration::from_millis(20)).await;
+        Ok::<_, String>(b"good".to_vec())
+    };
+    node.get("a", PATIENCE, compute).await.unwrap();
+    let computed = AtomicU32::new(0);
+    for _ in 0..5 {
+        let compute = |_| async {
+            computed.fetch_add(1, Ordering::SeqCst);
+            Err::<Vec<u8>, _>("away")
+        };
+        let answer = node.get("a", PATIENCE, compute).await.unwrap();
+        assert_eq!(
+            (answer.bytes(), answer.origin()),
+            (b"good".as_slice(), Origin::Kept)
+        );
+    }
+    // Not tried again at once.
+    assert_eq!(computed.load(Ordering::SeqCst), 1);
+}
+
+async fn without_a_cost_nothing_is_early(site: Site) {
+    let node = node(&site, 0.0);
+    for _ in 0..5 {
+        let compute = |_| async { Ok::<_, String>(rand::random::<u64>().to_string().into_bytes()) };
+        let answer = node.get("a", PATIENCE, compute).await.unwrap();
+        let again = node.get("a", PATIENCE, compute).await.unwrap();
+        assert_eq!(
+            (again.bytes(), again.origin()),
+            (answer.bytes(), Origin::Kept)
+        );
+    }
+    let settings = ComputeSettings::default();
+    for beta in [-1.0, f64::NAN, f64::INFINITY] {
+        let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
+        assert!(matches!(
+            EarlyRefresh::new(once, beta),
+            Err(InvalidSetting::Beta(_))
+        ));
+    }
+}

@@ -1,0 +1,188 @@
+//! What Redis does to us: scripts that it forgot, memory that is full, connections that break.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use coordination::redis::RedisArbiter;
+use coordination::{
+    Arbiter, ArbiterError, AtomicReplace, Beginning, Holder, Locking, Mutex, Name, ReplaceError,
+};
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
+use tokio::time::sleep;
+
+use crate::site::{PATIENCE, TIMEOUTS};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How often a server was sent a script by its text and by its hash.
+fn evals(server: &RedisServer) -> (u64, u64) {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let calls = |command: &str| {
+        let name = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    (calls("eval"), calls("evalsha"))
+}
+
+#[tokio::test]
+async fn only_the_node_that_lacks_a_script_is_sent_it() {
+    let cluster = RedisCluster::start();
+    let arbiter = RedisArbiter::open(&cluster.url(), "eds", TIMEOUTS).unwrap();
+    // A name on each master.
+    let mut names = Vec::new();
+    for master in &cluster.nodes {
+        let on_it = |name: &String| {
+            let key = format!("{{eds:mutex:{name}}}");
+            cluster.master_of(&key).address() == master.address()
+        };
+        let name = (0..1000).map(|number| format!("n{number}")).find(on_it);
+        names.push(Name::of_mutex(&name.unwrap()).unwrap());
+    }
+    let ask = async |name| {
+        let holder = Holder::random();
+        arbiter.lock(name, &holder, LONG, None).await.unwrap()
+    };
+    assert!(matches!(ask(&names[0]).await, Locking::Granted(_)));
+    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(texts, [1, 0, 0]);
+    assert!(matches!(ask(&names[1]).await, Locking::Granted(_)));
+    assert!(matches!(ask(&names[2]).await, Locking::Granted(_)));
+    let texts: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(texts, [1, 1, 1]);
+    // One forgets it, as after a restart.
+    cluster.nodes[1].query::<()>(&["SCRIPT", "FLUSH"]);
+    for name in names.iter().cycle().take(9) {
+        assert!(matches!(ask(name).await, Locking::Busy(_)));
+    }
+    let sent: Vec<_> = cluster.nodes.iter().map(|it| evals(it).0).collect();
+    assert_eq!(sent, [1, 2, 1]);
+}
+
+fn is_full<T>(answer: &Result<T, ArbiterError>) -> bool {
+    matches!(answer, Err(ArbiterError::Full(_)))
+}
+
+/// Nothing is begun or kept for which there is no room, and what was begun can be held and ended.
+#[tokio::test]
+async fn nothing_begins_when_redis_is_full_and_what_was_begun_can_be_ended() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
+    let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
+    let held = mutex.acquire(PATIENCE).await.unwrap();
+    let name = Name::of_value("a").unwrap();
+    let holder = Holder::random();
+    let begun = arbiter.begin(&name, &holder, LONG, None).await.unwrap();
+    let Beginning::Granted(token) = begun else {
+        panic!("{begun:?}");
+    };
+    let other = Name::of_value("b").unwrap();
+    let begun = arbiter.begin(&other, &holder, LONG, None).await.unwrap();
+    let Beginning::Granted(of_other) = begun else {
+        panic!("{begun:?}");
+    };
+    let kept = arbiter.publish(&other, of_other, b"kept", LONG, LONG).await;
+    assert!(kept.unwrap());
+    let keys = server.keys();
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+    let new = Name::of_value("c").unwrap();
+    let published = arbiter.publish(&name, token, b"value", LONG, LONG).await;
+    let failed = arbiter.fail(&name, token, "no room", LONG).await;
+    let begun = arbiter.begin(&new, &holder, LONG, None).await;
+    let locked = arbiter.lock(&new, &holder, LONG, None).await;
+    assert!(is_full(&published) && is_full(&failed) && is_full(&begun) && is_full(&locked));
+    let lists = AtomicReplace::new(Arc::clone(&arbiter), LONG).unwrap();
+    let replaced = lists.replace("a", &["x"]).await;
+    let full = matches!(replaced, Err(ReplaceError::Arbiter(ArbiterError::Full(_))));
+    assert!(full, "{replaced:?}");
+    // What is there can be read, held, and let go of.
+    let found = arbiter.peek(&other).await.unwrap();
+    assert_eq!(&*found.unwrap().value, b"kept");
+    assert!(arbiter.renew(&name, token, LONG).await.unwrap());
+    arbiter.leave(&name, &holder).await.unwrap();
+    assert!(held.release().await.unwrap());
+    assert_eq!(server.keys(), keys);
+    server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    mutex.acquire(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_peek_leaves_no_key() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    for number in 0..10 {
+        let name = Name::of_value(&number.to_string()).unwrap();
+        assert_eq!(arbiter.peek(&name).await.unwrap(), None);
+    }
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+/// As after a failover that lost what was written last: all keys of the lock are gone.
+#[tokio::test]
+async fn tokens_grow_also_when_the_last_is_lost() {
+    let server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let arbiter: Arc<dyn Arbiter> = Arc::new(arbiter);
+    let mutex = Mutex::new(Arc::clone(&arbiter), "a", LONG).unwrap();
+    let stale = mutex.acquire(PATIENCE).await.unwrap();
+    server.query::<()>(&["FLUSHALL"]);
+    let newer = mutex.acquire(PATIENCE).await.unwrap();
+    assert!(newer.token() > stale.token());
+    // The one that was lost learns of it, and cannot harm the newer.
+    assert!(!stale.renew().await.unwrap());
+    assert!(stale.lost().is_cancelled());
+    assert!(!stale.release().await.unwrap());
+    assert!(newer.renew().await.unwrap());
+}
+
+/// The connection that hears the wake-ups is cut while somebody waits; so is the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_survives_broken_connections() {
+    let server = RedisServer::start(&[]);
+    let mutex = || {
+        let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+        Mutex::new(Arc::new(arbiter), "a", LONG).unwrap()
+    };
+    let (first, second) = (mutex(), mutex());
+    let guard = first.acquire(PATIENCE).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let guard = second.acquire(PATIENCE).await.unwrap();
+        (guard.tries(), Instant::now())
+    });
+    sleep(Duration::from_millis(300)).await;
+    server.query::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.query::<u32>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    sleep(Duration::from_millis(600)).await;
+    // The holder's own connection was cut, too.
+    let mut released = guard.renew().await;
+    while released.is_err() {
+        sleep(Duration::from_millis(50)).await;
+        released = guard.renew().await;
+    }
+    let began = Instant::now();
+    assert!(guard.release().await.unwrap());
+    let (tries, got) = waiting.await.unwrap();
+    assert!(tries > 0);
+    assert!(got - began < Duration::from_secs(2), "{:?}", got - began);
+}
+
+/// Redis is gone: the holder knows it not later than the lock could be another's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
+    let mut server = RedisServer::start(&[]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let ttl = Duration::from_millis(1500);
+    let mutex = Mutex::new(Arc::new(arbiter), "a", ttl).unwrap();
+    let guard = mutex.acquire(PATIENCE).await.unwrap();
+    server.stop();
+    let stopped = Instant::now();
+    let told = tokio::time::timeout(PATIENCE, guard.lost().cancelled()).await;
+    told.expect("told");
+    assert!(
+        stopped.elapsed() < ttl + Duration::from_secs(1),
+        "{:?}",
+        stopped.elapsed()
+    );
+}

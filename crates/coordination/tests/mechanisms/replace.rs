@@ -1,0 +1,107 @@
+//! Lists that are replaced in one step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::{AtomicReplace, ITEMS_MAX, ReplaceError};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::site::{Site, over_each};
+
+over_each!(
+    the_list_is_that_of_one_writer,
+    large_lists_come_whole,
+    a_list_expires,
+    what_is_too_large_is_refused,
+);
+
+fn lists(site: &Site, ttl: Duration) -> Arc<AtomicReplace> {
+    Arc::new(AtomicReplace::new(site.arbiter(), ttl).unwrap())
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Two writers replace it again and again while it is read: it is never doubled, never half, never missing.
+async fn the_list_is_that_of_one_writer(site: Site) {
+    let (a, b) = (vec!["a"; 7], vec!["b"; 11]);
+    let (reader, first) = (lists(&site, LONG), lists(&site, LONG));
+    first.replace("friends", &a).await.unwrap();
+    let writers = [a.clone(), b.clone()].map(|items| {
+        let lists = lists(&site, LONG);
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                lists.replace("friends", &items).await.unwrap();
+            }
+        })
+    });
+    let writing = join_all(writers);
+    let reading = async {
+        for _ in 0..300 {
+            let items = reader.read("friends").await.unwrap();
+            assert!(items.iter().all(|item| *item == items[0]), "{items:?}");
+            assert!([7, 11].contains(&items.len()), "{} items", items.len());
+        }
+    };
+    let (written, ()) = tokio::join!(writing, reading);
+    for writer in written {
+        writer.unwrap();
+    }
+}
+
+/// Twelve thousand items go in three pieces; two writers at once.
+async fn large_lists_come_whole(site: Site) {
+    let list = |letter: &str| {
+        (0..12_000)
+            .map(|n| format!("{letter}{n}"))
+            .collect::<Vec<_>>()
+    };
+    let wanted = [list("a"), list("b")];
+    let writers = wanted.clone().map(|items| {
+        let lists = lists(&site, LONG);
+        tokio::spawn(async move {
+            for _ in 0..3 {
+                lists.replace("large", &items).await.unwrap();
+            }
+        })
+    });
+    join_all(writers)
+        .await
+        .into_iter()
+        .for_each(|it| it.unwrap());
+    let items = lists(&site, LONG).read("large").await.unwrap();
+    let items: Vec<_> = items
+        .into_iter()
+        .map(|it| String::from_utf8(it).unwrap())
+        .collect();
+    assert!(wanted.contains(&items), "{} items", items.len());
+}
+
+async fn a_list_expires(site: Site) {
+    let lists = lists(&site, Duration::from_millis(900));
+    for number in [1, 12_000] {
+        lists.replace("a", &vec!["x"; number]).await.unwrap();
+        assert_eq!(lists.read("a").await.unwrap().len(), number);
+        sleep(Duration::from_secs(1)).await;
+        assert!(lists.read("a").await.unwrap().is_empty());
+    }
+    // Each replacing begins the time anew, and no items are no list.
+    lists.replace("a", &["x"]).await.unwrap();
+    lists.replace::<&str>("a", &[]).await.unwrap();
+    assert!(lists.read("a").await.unwrap().is_empty());
+}
+
+async fn what_is_too_large_is_refused(site: Site) {
+    let lists = lists(&site, LONG);
+    lists.replace("a", &["old"]).await.unwrap();
+    let error = lists
+        .replace("a", &vec![""; ITEMS_MAX + 1])
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ReplaceError::TooLarge { .. }), "{error}");
+    assert_eq!(lists.read("a").await.unwrap(), [b"old"]);
+    assert!(matches!(
+        lists.replace("", &["x"]).await,
+        Err(ReplaceError::Key(_))
+    ));
+}

@@ -1,0 +1,105 @@
+//! The place that all share, in its three forms. Servers are started once and shared by the tests that run at the
+//! same time, each under a prefix of its own.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use coordination::Arbiter;
+use coordination::memory::MemoryArbiter;
+use coordination::redis::{RedisArbiter, Timeouts};
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
+
+/// Enough for a machine that is busy with other things.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUTS: Timeouts = Timeouts {
+    connect: Duration::from_secs(10),
+    response: Duration::from_secs(10),
+};
+
+/// Runs each of these tests over each form.
+macro_rules! over_each {
+    ($($test:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(crate::site::Site::memory()).await;
+            })*
+        }
+        mod one_redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(crate::site::Site::redis()).await;
+            })*
+        }
+        mod redis_cluster {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(crate::site::Site::cluster()).await;
+            })*
+        }
+    };
+}
+pub(crate) use over_each;
+
+/// Where a test takes place.
+pub(crate) struct Site {
+    pub(crate) prefix: String,
+    pub(crate) place: Place,
+}
+
+#[derive(Clone)]
+pub(crate) enum Place {
+    Memory(Arc<MemoryArbiter>),
+    Redis(Arc<RedisServer>),
+    Cluster(Arc<RedisCluster>),
+}
+
+static REDIS: Mutex<Weak<RedisServer>> = Mutex::new(Weak::new());
+static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
+
+/// The one that is there, or a new one. It ends with the last test that uses it.
+fn shared<T>(there: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
+    let mut there = there.lock().unwrap_or_else(PoisonError::into_inner);
+    there.upgrade().unwrap_or_else(|| {
+        let new = Arc::new(start());
+        *there = Arc::downgrade(&new);
+        new
+    })
+}
+
+impl Site {
+    fn new(place: Place) -> Self {
+        let prefix = format!("test{:016x}", rand::random::<u64>());
+        Self { prefix, place }
+    }
+
+    pub(crate) fn memory() -> Self {
+        Self::new(Place::Memory(Arc::default()))
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self::new(Place::Redis(shared(&REDIS, || RedisServer::start(&[]))))
+    }
+
+    pub(crate) fn cluster() -> Self {
+        Self::new(Place::Cluster(shared(&CLUSTER, RedisCluster::start)))
+    }
+
+    /// The address for another process.
+    pub(crate) fn url(&self) -> String {
+        match &self.place {
+            Place::Memory(_) => panic!("memory is not shared among processes"),
+            Place::Redis(server) => server.url(),
+            Place::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    /// What one more node has: connections of its own to what all share.
+    pub(crate) fn arbiter(&self) -> Arc<dyn Arbiter> {
+        match &self.place {
+            Place::Memory(arbiter) => Arc::clone(arbiter) as Arc<dyn Arbiter>,
+            _ => Arc::new(RedisArbiter::open(&self.url(), &self.prefix, TIMEOUTS).unwrap()),
+        }
+    }
+}
