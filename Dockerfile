@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # One binary on Debian, run by a user without rights. Secrets come at run time, by file or environment.
 
-FROM rust:1-slim-bookworm AS build
+FROM rust:1.89.0-slim-bookworm AS build
 # ring, which does the cryptography of TLS, compiles C.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
@@ -17,7 +17,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     cargo build --release --locked --bin eds \
     && cp target/release/eds /usr/local/bin/eds
 
-FROM debian:bookworm-slim
+FROM debian:12.11-slim
 # The authorities that vouch for servers over TLS.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates \

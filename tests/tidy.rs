@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The modules that a module may use, beside itself.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -58,21 +59,24 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// A longer file does two things.
 const LINES_MAX: usize = 360;
 
-/// The sources of the package or of all crates, by their path from the top.
-fn sources(of: &str) -> BTreeMap<PathBuf, String> {
-    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
+/// The files below a directory whose names end so, but for what a build or a version control leaves.
+fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|ending| ending == extension) {
+            found.push(path);
         }
     }
+}
+
+/// The sources of the package or of all crates, by their path from the top.
+fn sources(of: &str) -> BTreeMap<PathBuf, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    walk(&top.join(of), &mut found);
+    files(&top.join(of), "rs", &mut found);
     found
         .into_iter()
         .map(|path| {
@@ -208,5 +212,64 @@ fn nothing_is_logged_as_rust_has_it() {
             let place = format!("{}:{}", path.display(), number + 1);
             assert!(!is_debug(code), "{place} logs a field by `?`");
         }
+    }
+}
+
+/// Cargo builds nothing for a toolchain that a dependency is too new for.
+#[test]
+fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args([
+            "--manifest-path",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let version = |package: &serde_json::Value| -> Option<Vec<u32>> {
+        let parts = package["rust_version"].as_str()?.split('.');
+        Some(parts.map(|part| part.parse().unwrap()).collect())
+    };
+    let packages = metadata["packages"].as_array().unwrap();
+    let ours = packages
+        .iter()
+        .find(|package| package["name"] == env!("CARGO_PKG_NAME"));
+    let ours = version(ours.unwrap()).unwrap();
+    let is_newer =
+        |package: &&serde_json::Value| version(package).is_some_and(|theirs| theirs > ours);
+    let newer: Vec<_> = packages
+        .iter()
+        .filter(is_newer)
+        .map(|package| &package["name"])
+        .collect();
+    assert!(
+        newer.is_empty(),
+        "{newer:?} need a newer Rust than {ours:?}"
+    );
+}
+
+/// An image of another day has the same versions.
+#[test]
+fn every_container_image_is_pinned_by_version() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
+    let (build, compose) = (read("Dockerfile"), read("docker-compose.yml"));
+    let bases = build.lines().filter_map(|line| line.strip_prefix("FROM "));
+    let images = compose
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("image: "));
+    let others = images.filter(|image| *image != "event-data-service");
+    let images: Vec<_> = bases.chain(others).collect();
+    assert!(images.len() > 4, "{images:?}");
+    for image in images {
+        let tag = image.split([':', ' ']).nth(1).unwrap_or_default();
+        let version = tag.split('-').next().unwrap();
+        let parts = version
+            .split('.')
+            .filter(|part| part.parse::<u32>().is_ok());
+        assert!(parts.count() >= 2, "{image} has no version");
     }
 }
