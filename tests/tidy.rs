@@ -215,6 +215,64 @@ fn nothing_is_logged_as_rust_has_it() {
     }
 }
 
+/// Every relative link of a document leads to a file, and its anchor to a heading of that file.
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let anchors = |text: &str| -> Vec<String> {
+        let headings = text.lines().filter(|line| line.starts_with('#'));
+        let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let anchor = |heading: &str| {
+            let kept = heading.trim_matches(['#', ' ']).chars().filter(is_kept);
+            kept.collect::<String>().to_lowercase().replace(' ', "-")
+        };
+        headings.map(anchor).collect()
+    };
+    let mut found = Vec::new();
+    files(top, "md", &mut found);
+    let mut links = 0;
+    for document in found {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
+            if link.contains("://") || link.contains(' ') {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => document.parent().unwrap().join(path),
+            };
+            let from = document.display();
+            assert!(target.exists(), "{from}: {link} leads nowhere");
+            let leads = anchor.is_empty()
+                || anchors(&fs::read_to_string(&target).unwrap()).contains(&anchor.to_owned());
+            assert!(leads, "{from}: {link} names no heading");
+            links += 1;
+        }
+    }
+    assert!(links > 40, "only {links} links");
+}
+
+#[test]
+fn every_test_that_reliability_names_exists() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut code = String::new();
+    for directory in ["tests", "src", "crates"] {
+        let mut found = Vec::new();
+        files(&top.join(directory), "rs", &mut found);
+        code.extend(found.iter().map(|path| fs::read_to_string(path).unwrap()));
+    }
+    let document = fs::read_to_string(top.join("docs/reliability.md")).unwrap();
+    let is_name = |name: &&str| name.matches('_').count() > 3 && !name.contains([' ', '.', '=']);
+    let named = document.split('`').skip(1).step_by(2).filter(is_name);
+    let missing: Vec<_> = named.filter(|name| !code.contains(*name)).collect();
+    assert!(missing.is_empty(), "no test is called {missing:?}");
+}
+
 /// Cargo builds nothing for a toolchain that a dependency is too new for.
 #[test]
 fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {

@@ -107,7 +107,7 @@ fn close(text: &[u8]) -> Option<(usize, bool)> {
     None
 }
 
-/// What stands in README.md, word by word.
+/// What docs/input.md says of lines, word by word.
 fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
     let mut lines = Vec::new();
     let mut rest = Some(datagram);

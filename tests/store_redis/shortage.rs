@@ -71,7 +71,7 @@ async fn draining_makes_room() {
     assert_eq!(finish(&store, &claims[0]).await.unwrap(), 2001);
 }
 
-/// What README says of the memory of Redis: a count takes 80 bytes and its name.
+/// What docs/limits.md says of the memory of Redis: a count takes 80 bytes and its name.
 #[tokio::test]
 async fn counts_take_no_more_than_is_documented() {
     const SERIES: usize = 20_000;

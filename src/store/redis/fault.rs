@@ -16,7 +16,7 @@ const NAMES: Names = Names {
 
 /// What is done about a Redis without room. Draining takes none.
 const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
-                                    and redis.conf; Memory of Redis in the README says how much is needed), or have \
+                                    and redis.conf; docs/limits.md says how much is needed), or have \
                                     fewer users or series";
 
 impl From<Fault> for StoreError {
