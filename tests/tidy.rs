@@ -150,6 +150,25 @@ fn imports_run_downwards_only() {
     );
 }
 
+/// A metric is for those who read `/metrics`. What is decided by stands in `node`.
+#[test]
+fn nothing_is_decided_by_a_metric() {
+    let reads = |code: &str| {
+        let code: String = code.split_whitespace().collect();
+        let mut fields = code.split("metrics.").skip(1);
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        fields.any(|rest| rest.trim_start_matches(is_name).starts_with(".get()"))
+    };
+    assert!(
+        reads("self\n    .metrics\n    .store_up\n    .get()") && !reads("metrics.claims.inc()")
+    );
+    for (path, text) in sources("src") {
+        let may = module(&path).as_deref() == Some("telemetry")
+            || path.to_string_lossy().ends_with("tests.rs");
+        assert!(may || !reads(&text), "{} reads a metric", path.display());
+    }
+}
+
 #[test]
 fn every_module_is_in_the_code_map() {
     let map = include_str!("../ARCHITECTURE.md");
