@@ -1,12 +1,12 @@
 //! Questions without end: whatever is asked, however it is varied, Redis keeps its memory and its time for the events.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use testing::eventually::{SOON, eventually, when};
+use testing::http;
 use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
 use testing::redis::RedisServer;
 
@@ -17,57 +17,27 @@ use crate::support::node::Node;
 /// The lists that `top.rs` keeps, each with a lock; the turns to look, with those who wait; the nodes' settings.
 const KEYS_MAX: usize = 2 * (512 + 256) + 6;
 
-/// A client that keeps its connection, and makes another when it is closed.
+/// A client that keeps its connection.
 struct Client {
     server: SocketAddr,
-    stream: Option<BufReader<TcpStream>>,
+    http: reqwest::blocking::Client,
 }
 
 impl Client {
     fn new(node: &Node) -> Self {
         Self {
             server: node.http(),
-            stream: None,
+            http: http::blocking().build().unwrap(),
         }
     }
 
     /// The status, and the body.
-    fn get(&mut self, path: &str) -> (u16, String) {
-        loop {
-            let stream = self.stream.take().unwrap_or_else(|| {
-                let stream = TcpStream::connect(self.server).unwrap();
-                stream.set_read_timeout(Some(SOON)).unwrap();
-                BufReader::new(stream)
-            });
-            if let Some(answer) = self.ask(stream, path) {
-                return answer;
-            }
-        }
-    }
-
-    fn ask(&mut self, mut stream: BufReader<TcpStream>, path: &str) -> Option<(u16, String)> {
-        let head = format!("GET {path} HTTP/1.1\r\nHost: eds\r\n\r\n");
-        stream.get_mut().write_all(head.as_bytes()).ok()?;
-        let (mut status, mut length, mut closes) = (0, 0, false);
-        loop {
-            let mut line = String::new();
-            if stream.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            let line = line.trim_end().to_ascii_lowercase();
-            if line.is_empty() {
-                break;
-            } else if let Some(rest) = line.strip_prefix("http/1.1 ") {
-                status = rest[..3].parse().unwrap();
-            } else if let Some(rest) = line.strip_prefix("content-length: ") {
-                length = rest.parse().unwrap();
-            }
-            closes |= line == "connection: close";
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).ok()?;
-        self.stream = (!closes).then_some(stream);
-        Some((status, String::from_utf8(body).unwrap()))
+    fn get(&self, path: &str) -> (u16, String) {
+        let url = format!("http://{}{path}", self.server);
+        // The node may close the connection while the question is on its way: then it is asked on another one.
+        let mut answers = (0..2).map(|_| http::answer(self.http.get(&url)));
+        let answer = answers.find_map(Result::ok).expect("a node answers");
+        (answer.status, answer.body)
     }
 }
 
@@ -124,7 +94,7 @@ fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
                 let node = &nodes[usize::try_from(client).unwrap() % nodes.len()];
                 let (asked, answered) = (&asked, &answered);
                 scope.spawn(move || {
-                    let mut client = Client::new(node);
+                    let client = Client::new(node);
                     loop {
                         let number = asked.fetch_add(1, Ordering::Relaxed);
                         if number >= questions {
@@ -202,7 +172,7 @@ fn questions_stop_before_redis_is_full_and_say_why() {
     let site = Site::start();
     let node = site.start_node("one", &[("store.partitions", "4")]);
     let path = "/api/v1/top?by=unique";
-    let mut client = Client::new(&node);
+    let client = Client::new(&node);
     assert_eq!(client.get(path).0, 200);
     let used = info(&site.redis, "memory", "used_memory");
     let limit = format!("{:.0}", used * 1.05);
@@ -266,7 +236,7 @@ fn lists_that_nobody_has_yet_take_a_bounded_share_of_redis() {
             .map(|client| {
                 let node = &nodes[client % 2];
                 scope.spawn(move || {
-                    let (mut client, mut statuses) = (Client::new(node), Vec::new());
+                    let (client, mut statuses) = (Client::new(node), Vec::new());
                     while began.elapsed() < lasts {
                         let random = rand::random::<u64>();
                         let path = format!("/api/v1/top?n=5&t{random}=1");

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use testing::eventually::{SOON, eventually, when};
-use testing::http_client::{Answer, exchange};
+use testing::http::{self, Answer};
 use testing::http_proxy::Mode;
 use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
 use testing::metrics::Metrics;
@@ -18,9 +19,11 @@ use crate::support::node::Node;
 const OPEN_METRICS_FIRST: &str = "application/openmetrics-text;version=1.0.0,\
     application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
-fn scrape(node: &Node, head: &str) -> Answer {
-    let request = format!("GET /metrics HTTP/1.0\r\n{head}\r\n");
-    let answer = exchange(node.http(), request.as_bytes()).unwrap();
+fn scrape(node: &Node, accept: &[&str]) -> Answer {
+    let accept = accept.iter().map(|it| HeaderValue::from_str(it).unwrap());
+    let headers: HeaderMap = accept.map(|value| (ACCEPT, value)).collect();
+    let request = http::get(node.http(), "/metrics").headers(headers);
+    let answer = http::answer(request).unwrap();
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer
 }
@@ -65,7 +68,7 @@ fn under_load() -> (Site, Node) {
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
     let (_site, node) = under_load();
-    let answer = scrape(&node, "");
+    let answer = scrape(&node, &[]);
     let metrics = Metrics::parse(&answer.body);
     for name in [
         "eds_events_overflowed_total",
@@ -88,26 +91,26 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
 fn open_metrics_is_told_only_where_it_is_asked_for() {
     let (_site, node) = under_load();
     for (accept, is_open) in [
-        ("", false),
-        ("Accept: */*\r\n", false),
-        ("Accept: text/plain\r\n", false),
-        ("Accept: text/plain\r\nAccept: application/json\r\n", false),
-        ("Accept: application/openmetrics-text\r\n", true),
-        ("Accept: \u{80}\r\n", false),
-        (&format!("Accept: {OPEN_METRICS_FIRST}\r\n"), true),
+        (&[][..], false),
+        (&["*/*"], false),
+        (&["text/plain"], false),
+        (&["text/plain", "application/json"], false),
+        (&["application/openmetrics-text"], true),
+        (&["\u{80}"], false),
+        (&[OPEN_METRICS_FIRST], true),
     ] {
-        let Answer { head, body, .. } = scrape(&node, accept);
+        let Answer { headers, body, .. } = scrape(&node, accept);
         let (kind, version) = if is_open {
             ("application/openmetrics-text", "1.0.0")
         } else {
             ("text/plain", "0.0.4")
         };
-        let told = format!("content-type: {kind}; version={version}; charset=utf-8");
-        assert!(head.contains(&told), "{accept}: {head}");
-        assert_eq!(body.ends_with("\n# EOF\n"), is_open, "{accept}: {body}");
+        let expected = format!("{kind}; version={version}; charset=utf-8");
+        assert_eq!(headers["content-type"], expected, "{accept:?}");
+        assert_eq!(body.ends_with("\n# EOF\n"), is_open, "{accept:?}: {body}");
         let counter = if is_open { "" } else { "_total" };
         let line = format!("\n# TYPE eds_claims{counter} counter\neds_claims_total ");
-        assert!(body.contains(&line), "{accept}: {body}");
+        assert!(body.contains(&line), "{accept:?}: {body}");
     }
 }
 

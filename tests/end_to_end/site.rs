@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testing::eventually::{SOON, eventually};
-use testing::http_client::{get, percent_encoded, post};
+use testing::http::{answer, get, post};
 use testing::http_proxy::HttpProxy;
 use testing::influxdb::InfluxServer;
 use testing::read_back;
@@ -50,9 +50,8 @@ impl Site {
     /// Has InfluxDB do something, in `InfluxQL`.
     #[track_caller]
     pub(crate) fn command(&self, influxql: &str) -> String {
-        let query = percent_encoded(influxql);
-        let path = format!("/query?db={DATABASE}&q={query}");
-        let done = post(self.influxdb, &path, b"").unwrap();
+        let query = [("db", DATABASE), ("q", influxql)];
+        let done = answer(post(self.influxdb, "/query").query(&query)).unwrap();
         let failed = done.body.contains("\"error\"");
         assert!(done.status == 200 && !failed, "{influxql}: {}", done.body);
         done.body
@@ -62,15 +61,16 @@ impl Site {
     #[track_caller]
     pub(crate) fn write(&self, lines: &str) {
         let path = format!("/write?db={DATABASE}&precision=ns");
-        let done = post(self.influxdb, &path, lines.as_bytes()).unwrap();
+        let write = post(self.influxdb, &path).body(lines.to_owned());
+        let done = answer(write).unwrap();
         assert_eq!(done.status, 204, "{}", done.body);
     }
 
     /// What InfluxDB answers to a question in `InfluxQL`: the list of series in its answer.
     #[track_caller]
     pub(crate) fn query(&self, influxql: &str) -> Vec<Value> {
-        let query = percent_encoded(influxql);
-        let answer = get(self.influxdb, &format!("/query?db={DATABASE}&q={query}")).unwrap();
+        let query = [("db", DATABASE), ("q", influxql)];
+        let answer = answer(get(self.influxdb, "/query").query(&query)).unwrap();
         let mut answer: Value = serde_json::from_str(&answer.body).unwrap();
         match answer["results"][0]["series"].take() {
             Value::Array(series) => series,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually};
-use testing::http_client::{Answer, get};
+use testing::http::{Answer, answer, get};
 use testing::metrics::Metrics;
 use testing::ports::free_port;
 use testing::process::{self, signal};
@@ -267,8 +267,8 @@ impl Node {
         self.udp
     }
 
-    pub(crate) fn get(&self, path: &str) -> std::io::Result<Answer> {
-        get(self.http, path)
+    pub(crate) fn get(&self, path: &str) -> reqwest::Result<Answer> {
+        answer(get(self.http, path))
     }
 
     pub(crate) fn metrics(&self) -> Metrics {

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::http;
 use crate::ports::Server;
-use crate::tls::http_client;
 
 pub const ADMIN: &str = "admin";
 pub const ADMIN_PASSWORD: &str = "correct horse";
@@ -84,7 +84,7 @@ impl InfluxServer {
     /// Asks in `InfluxQL`, as the admin where there is one; times are nanoseconds. Answers the series.
     pub async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
         let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
-        let mut request = http_client()
+        let mut request = http::client()
             .post(format!("{}/query", self.url()))
             .query(&query);
         if self.auth {
@@ -103,7 +103,7 @@ impl InfluxServer {
     /// Writes lines as somebody else would. They must all be accepted.
     pub async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
-        let request = http_client()
+        let request = http::client()
             .post(format!("{}/write", self.url()))
             .query(&query);
         let response = request.body(lines.into()).send().await.unwrap();

@@ -13,7 +13,7 @@
 )]
 
 pub mod eventually;
-pub mod http_client;
+pub mod http;
 pub mod http_proxy;
 pub mod influxdb;
 pub mod load;

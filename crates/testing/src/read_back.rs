@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::http_client::{get, percent_encoded};
+use crate::http::{answer, get};
 use crate::truth::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -13,9 +13,9 @@ const NANOS_PER_MILLI: i64 = 1_000_000;
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
     let mut points = Points::new();
     for measurement in ["unique_user_event", "cumulative_user_event"] {
-        let query = percent_encoded(&format!("SELECT value FROM {measurement} GROUP BY *"));
-        let path = format!("/query?db={database}&epoch=ns&q={query}");
-        let answer = get(server, &path).expect("InfluxDB answers a query");
+        let influxql = format!("SELECT value FROM {measurement} GROUP BY *");
+        let query = [("db", database), ("epoch", "ns"), ("q", &influxql)];
+        let answer = answer(get(server, "/query").query(&query)).expect("InfluxDB answers a query");
         assert_eq!(answer.status, 200, "{}", answer.body);
         let answer: Value = serde_json::from_str(&answer.body).expect("InfluxDB answers in JSON");
         for series in answer["results"][0]["series"]
@@ -40,10 +40,13 @@ pub fn influxdb(server: SocketAddr, database: &str) -> Points {
 
 /// Everything in VictoriaMetrics.
 pub fn victoria_metrics(server: SocketAddr) -> Points {
-    get(server, "/internal/force_flush").expect("VictoriaMetrics makes its points visible");
-    let matching = percent_encoded(r#"{__name__=~".*_user_event_value"}"#);
-    let path = format!("/api/v1/export?match[]={matching}&start=0");
-    let answer = get(server, &path).expect("VictoriaMetrics answers an export");
+    answer(get(server, "/internal/force_flush")).expect("VictoriaMetrics shows its points");
+    let query = [
+        ("match[]", r#"{__name__=~".*_user_event_value"}"#),
+        ("start", "0"),
+    ];
+    let export = get(server, "/api/v1/export").query(&query);
+    let answer = answer(export).expect("VictoriaMetrics answers an export");
     assert_eq!(answer.status, 200, "{}", answer.body);
 
     let mut points = Points::new();

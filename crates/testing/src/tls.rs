@@ -13,17 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// A client for the test's own questions.
-pub fn http_client() -> reqwest::Client {
-    // `Err` when another test was first.
-    let _ = ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only([])
-        .build()
-        .unwrap()
-}
-
 /// Listens with TLS on 127.0.0.1 and hands the bytes on, in the clear, to another port.
 #[derive(Debug)]
 pub struct TlsForwarder {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::http;
 use crate::ports::Server;
-use crate::tls::http_client;
 
 /// A running `VictoriaMetrics` with nothing in it.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl VictoriaMetrics {
     }
 
     async fn get(&self, path: &str) -> String {
-        let response = http_client()
+        let response = http::client()
             .get(format!("{}{path}", self.url()))
             .send()
             .await
