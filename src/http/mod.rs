@@ -1,8 +1,8 @@
 //! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; and the queries, see `api`.
 //!
-//! `/healthz` says whether the process should live: it fails when a worker stands still. `/readyz` says whether it
+//! `/healthz` says whether the process should live: it fails when a worker stalls. `/readyz` says whether it
 //! should be sent events: it fails, with reasons, while the store is away or has no room, a socket fails, and while the node drains. An output
-//! that is away is told as a warning; the counts wait in the store, and other nodes could do no better.
+//! that is away is a warning; the counts wait in the store, and other nodes could do no better.
 
 mod api;
 mod connections;
@@ -35,7 +35,7 @@ pub const CONNECTIONS_MAX: usize = 256;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The longest path and query of a request, in bytes.
 const URI_BYTES_MAX: usize = 8 * 1024;
-/// How long a worker may stand still before the process is unhealthy.
+/// How long a worker may stall before the process is unhealthy.
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
@@ -43,7 +43,7 @@ const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// What the answers are made from.
 #[derive(Debug, Clone)]
 pub struct Health {
-    /// Asked whether it is there.
+    /// Asked whether it answers and has room.
     pub store: Arc<dyn Store>,
     /// What is known of this node.
     pub node: Arc<Node>,
@@ -96,7 +96,7 @@ async fn healthz(State(health): State<Health>) -> Response {
     if stalled.is_empty() {
         (StatusCode::OK, "ok\n").into_response()
     } else {
-        let text = format!("standing still: {}\n", stalled.join(", "));
+        let text = format!("stalled: {}\n", stalled.join(", "));
         (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
     }
 }
@@ -116,14 +116,14 @@ async fn readyz(State(health): State<Health>) -> Response {
         reasons.push("a UDP socket cannot be read; the log says which and why".to_owned());
     }
     for worker in health.node.progress.stalled(STALLED_AFTER) {
-        reasons.push(format!("{worker} stands still"));
+        reasons.push(format!("{worker} is stalled"));
     }
     if health.node.output_down.load(Ordering::Relaxed) {
         warnings.push("the output takes no points; counts wait in the store".to_owned());
     }
     if health.node.name_taken.load(Ordering::Relaxed) {
-        let words = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
-        warnings.push(words.to_owned());
+        let warning = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
+        warnings.push(warning.to_owned());
     }
     let readiness = Readiness {
         ready: reasons.is_empty(),

@@ -1,9 +1,11 @@
 //! What is wrong with a request, or with the node, as `application/problem+json` (RFC 9457).
 
+use std::borrow::Cow;
+
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coordination::{ArbiterError, ComputeError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{HEAD_BYTES_MAX, URI_BYTES_MAX};
 use crate::store::StoreError;
@@ -12,133 +14,116 @@ use crate::store::StoreError;
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
 
 /// A request that gets no answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    kind: &'static str,
-    title: &'static str,
+    kind: Cow<'static, str>,
+    title: Cow<'static, str>,
     status: u16,
-    /// What is wrong, and how to mend it.
+    /// What is wrong, and how to fix it.
     detail: String,
-    /// The parameter to mend.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The parameter to fix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     parameter: Option<String>,
 }
 
 impl Problem {
-    fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
-            kind: "about:blank",
-            title,
+            kind: "about:blank".into(),
+            title: status.canonical_reason().unwrap_or_default().into(),
             status: status.as_u16(),
             detail: detail.into(),
             parameter: None,
         }
     }
 
-    /// In words that [`unpacked`](Self::unpacked) understands.
-    pub(super) fn packed(&self) -> String {
-        format!("{}|{}", self.status, self.detail)
-    }
-
-    /// The problem that these words tell of.
-    pub(super) fn unpacked(words: &str) -> Self {
-        match words.split_once('|') {
-            Some(("422", detail)) => Self::too_much(detail),
-            Some(("504", _)) => Self::late(),
-            Some((_, detail)) => Self::unavailable(detail),
-            None => Self::unavailable(words),
-        }
-    }
-
-    /// A parameter that cannot be meant so.
+    /// A parameter with a value that it cannot have.
     pub(super) fn parameter(name: &str, detail: impl Into<String>) -> Self {
-        let mut problem = Self::new(StatusCode::BAD_REQUEST, "Wrong parameter", detail);
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, detail);
         problem.parameter = Some(name.to_owned());
         problem
     }
 
     /// A request that is right and asks for too much.
     pub(super) fn too_much(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Too much", detail)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
     /// There is no such path.
     pub(super) fn no_path() -> Self {
         let detail = "there is nothing at this path; there are /healthz, /readyz, /metrics and, under /api/v1, minutes, \
                       live, series and top";
-        Self::new(StatusCode::NOT_FOUND, "Not there", detail)
+        Self::new(StatusCode::NOT_FOUND, detail)
     }
 
     /// The path is there, but only to be read.
     pub(super) fn method() -> Self {
         let detail = "nothing can be changed here; ask by GET or HEAD";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
     }
 
     /// Path and query have so many bytes.
     pub(super) fn long_uri(bytes: usize) -> Self {
         let detail =
             format!("path and query have {bytes} bytes, more than {URI_BYTES_MAX}; ask for less");
-        Self::new(StatusCode::URI_TOO_LONG, "Too long", detail)
+        Self::new(StatusCode::URI_TOO_LONG, detail)
     }
 
     /// What hyper refused with this status before it was a request.
     pub(super) fn of_head(status: &str) -> Option<Self> {
-        let (status, title, detail) = match status {
+        let (status, detail) = match status {
             "400" => (
                 StatusCode::BAD_REQUEST,
-                "Not HTTP",
                 "the head is not one of HTTP/1.1; send a request line and headers as in RFC 9112"
                     .to_owned(),
             ),
             "431" => (
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                "Too large",
                 format!(
                     "the head has more than {HEAD_BYTES_MAX} bytes, or too many headers; send less"
                 ),
             ),
             _ => return None,
         };
-        Some(Self::new(status, title, detail))
+        Some(Self::new(status, detail))
     }
 
-    /// It as JSON.
+    /// The problem as JSON.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What is asked for is not there.
+    /// The value of this parameter names nothing.
     pub(super) fn missing(name: &str, detail: impl Into<String>) -> Self {
-        let mut problem = Self::new(StatusCode::NOT_FOUND, "Not there", detail);
+        let mut problem = Self::new(StatusCode::NOT_FOUND, detail);
         problem.parameter = Some(name.to_owned());
         problem
     }
 
-    /// A list that was forgotten.
+    /// A list that is not kept any more.
     pub(super) fn gone(detail: impl Into<String>) -> Self {
-        let mut problem = Self::new(StatusCode::GONE, "Gone", detail);
+        let mut problem = Self::new(StatusCode::GONE, detail);
         problem.parameter = Some("list".to_owned());
         problem
     }
 
-    /// The node can do no more now.
+    /// The node, or its store, cannot answer now.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "Not now", detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// Others look, and it is not this request's turn in time.
+    /// Other requests look through the counts, and this one had no turn in time.
     pub(super) fn busy() -> Self {
         let detail =
             "others look through the counts, one at a time over all nodes; ask again later";
         Self::unavailable(detail)
     }
 
-    /// The time is over.
+    /// The answer took too long.
     pub(super) fn late() -> Self {
         let detail = "there was no answer in time; ask for a shorter window, or again later";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "Too slow", detail)
+        Self::new(StatusCode::GATEWAY_TIMEOUT, detail)
     }
 }
 
@@ -151,8 +136,8 @@ impl std::fmt::Display for Problem {
 impl From<ArbiterError> for Problem {
     fn from(error: ArbiterError) -> Self {
         Self::unavailable(match error {
-            ArbiterError::Full(words) => format!(
-                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {words}"
+            ArbiterError::Full(message) => format!(
+                "Redis is over its maxmemory, and nothing is computed until it has room; raise maxmemory: {message}"
             ),
             error => error.to_string(),
         })

@@ -12,6 +12,7 @@ use coordination::{
     Arbiter, ComputeError, ComputeOnce, ComputeSettings, Computed, InvalidSetting, Token,
     is_to_be_refreshed,
 };
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::http::problem::Problem;
@@ -51,6 +52,14 @@ pub(super) struct Found {
     pub(super) remaining: Duration,
     /// Whether all nodes have it.
     pub(super) shared: bool,
+}
+
+/// What those who wait for a list get when its computation fails, as JSON.
+#[derive(Serialize, Deserialize)]
+struct Failure {
+    /// The hash of the list's parameters: others wait for another list of the slot.
+    of: u64,
+    problem: Problem,
 }
 
 impl Lists {
@@ -104,17 +113,15 @@ impl Lists {
     where
         F: Future<Output = Result<Vec<u8>, Problem>>,
     {
+        let of = xxh3_64(key.as_bytes());
         let labelled = |token| {
             let computing = compute(token);
             async move {
                 match computing.await {
                     Ok(list) => Ok(labelled(key, &list)),
-                    // Others that wait get it in words.
-                    Err(problem) => Err(format!(
-                        "{:x}|{}",
-                        xxh3_64(key.as_bytes()),
-                        problem.packed()
-                    )),
+                    Err(problem) => {
+                        Err(serde_json::to_string(&Failure { of, problem }).unwrap_or_default())
+                    }
                 }
             }
         };
@@ -128,10 +135,8 @@ impl Lists {
             .await
         {
             Ok(value) => Ok(self.found(&value, key, None)),
-            Err(ComputeError::Failed(words)) => match words.split_once('|') {
-                Some((of, problem)) if of == format!("{:x}", xxh3_64(key.as_bytes())) => {
-                    Err(Problem::unpacked(problem))
-                }
+            Err(ComputeError::Failed(failure)) => match serde_json::from_str(&failure) {
+                Ok(Failure { of: its, problem }) if its == of => Err(problem),
                 _ => Ok(None),
             },
             Err(error) => Err(error.into()),
