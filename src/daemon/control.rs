@@ -1,14 +1,20 @@
-//! Signals: SIGTERM and SIGINT drain, a second one cuts that short, a third ends the process whatever it is doing, SIGHUP
-//! reloads the log level.
+//! How the process is controlled. Signals: SIGTERM and SIGINT drain, a second one cuts that short, a third ends the process
+//! whatever it is doing, SIGHUP reloads the log level. systemd: it is notified that the node is ready and that it stops,
+//! and its watchdog is fed while no worker is stalled.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tokio::sync::mpsc;
+
+use crate::http::STALLED_AFTER;
+use crate::node::Progress;
 
 /// What an operator asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,4 +53,32 @@ pub(super) fn listen() -> io::Result<mpsc::UnboundedReceiver<Request>> {
             }
         })?;
     Ok(receiver)
+}
+
+/// Notifies systemd, if it started this process.
+pub(super) fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "cannot notify systemd");
+    }
+}
+
+/// Feeds the watchdog while no worker is stalled. Returns at once where there is none.
+pub(super) async fn feed_watchdog(progress: Progress) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    let mut ticks = tokio::time::interval(limit / 3);
+    let stalled_after = STALLED_AFTER.min(limit.max(Duration::from_secs(1)));
+    loop {
+        ticks.tick().await;
+        let stalled = progress.stalled(stalled_after);
+        if stalled.is_empty() {
+            notify(&[NotifyState::Watchdog]);
+        } else {
+            tracing::error!(
+                workers = stalled.join(", "),
+                "workers are stalled; not feeding the watchdog"
+            );
+        }
+    }
 }

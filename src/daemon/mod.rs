@@ -3,13 +3,12 @@
 //! The only place where every concrete type meets.
 
 mod build;
+mod control;
 mod descriptors;
 mod exposure;
 mod log;
 mod operate;
 mod service;
-mod signals;
-mod systemd;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -18,9 +17,9 @@ use anyhow::Context;
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
+use self::control::Request;
 pub use self::operate::{NothingShared, SettingsAction, quarantine, settings};
 pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
-use self::signals::Request;
 use crate::config::{self, Config, Flags};
 use crate::ingest::{self, Inherited};
 use crate::node::LedgerTotals;
@@ -43,7 +42,7 @@ pub fn run(
     // First of all: nothing else may be open that could be taken for a socket of the service manager.
     let inherited = ingest::inherited()?;
     let log = log::start(&config.log)?;
-    let mut requests = signals::listen().context("cannot listen for signals")?;
+    let mut requests = control::listen().context("cannot listen for signals")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -120,8 +119,8 @@ async fn serve(
     reload: impl Fn(),
     drain_timeout: Duration,
 ) -> anyhow::Result<()> {
-    let watchdog = tokio::spawn(systemd::feed_watchdog(service.node.progress.clone()));
-    systemd::notify(&[NotifyState::Ready]);
+    let watchdog = tokio::spawn(control::feed_watchdog(service.node.progress.clone()));
+    control::notify(&[NotifyState::Ready]);
     let failure = loop {
         tokio::select! {
             request = requests.recv() => match request {
@@ -131,7 +130,7 @@ async fn serve(
             failure = service.failed() => break Some(failure),
         }
     };
-    systemd::notify(&[NotifyState::Stopping]);
+    control::notify(&[NotifyState::Stopping]);
     tracing::info!("draining");
     let at_once = CancellationToken::new();
     let drain = service.drain(drain_timeout, &at_once);
