@@ -1,5 +1,33 @@
 //! The Event Data Service: exact counts of events and of distinct users, per minute and series, from UDP lines
 //! that reach any number of nodes.
+//!
+//! Every node does two things. It **records**: a UDP line becomes a member of a set in a Redis that all nodes share. It
+//! **flushes**: it claims minutes that are over, turns their sets into counts, and writes these to InfluxDB. An event
+//! passes through these modules:
+//!
+//! ```text
+//! datagram ─▶ ingest::Listener ─▶ ingest::Recorder ─▶ store::Store ─▶ flush::Worker ─▶ output::Output
+//! ```
+//!
+//! - [`event`] says what an event is: a line, its series, its minute, its partition. It is pure.
+//! - [`ingest`] takes datagrams from the sockets, parses them into batches, and records these until the store confirms.
+//!   What finds no room in memory goes to the [`spool`], which keeps it on disk.
+//! - [`store`] is the memory of a minute that all nodes share, in Redis or within the process. Its scripts decide who may
+//!   change what.
+//! - [`flush`] claims a minute, seals its counts, sends them, and acknowledges them or puts them into the quarantine.
+//! - [`output`] writes points to InfluxDB or to standard output, and says whether to try again when that fails.
+//!
+//! The rest serves these:
+//!
+//! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
+//! - [`telemetry`] reports metrics of all that; nothing reads them to decide.
+//! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`.
+//! - [`config`] reads file, environment and flags into checked values.
+//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`], [`demo`]
+//!   and [`send`].
+//! - [`secret`] hides passwords, and [`text`] makes messages of others fit for one line of the log.
+//!
+//! Modules import downwards only; `ARCHITECTURE.md` has the table, the keys in Redis and the invariants.
 
 pub mod cli;
 pub mod config;
@@ -16,7 +44,6 @@ pub mod secret;
 pub mod send;
 pub mod spool;
 pub mod store;
-
 pub mod telemetry;
 pub mod text;
 
