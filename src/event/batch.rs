@@ -1,7 +1,6 @@
-//! Batches: events of one partition, gathered by minute and series.
+//! [`Batch`]: events of one partition, by minute and series.
 //!
-//! Recording costs the store per command more than per event, so a batch is worth the more the more events it
-//! has per series.
+//! A command costs the store more than an event, so a batch is the cheaper the more events it has per series.
 
 use std::hash::BuildHasher;
 
@@ -9,9 +8,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::Minute;
 
-/// What a group costs beside its text and its events, in bytes; roughly.
+/// The bytes of a group beside its text and its events, roughly.
 const GROUP_BYTES: usize = 128;
-/// What an event costs beside its user's name, in bytes.
+/// The bytes of an event beside its user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
 
 /// Events of one partition. Kept in one piece of text and one list a group, so that an event costs no
@@ -19,7 +18,7 @@ const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
 #[derive(Debug, Default)]
 pub struct Batch {
     groups: Vec<Group>,
-    /// Places in `groups`, by minute and series. Keyed at random: the series come from strangers.
+    /// Indexes into `groups`, by minute and series. Keyed at random: the series come from strangers.
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     users: String,
@@ -48,8 +47,8 @@ pub struct Occurrence {
 }
 
 impl Batch {
-    /// Adds an event. Answers false, and adds nothing, when the batch has no room for another user's name:
-    /// it holds 4 GiB of them at most.
+    /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
+    /// most 4 GiB of them.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
         let (Ok(user_start), Ok(user_len)) =
             (u32::try_from(self.users.len()), u32::try_from(user.len()))
@@ -122,13 +121,13 @@ impl Batch {
         self.events
     }
 
-    /// How much memory they take, in bytes; roughly.
+    /// The memory that they take, in bytes, roughly.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.events == 0
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_by_minute_and_series_in_order_of_arrival() {
+    fn events_are_grouped_by_minute_and_series_in_order_of_arrival() {
         let mut batch = Batch::default();
         for (number, series, user, timestamp) in [
             (1, "a=1", "x", 10),

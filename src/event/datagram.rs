@@ -1,7 +1,7 @@
 //! Datagrams: one or more lines, as they came from the socket.
 //!
-//! A line ends at a `\n`, but not at one inside a quoted field: text that an application puts there may have any
-//! characters, and must not become lines of its own. In a measurement and in tags a quote is a character like any other.
+//! A line ends at a `\n`, but not at one inside a quoted field: an application may put any text there, and it must not
+//! become lines of its own. In a measurement and in tags a quote is an ordinary character.
 
 use super::scan::{Stops, closing_quote, scan_until, skip_spaces, stops};
 
@@ -14,9 +14,9 @@ pub enum Piece<'a> {
     Truncated,
 }
 
-/// Splits a datagram into lines, so that one bad line costs one line. `truncated` says that the datagram went on: its
-/// last line is lost, and only that. Empty lines and those that begin with `#` are no events and are passed over; a
-/// byte order mark before a line is left out.
+/// Splits a datagram into lines, so that one bad line costs one line. `truncated` says that the datagram was longer: its
+/// last line is lost, and only that. Empty lines and those that begin with `#` are skipped, and so is a byte order mark
+/// before a line.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
     let mut quotes = Quotes::of(datagram);
@@ -55,9 +55,9 @@ static VALUE_ENDS: Stops = stops(b"\\, \n");
 
 /// Finds line ends in a datagram, with regard to quotes.
 struct Quotes {
-    /// Whether there are any; mostly there are none.
+    /// Whether there are any; usually there are none.
     any: bool,
-    /// How many bytes of the datagram are before those that are looked at.
+    /// How many bytes of the datagram were looked at.
     before: usize,
     /// Where in the datagram a closing quote was looked for, and where the first one is. Which quotes close does not
     /// depend on where one begins to look, so the datagram is searched once, however many quotes it opens.

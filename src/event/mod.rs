@@ -1,7 +1,7 @@
 //! What an event is. Pure: no I/O, no clock, no tokio.
 //!
 //! [`datagram`] splits what arrived into lines, [`Parser`] makes a [`Line`] of each, [`Window`] judges its age,
-//! and a [`Batch`] gathers what belongs to one [`Partition`].
+//! and a [`Batch`] collects the events of one [`Partition`].
 
 mod batch;
 pub mod datagram;

@@ -1,7 +1,7 @@
-//! The overflow series: where the events of a minute go whose series are beyond the cap.
+//! The overflow series: it takes the events of a minute whose series are beyond the cap.
 //!
-//! Each partition has one, `eds_overflow=series,partition=3`, so that no two partitions ever write the same
-//! point. Nobody may send the tag himself.
+//! Each partition has one, `eds_overflow=series,partition=3`, so that no two partitions write the same point. Lines
+//! with this tag are rejected.
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -10,12 +10,12 @@ use super::{Minute, Partition, Partitions};
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// The tag key of the one series that is written only to see whether an output takes counts.
+/// The tag key of the series that is written only to find out whether an output takes counts.
 pub const PROBE_TAG: &str = "eds_probe";
 
-/// Whether nobody may send a tag of this key: it is ours, or not every InfluxDB takes it as a tag of our points. `time` is
-/// refused by version 1, `_field` and `_measurement` are names of version 2's own columns, and `value` is the field,
-/// beside which version 3 has no tag of the same name.
+/// Whether lines with a tag of this key are rejected: it is ours, or not every InfluxDB takes it as a tag of our points.
+/// Version 1 refuses `time`, version 2 has columns of its own named `_field` and `_measurement`, and version 3 has no tag
+/// with the name of a field, `value`.
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     key == OVERFLOW_TAG.as_bytes()
@@ -65,8 +65,8 @@ impl OverflowSeries {
     }
 }
 
-/// What tells the events of one series from those of another in the overflow series: 128 bits of the canonical
-/// series, the same on every node. Not the series itself, which may be a thousand bytes, for each event.
+/// Tells the events of one series from those of another in the overflow series: a hash of 128 bits of the canonical
+/// series, the same on every node. The series itself may have a thousand bytes, for each event.
 #[must_use]
 pub fn series_fingerprint(series: &str) -> u128 {
     xxh3_128(series.as_bytes())
@@ -80,7 +80,7 @@ mod tests {
     use crate::event::{LineRules, Parser, Rejection};
 
     #[test]
-    fn nobody_can_send_what_is_named_so() {
+    fn lines_with_reserved_tags_are_rejected() {
         let partitions = Partitions::new(NonZeroU16::new(3).unwrap());
         let mut parser = Parser::new(&LineRules::default());
         for partition in partitions.iter() {

@@ -26,8 +26,7 @@ impl Precision {
         }
     }
 
-    /// What a timestamp in this unit looks like that is refused as it is: in the years 2001 to 2286 each unit has a number
-    /// of digits of its own.
+    /// Which unit a rejected timestamp is likely in: in the years 2001 to 2286 the number of digits tells the units apart.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
             10 => (Self::Seconds, Rejection::TimestampInSeconds),

@@ -12,7 +12,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of these two spans around now. Spans beyond 292 years are as good as unbounded.
+    /// A window of these two spans around now. Spans beyond 292 years are unbounded.
     #[must_use]
     pub fn new(max_age: Duration, max_future: Duration) -> Self {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);

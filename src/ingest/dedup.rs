@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -55,42 +55,11 @@ impl DedupBudget {
 }
 
 /// Identifies a user of a series, within a minute and in one recorder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
-
-impl Fingerprint {
-    /// Its place in a table: any 64 bits of it do.
-    #[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
-    const fn hash(self) -> u64 {
-        self.0 as u64
-    }
-}
 
 /// A user of a minute that the store confirmed.
 pub(super) type KnownUser = (Minute, Fingerprint);
-
-/// A flat set of fingerprints.
-#[derive(Debug, Default)]
-pub(super) struct Fingerprints(HashTable<Fingerprint>);
-
-impl Fingerprints {
-    fn contains(&self, user: Fingerprint) -> bool {
-        self.0.find(user.hash(), |known| *known == user).is_some()
-    }
-
-    /// Returns whether it is new.
-    pub(super) fn insert(&mut self, user: Fingerprint) -> bool {
-        let hash = |user: &Fingerprint| user.hash();
-        let entry = self.0.entry(user.hash(), |known| *known == user, hash);
-        match entry {
-            hashbrown::hash_table::Entry::Occupied(_) => false,
-            hashbrown::hash_table::Entry::Vacant(place) => {
-                place.insert(user);
-                true
-            }
-        }
-    }
-}
 
 /// See the module. One per recorder.
 #[derive(Debug)]
@@ -104,13 +73,13 @@ pub(super) struct Dedup {
 
 #[derive(Debug)]
 struct MinuteUsers {
-    users: Fingerprints,
+    users: HashSet<Fingerprint>,
     last_used: Instant,
 }
 
 impl MinuteUsers {
     fn bytes(&self) -> usize {
-        match self.users.0.allocation_size() {
+        match self.users.allocation_size() {
             0 => 0,
             table => table + MINUTE_BYTES,
         }
@@ -166,7 +135,7 @@ impl Dedup {
     /// Whether the store has this user in a minute.
     pub(super) fn contains(&self, minute: Minute, user: Fingerprint) -> bool {
         let known = self.minutes.get(&minute);
-        known.is_some_and(|known| known.users.contains(user))
+        known.is_some_and(|known| known.users.contains(&user))
     }
 
     /// Adds users that the store confirmed. Where there is no room, the minute that was used longest ago makes it;
@@ -185,16 +154,16 @@ impl Dedup {
     fn has_room(&mut self, minute: Minute, now: Instant) -> bool {
         loop {
             let known = self.minutes.entry(minute).or_insert_with(|| MinuteUsers {
-                users: Fingerprints::default(),
+                users: HashSet::new(),
                 last_used: now,
             });
-            if known.users.0.len() < known.users.0.capacity() {
+            if known.users.len() < known.users.capacity() {
                 return true;
             }
             let before = known.bytes();
             let asked = before.max(FIRST_BYTES);
             if self.budget.reserve(asked) {
-                known.users.0.reserve(1, |user| user.hash());
+                known.users.reserve(1);
                 let grown = known.bytes() - before;
                 self.budget.release(asked.saturating_sub(grown));
                 return true;

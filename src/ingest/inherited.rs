@@ -1,6 +1,6 @@
 //! The UDP sockets that a service manager holds for the node and passes to it: `LISTEN_FDS`, `sd_listen_fds(3)`.
 //!
-//! Such a socket outlives the process. While the service restarts the kernel keeps in it what arrives, and the next
+//! Such a socket outlives the process. While the service restarts the kernel keeps what arrives in it, and the next
 //! process reads that; so a node that stops leaves what it has not read.
 
 use std::io;
@@ -18,10 +18,10 @@ pub struct Inherited {
     address: SocketAddr,
 }
 
-/// What the service manager passed cannot be used.
+/// Why a socket that the service manager passed cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
-    /// The variables are no numbers, or name what is not open.
+    /// The variables are not numbers, or name descriptors that are not open.
     #[error("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {0}")]
     Descriptors(io::Error),
     /// Not a socket for UDP.
@@ -38,9 +38,9 @@ pub enum InheritError {
     /// The configuration has no such address.
     #[error(
         "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. \
-         Nobody would read that socket: make ListenDatagram= of eds.socket the same as input.listen (systemctl edit \
-         eds.socket; systemctl restart eds.socket), or do without: systemctl disable --now eds.socket; \
-         systemctl start eds.service"
+         Nobody would read that socket: set ListenDatagram= of eds.socket to input.listen (systemctl edit eds.socket; \
+         systemctl restart eds.socket), or do without it: systemctl disable --now eds.socket; systemctl start \
+         eds.service"
     )]
     NotNamed {
         /// Where the socket is.
@@ -58,8 +58,8 @@ pub enum InheritError {
     },
 }
 
-/// Takes the sockets that the service manager passed to this process; none where there is no such manager. To be
-/// called before the process opens anything, so that what is open then came from there. Later calls get none.
+/// Takes the sockets that the service manager passed to this process; none without such a manager. Call it before the
+/// process opens anything, so that all that is open came from there. Later calls get none.
 pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
     let descriptors = passed().map_err(InheritError::Descriptors)?;
     descriptors
@@ -73,7 +73,7 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
         .collect()
 }
 
-/// Where this socket receives, or what it is instead of one for UDP.
+/// The address where this socket receives, or what it is if not one for UDP.
 fn udp_address(socket: &Socket) -> Result<SocketAddr, &'static str> {
     let Ok(domain) = socket.domain() else {
         return Err("no socket");
@@ -101,8 +101,8 @@ pub fn check_all_named(inherited: &[Inherited], listen: &[SocketAddr]) -> Result
     })
 }
 
-/// Takes those at this address out of `inherited`, ready to be read like sockets that the node has bound. Several
-/// where the manager shares the address among them (`ReusePort=`).
+/// Takes those at this address out of `inherited`, ready to be read like sockets that the node has bound. There are
+/// several where they share the address (`ReusePort=`).
 pub fn take_at(
     inherited: &mut Vec<Inherited>,
     address: SocketAddr,
@@ -125,7 +125,7 @@ fn prepare(
     receive_buffer: u64,
     read_timeout: Duration,
 ) -> io::Result<()> {
-    // Whoever held it may have polled it.
+    // Its former owner may have polled it.
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(read_timeout))?;
     if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
@@ -137,13 +137,13 @@ fn prepare(
     widen(socket, address, receive_buffer)
 }
 
-/// Makes the receive buffer as large as it is asked for, but never smaller: the manager may set one beyond what this
-/// process is allowed to (`ReceiveBuffer=`), and it may be full.
+/// Enlarges the receive buffer to the size that is asked for, and never shrinks it: the manager may have set one beyond
+/// what this process may (`ReceiveBuffer=`), and it may be full.
 fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
     let size = i32::try_from(asked).unwrap_or(i32::MAX / 2);
     let has = |socket: &Socket| Ok::<_, io::Error>(socket.recv_buffer_size()? as u64 / 2);
     if has(socket)? < asked && force_receive_buffer(socket, size).is_err() {
-        // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: tried on another.
+        // The kernel gives no more than net.core.rmem_max, which may be less than the socket has: try it on another.
         let size = usize::try_from(size).unwrap_or_default();
         let trial = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
         trial.set_recv_buffer_size(size)?;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_no_key_names_is_told_with_its_address() {
+    fn a_socket_that_no_key_names_is_an_error_with_its_address() {
         let (one, other) = (passed(udp()), passed(udp()));
         let (at, other_at) = (one.address, other.address);
         let all = [one, other];

@@ -1,7 +1,7 @@
-//! Reading datagrams, many a system call.
+//! [`Receiver`]: reads many datagrams with one system call.
 //!
-//! The one file with unsafe code: no crate offers a batched receive whose headers are right on every call. So it also has
-//! the few other system calls that cannot do without.
+//! The only file with unsafe code: no crate offers a batched receive whose headers are right on every call. So the few
+//! other system calls that need it are here, too.
 
 #![expect(
     unsafe_code,
@@ -22,7 +22,7 @@ use super::drops::Drops;
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
 const BATCH_LEN: libc::c_uint = 64;
-/// The room for an address.
+/// The size of an address.
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
 /// Linux' number of the socket option for a socket's memory, and the place of the drop counter in it.
@@ -30,7 +30,7 @@ const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
 
-/// A socket and the room for what it reads.
+/// A socket and the buffers for what it reads.
 #[derive(Debug)]
 pub struct Receiver {
     socket: Socket,
@@ -69,8 +69,7 @@ impl<'a> From<&'a str> for Received<'a> {
 }
 
 impl Receiver {
-    /// Reads from this socket, which should have a read timeout; a datagram beyond `datagram_max` bytes is
-    /// cut there.
+    /// Reads from this socket, which should have a read timeout. A datagram longer than `datagram_max` bytes is cut.
     #[must_use]
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
         // What was dropped before this process looked is not its to count; see `drops_before`.
@@ -81,7 +80,7 @@ impl Receiver {
         }
     }
 
-    /// The same, for a socket that another receiver reads, too, and whose drops that one counts.
+    /// The same, for a socket that another receiver reads, too; that one counts its drops.
     #[must_use]
     pub fn sharing(socket: Socket, datagram_max: usize) -> Self {
         let room = vec![0; BATCH * datagram_max];
@@ -98,21 +97,21 @@ impl Receiver {
         }
     }
 
-    /// The same, for a socket that others hold, too, and that the next process will read.
+    /// The same, for a socket that others hold, too, and that the next process reads.
     #[must_use]
     pub fn outliving(mut self) -> Self {
         self.outlives = true;
         self
     }
 
-    /// Whether what is left in the socket is another process' to read.
+    /// Whether another process reads what is left in the socket.
     #[must_use]
     pub const fn outlives(&self) -> bool {
         self.outlives
     }
 
     /// What the kernel had dropped when this receiver was made, in the whole life of the socket; 0 where another
-    /// receiver counts. Processes before this one have counted of it what they saw.
+    /// receiver counts. Earlier processes have counted what they saw of it.
     #[must_use]
     pub fn drops_before(&self) -> u32 {
         self.drops.seen.unwrap_or_default()
@@ -178,8 +177,8 @@ impl Receiver {
         }
     }
 
-    /// A socket that was shut down gives empty datagrams from nobody, without end. A real one is hardly ever empty, so
-    /// the system is seldom asked.
+    /// A socket that was shut down returns empty datagrams from nobody, without end. Real ones are hardly ever empty, so
+    /// this system call is rare.
     fn is_shut_down(&self) -> bool {
         !self.lengths.is_empty()
             && self.lengths.iter().all(|&(length, _)| length == 0)
@@ -201,7 +200,7 @@ impl Receiver {
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
-        // Empty unless the sources are wanted; then there are as many as headers.
+        // Empty, or as many as headers.
         for (name, header) in self.names.iter_mut().zip(&mut headers) {
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = NAME_LEN;
@@ -229,7 +228,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The path of a kernel without recvmmsg.
+    /// For a kernel without recvmmsg.
     fn receive_one(&mut self, flags: libc::c_int) -> io::Result<()> {
         let flags = flags & libc::MSG_DONTWAIT;
         let mut room = vec![MaybeUninit::uninit(); self.datagram_max];
@@ -268,7 +267,7 @@ impl Receiver {
         self.drops.take(&self.socket)
     }
 
-    /// Reads one datagram a system call, as on a kernel without recvmmsg.
+    /// Reads one datagram with each system call, as on a kernel without recvmmsg.
     #[must_use]
     pub fn without_batches(mut self) -> Self {
         self.batched = false;

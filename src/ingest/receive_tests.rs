@@ -1,4 +1,4 @@
-//! Reading real datagrams over loopback.
+//! Real datagrams over loopback.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -47,19 +47,19 @@ fn check(mut receiver: Receiver, sender: &UdpSocket) {
 }
 
 #[test]
-fn reads_in_batches_and_tells_what_was_cut() {
+fn batched_reads_return_every_datagram_and_whether_it_was_cut() {
     let (receiver, sender) = pair(8);
     check(receiver, &sender);
 }
 
 #[test]
-fn reads_one_by_one_where_there_are_no_batches() {
+fn single_reads_return_the_same() {
     let (receiver, sender) = pair(8);
     check(receiver.without_batches(), &sender);
 }
 
 #[test]
-fn tells_the_sources_when_they_are_wanted() {
+fn the_sources_are_known_when_they_are_asked_for() {
     for (address, batched) in [
         ("127.0.0.1:0", true),
         ("127.0.0.1:0", false),
@@ -90,7 +90,7 @@ fn tells_the_sources_when_they_are_wanted() {
 }
 
 #[test]
-fn counts_what_the_kernel_dropped() {
+fn the_drops_of_the_kernel_are_counted_once() {
     let (mut receiver, sender) = pair(2048);
     receiver.socket.set_recv_buffer_size(4096).unwrap();
     for _ in 0..200 {

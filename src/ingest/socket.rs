@@ -1,4 +1,4 @@
-//! The UDP sockets.
+//! The UDP sockets that the node binds itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::receive::force_receive_buffer;
 
-/// A socket that cannot be had.
+/// Why a socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} (input.listen): {source}")]
 pub struct BindError {
@@ -16,9 +16,9 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Binds a socket at one of the addresses in `listen`, with a receive buffer of so many bytes, and warns when the kernel
-/// gives less. Reads wait for `read_timeout` at most. `[::]` receives IPv4 as well, unless an IPv4 address in `listen` does
-/// so at its port: the two could not be had side by side.
+/// Binds a socket to one of the addresses in `listen`, with a receive buffer of so many bytes, and warns when the kernel
+/// gives less. Reads wait for `read_timeout` at most. `[::]` receives IPv4 as well, unless `listen` has an IPv4 address
+/// with its port: the kernel does not allow both.
 pub fn bind(
     address: SocketAddr,
     listen: &[SocketAddr],
@@ -48,7 +48,7 @@ fn set_receive_buffer(socket: &Socket, address: SocketAddr, asked: u64) -> io::R
     if force_receive_buffer(socket, size).is_err() {
         socket.set_recv_buffer_size(usize::try_from(size).unwrap_or_default())?;
     }
-    // The kernel doubles what it is asked for, to have room for its own records, and tells the double.
+    // The kernel doubles the size for its own records, and reports the double.
     let got = socket.recv_buffer_size()? as u64 / 2;
     if got < asked {
         tracing::warn!(

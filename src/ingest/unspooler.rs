@@ -1,8 +1,8 @@
 //! [`Unspooler`]: the task that brings what is on disk to the recorders, oldest first.
 //!
-//! It owns the segments that it has taken; a segment goes when all of it is recorded. It waits for room in memory,
-//! for the disk and for the recorders: reading that fails is tried again, since what cannot be read now may be whole.
-//! It stops when `stop` is cancelled: what no recorder has taken by then stays on disk.
+//! It owns the segments that it has taken, and deletes each when all of it is recorded. It waits for room in memory, for
+//! the disk and for the recorders. It retries a segment that it cannot read, since the file may be whole. It stops when
+//! `stop` is cancelled: what no recorder has taken by then stays on disk.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Delivery, QueueLimits};
+use super::{Delivery, QueueLimits, RETRY_MAX, RETRY_MIN};
 use crate::event::{Batch, Minute, Partition, Partitions};
 use crate::node::{DropReason, Heartbeat, Node, Throttle};
 use crate::spool::{Spool, Taken, is_gone, segment};
@@ -22,15 +22,11 @@ use crate::telemetry::Metrics;
 
 /// The segments in memory at a time: one is recorded while the next is read.
 const SEGMENTS: usize = 2;
-/// How often it looks whether there is room in memory.
+/// How often it checks whether memory has room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The pause after a segment could not be read for the first time; twice as long each time.
-const READ_PAUSE_MIN: Duration = Duration::from_millis(50);
-/// The longest pause before it is tried again.
-const READ_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often it is said that a segment cannot be read.
+/// How often a segment that cannot be read is logged, at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it gives a sign of life while nothing is on disk.
+/// How often it beats while nothing is on disk.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 
 /// The task that brings what is on disk to the recorders.
@@ -40,7 +36,7 @@ pub struct Unspooler {
     pub spool: Spool,
     /// How the series are spread.
     pub partitions: Partitions,
-    /// What may be in memory.
+    /// What may wait in memory.
     pub limits: QueueLimits,
     /// The recorders, one a partition.
     pub recorders: Vec<mpsc::Sender<Delivery>>,
@@ -48,7 +44,7 @@ pub struct Unspooler {
     pub node: Arc<Node>,
     /// Where it counts frames.
     pub metrics: Arc<Metrics>,
-    /// Its sign of life.
+    /// Its heartbeat.
     pub heartbeat: Heartbeat,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
@@ -61,7 +57,7 @@ struct Loaded {
     contents: segment::Contents,
     /// Events that this process wrote and that cannot be read.
     missing: u64,
-    /// Why there is nothing to be read.
+    /// Why nothing can be read.
     unreadable: Option<String>,
 }
 
@@ -79,7 +75,7 @@ impl Unspooler {
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             if !empty && under_way.len() < SEGMENTS && self.has_room() {
-                // Not to be broken off: a segment that was taken is not given again.
+                // Runs to its end: a segment is taken only once.
                 match self.fetch(&mut under_way).await {
                     Some((number, loaded)) => under_way.push_back(self.bring(number, loaded)),
                     None => empty = true,
@@ -93,7 +89,7 @@ impl Unspooler {
                 () = self.stop.cancelled() => {}
             }
         }
-        // What the recorders have may wait for the store as long as the node may.
+        // What the recorders have may wait for the store as long as the node does.
         while !matches!(
             tokio::time::timeout(IDLE_BEAT, under_way.next()).await,
             Ok(None)
@@ -102,8 +98,8 @@ impl Unspooler {
         }
     }
 
-    /// The next segment. However long the disk takes, what is under way goes on: it may have been given the place in front
-    /// of a recorder that listeners wait for.
+    /// The next segment. What is under way goes on however long the disk takes: it may hold the place in front of a
+    /// recorder that listeners wait for.
     async fn fetch(
         &self,
         under_way: &mut FuturesOrdered<impl Future<Output = ()>>,
@@ -122,19 +118,18 @@ impl Unspooler {
         }
     }
 
-    /// Whether the store takes events again: what was too much for memory is there because it did not. What is in
-    /// memory is older, so it goes first.
+    /// Whether memory has room because the store takes events again. Events in memory are older, so they go first.
     fn has_room(&self) -> bool {
         let totals = self.node.ledger.totals();
         totals.in_memory() <= self.limits.events / 2 && totals.queued_bytes <= self.limits.bytes / 2
     }
 
-    /// Reads a segment, however long it takes until it can be read. Only what is not what was written is damaged, and
-    /// a file that is gone; a system without a descriptor or a disk that fails for a while says nothing about it. `None`
-    /// when the node stops.
+    /// Reads a segment, and retries until it can be read. A file is damaged only if it has not what was written, or is
+    /// gone: a system without descriptors, or a disk that fails for a while, says nothing about it. `None` when the node
+    /// stops.
     async fn read(&self, path: &Path) -> Option<Loaded> {
-        let mut told = Throttle::new(LOG_INTERVAL);
-        let (mut pause, mut was_gone) = (READ_PAUSE_MIN, false);
+        let mut logged = Throttle::new(LOG_INTERVAL);
+        let (mut pause, mut was_gone) = (RETRY_MIN, false);
         loop {
             let (owned, partitions) = (path.to_owned(), self.partitions.clone());
             let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, &partitions));
@@ -142,29 +137,29 @@ impl Unspooler {
                 Ok(loaded) => return Some(loaded),
                 Err(error) => error,
             };
-            // Twice, in case that its whole directory was away and came back in between.
+            // Twice: its whole directory may have been away, and come back in between.
             let gone = is_gone(path, &error);
             if gone && was_gone {
                 return Some(Loaded::unreadable(&error));
             }
             was_gone = gone;
             self.metrics.spool_read_failures.inc();
-            if !gone && told.is_due() {
+            if !gone && logged.is_due() {
                 tracing::error!(
                     segment = %path.display(),
                     %error,
-                    "cannot read events that wait on disk; trying again, and nothing is lost: see that the file can be \
-                     read, or move it away if it never will, and its events are counted as lost"
+                    "cannot read events that wait on disk; trying again, nothing is lost: make the file readable, or move it \
+                     away if that is impossible, and its events are counted as lost"
                 );
             }
             tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(READ_PAUSE_MAX),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
                 () = self.stop.cancelled() => return None,
             }
         }
     }
 
-    /// Reads a segment, and tells the ledger what was in it.
+    /// Reads a segment, and enters its events into the ledger.
     async fn load(&self, taken: &Taken) -> Option<Loaded> {
         let mut loaded = self.read(&taken.path).await?;
         let segment::Contents {
@@ -191,13 +186,13 @@ impl Unspooler {
                 segment = %taken.path.display(),
                 frames = damaged,
                 reason = loaded.unreadable.as_deref().unwrap_or("the bytes are not what was written"),
-                "a part of what was on disk cannot be read; its events are lost, and the file is kept as .damaged"
+                "cannot read a part of the events on disk; they are lost, and the file is kept as .damaged"
             );
         } else if torn_bytes > 0 {
             tracing::warn!(
                 segment = %taken.path.display(),
                 bytes = torn_bytes,
-                "the last events were not written whole when the node ended"
+                "the last events were not written completely when the node ended"
             );
         }
         let bytes = loaded.batches.iter().map(|(_, batch)| batch.bytes()).sum();
@@ -205,7 +200,7 @@ impl Unspooler {
         Some(loaded)
     }
 
-    /// Gives the batches of a segment to the recorders, and waits until all are recorded.
+    /// Hands the batches of a segment to the recorders, and waits until all are recorded.
     async fn bring(&self, number: u64, loaded: Loaded) {
         let damaged = loaded.is_damaged();
         let each = loaded.batches.into_iter();

@@ -1,4 +1,4 @@
-//! A disk that takes its time, or cannot be read for a while.
+//! A disk that is slow, or cannot be read for a while.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ impl Site {
         std::fs::write(self.segment(1), bytes).unwrap();
     }
 
-    /// Takes what is on disk, and lets `meanwhile` happen before it is looked for.
+    /// Starts it; `meanwhile` happens after the directory is opened, and before it reads.
     fn start(&self, meanwhile: impl FnOnce()) -> tokio::task::JoinHandle<()> {
         let (keeper, spool) = Keeper::of_a_mib(&self.spool(), &self.node, &self.metrics);
         meanwhile();
@@ -121,7 +121,7 @@ async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
 }
 
 #[tokio::test]
-async fn a_stop_leaves_a_segment_that_cannot_be_read_to_the_next_start() {
+async fn a_segment_that_cannot_be_read_is_left_to_the_next_start() {
     let site = Site::new();
     site.leave_a_segment();
     let away = site.home.path().join("away");
@@ -135,7 +135,7 @@ async fn a_stop_leaves_a_segment_that_cannot_be_read_to_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_segment_that_somebody_took_away_is_passed_over() {
+async fn a_segment_that_somebody_moved_away_is_skipped() {
     let site = Site::new();
     site.leave_a_segment();
     let running = site.start(|| std::fs::remove_file(site.segment(1)).unwrap());

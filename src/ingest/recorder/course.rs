@@ -140,104 +140,77 @@ impl Course {
 mod tests {
     use super::*;
 
-    /// Every phase and input: the phase then, whether the node lags (`-`: as before), and what is next. The time of a
-    /// tick is just before, or when, the phase ends.
-    const TRANSITIONS: &str = "
-        idle        begin     attempting  -     attempt
-        idle        done      idle        -     wait
-        idle        replaced  idle        -     wait
-        idle        failed    idle        -     wait
-        idle        early     idle        -     wait
-        idle        late      idle        -     wait
-        idle        abort     idle        -     wait
-        idle        drained   idle        no    wait
-        attempting  begin     attempting  -     wait
-        attempting  done      idle        -     finish
-        attempting  replaced  attempting  -     attempt
-        attempting  failed    pausing     lags  wait
-        attempting  early     attempting  -     wait
-        attempting  late      attempting  lags  wait
-        attempting  abort     idle        -     abort
-        attempting  drained   attempting  -     wait
-        pausing     begin     pausing     -     wait
-        pausing     done      pausing     -     wait
-        pausing     replaced  pausing     -     wait
-        pausing     failed    pausing     -     wait
-        pausing     early     pausing     -     wait
-        pausing     late      attempting  -     attempt
-        pausing     abort     idle        -     abort
-        pausing     drained   pausing     -     wait";
-
     const LAGGING_AFTER: Duration = Duration::from_secs(1);
-    const INPUTS: [&str; 8] = [
-        "begin", "done", "replaced", "failed", "early", "late", "abort", "drained",
-    ];
 
-    fn phase(name: &str, ends: Instant) -> Phase {
-        match name {
-            "idle" => Phase::Idle,
-            "attempting" => Phase::Attempting { lags_at: ends },
-            _ => Phase::Pausing { until: ends },
-        }
-    }
-
+    /// Each phase with each input, just before the phase ends and when it ends. Pairs without a row change nothing.
     #[test]
     fn every_input_has_its_effect_in_every_phase() {
         let ends = Instant::now() + Duration::from_secs(60);
-        let mut rows = TRANSITIONS.lines().skip(1);
-        for from in ["idle", "attempting", "pausing"] {
-            for input in INPUTS {
-                let row: Vec<_> = rows.next().unwrap().split_whitespace().collect();
-                let [row_from, row_input, to, lags, next] = row[..] else {
-                    panic!("{row:?}");
-                };
+        let early = ends - Duration::from_millis(1);
+        let (idle, attempting) = (Phase::Idle, Phase::Attempting { lags_at: ends });
+        let pausing = Phase::Pausing { until: ends };
+        let again = Phase::Attempting {
+            lags_at: ends + LAGGING_AFTER,
+        };
+        let paused = Phase::Pausing {
+            until: ends + 2 * RETRY_MIN,
+        };
+        let failed = Input::Failed { jitter: 1.0 };
+        let rows = [
+            (idle, Input::Begin, again, None, Some(Next::Attempt)),
+            (idle, Input::Drained, idle, Some(false), None),
+            (attempting, Input::Done, idle, None, Some(Next::Finish)),
+            (
+                attempting,
+                Input::Replaced,
+                again,
+                None,
+                Some(Next::Attempt),
+            ),
+            (attempting, failed, paused, Some(true), None),
+            (attempting, Input::Tick, attempting, Some(true), None),
+            (attempting, Input::Abort, idle, None, Some(Next::Abort)),
+            (pausing, Input::Tick, again, None, Some(Next::Attempt)),
+            (pausing, Input::Abort, idle, None, Some(Next::Abort)),
+        ];
+        let inputs = [
+            (Input::Begin, ends),
+            (Input::Done, ends),
+            (Input::Replaced, ends),
+            (failed, ends),
+            (Input::Tick, early),
+            (Input::Tick, ends),
+            (Input::Abort, ends),
+            (Input::Drained, ends),
+        ];
+        for phase in [idle, attempting, pausing] {
+            for ((input, now), lagging) in inputs.iter().flat_map(|it| [(*it, false), (*it, true)])
+            {
+                let mut course = Course::new(LAGGING_AFTER);
+                (course.phase, course.lagging) = (phase, lagging);
+                let next = course.on(input, now);
+                let row = rows
+                    .iter()
+                    .find(|row| (row.0, row.1, ends) == (phase, input, now));
+                let expected = row.map_or((phase, lagging, None), |row| {
+                    (row.2, row.3.unwrap_or(lagging), row.4)
+                });
+                let outcome = (course.phase, course.lagging, next);
                 assert_eq!(
-                    (row_from, row_input),
-                    (from, input),
-                    "the order of the table"
+                    outcome, expected,
+                    "{phase:?}, {input:?}, lagging: {lagging}"
                 );
-                let (now, input) = match input {
-                    "early" => (ends - Duration::from_millis(1), Input::Tick),
-                    "late" => (ends, Input::Tick),
-                    "begin" => (ends, Input::Begin),
-                    "done" => (ends, Input::Done),
-                    "replaced" => (ends, Input::Replaced),
-                    "failed" => (ends, Input::Failed { jitter: 1.0 }),
-                    "abort" => (ends, Input::Abort),
-                    _ => (ends, Input::Drained),
-                };
-                for lagging in [false, true] {
-                    let mut course = Course::new(LAGGING_AFTER);
-                    (course.phase, course.lagging) = (phase(from, ends), lagging);
-                    let done = course.on(input, now);
-                    // A phase that begins now ends later; one that goes on ends when it did.
-                    let to_ends = match (to, next) {
-                        ("attempting", "attempt") => now + LAGGING_AFTER,
-                        ("pausing", _) if from == "attempting" => now + 2 * RETRY_MIN,
-                        _ => ends,
-                    };
-                    assert_eq!(course.phase, phase(to, to_ends), "{row:?}");
-                    let lags = lags == "lags" || lags == "-" && lagging;
-                    assert_eq!(course.is_lagging(), lags, "{row:?}");
-                    let expected = match next {
-                        "attempt" => Some(Next::Attempt),
-                        "finish" => Some(Next::Finish),
-                        "abort" => Some(Next::Abort),
-                        _ => None,
-                    };
-                    assert_eq!(done, expected, "{row:?}");
-                }
             }
         }
-        assert_eq!(rows.next(), None);
     }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_anew_with_the_next_transaction() {
         let mut now = Instant::now();
         let mut course = Course::new(LAGGING_AFTER);
-        for _ in 0..2 {
+        for lags_at in [Some(now + LAGGING_AFTER), None] {
             assert_eq!(course.on(Input::Begin, now), Some(Next::Attempt));
+            assert_eq!(course.wakes_at(), lags_at, "not to lag again");
             for pause_ms in [100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000, 2000] {
                 assert_eq!(course.on(Input::Failed { jitter: 0.5 }, now), None);
                 now += Duration::from_millis(pause_ms / 2);
@@ -246,17 +219,5 @@ mod tests {
             }
             assert_eq!(course.on(Input::Done, now), Some(Next::Finish));
         }
-    }
-
-    #[test]
-    fn a_lagging_recorder_does_not_wake_for_lagging_again() {
-        let now = Instant::now();
-        let mut course = Course::new(LAGGING_AFTER);
-        course.on(Input::Begin, now);
-        let lags_at = course.wakes_at().unwrap();
-        course.on(Input::Tick, lags_at);
-        assert_eq!((course.is_lagging(), course.wakes_at()), (true, None));
-        course.on(Input::Replaced, lags_at);
-        assert_eq!(course.wakes_at(), None);
     }
 }

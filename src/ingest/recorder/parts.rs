@@ -3,7 +3,7 @@
 use hashbrown::HashSet;
 
 use crate::event::{Batch, Group, Minute};
-use crate::ingest::dedup::{Dedup, Fingerprint, Fingerprints};
+use crate::ingest::dedup::{Dedup, Fingerprint};
 use crate::store::Recording;
 
 /// Where a batch comes from.
@@ -47,7 +47,7 @@ impl<'a> Part<'a> {
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
         let mut of = dedup.fingerprinter(series);
-        let mut seen = Fingerprints::default();
+        let mut seen = HashSet::new();
         let users = occurrences.iter().map(|event| batch.user(event));
         let new = users
             .map(|user| (user, of.of(user)))
