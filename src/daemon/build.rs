@@ -104,8 +104,10 @@ fn redis_settings(config: &Config, redis: &config::Redis) -> anyhow::Result<Sett
 
 fn redis_link_settings(redis: &config::Redis) -> redis_link::Settings {
     let password = redis.password.as_ref();
+    let (address, tls) = address(&redis.address);
     redis_link::Settings {
-        address: address(&redis.address),
+        address,
+        tls: tls.map(certificates),
         database: redis.database,
         credentials: Credentials {
             username: redis.username.clone(),
@@ -131,28 +133,17 @@ pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Pa
     }
 }
 
-fn address(address: &RedisAddress) -> Address {
+fn address(address: &RedisAddress) -> (Address, Option<config::Tls>) {
     match address.clone() {
-        RedisAddress::Tcp { host, port } => Address::Tcp { host, port },
-        RedisAddress::Unix(path) => Address::Unix(path),
-        RedisAddress::Tls { host, port, tls } => Address::Tls {
-            host,
-            port,
-            certificates: certificates(tls),
-        },
-        RedisAddress::Cluster { nodes, tls } => Address::Cluster {
-            nodes,
-            certificates: tls.map(certificates),
-        },
+        RedisAddress::Tcp { host, port } => (Address::Tcp { host, port }, None),
+        RedisAddress::Unix(path) => (Address::Unix(path), None),
+        RedisAddress::Tls { host, port, tls } => (Address::Tcp { host, port }, Some(tls)),
+        RedisAddress::Cluster { nodes, tls } => (Address::Cluster { nodes }, tls),
         RedisAddress::Sentinel {
             sentinels,
             name,
             tls,
-        } => Address::Sentinel {
-            sentinels,
-            name,
-            certificates: tls.map(certificates),
-        },
+        } => (Address::Sentinel { sentinels, name }, tls),
     }
 }
 

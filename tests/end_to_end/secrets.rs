@@ -290,14 +290,14 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
     let pem = |name| fs::read(path(name)).unwrap();
     let settings = Settings {
         redis: redis_link::Settings {
-            address: Address::Tls {
+            address: Address::Tcp {
                 host: "h".to_owned(),
                 port: 1,
-                certificates: Tls {
-                    ca: Some(pem("cert")),
-                    client: Some((pem("cert"), pem("key"))),
-                },
             },
+            tls: Some(Tls {
+                ca: Some(pem("cert")),
+                client: Some((pem("cert"), pem("key"))),
+            }),
             database: 0,
             credentials,
             timeouts: Timeouts {

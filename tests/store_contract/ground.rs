@@ -169,7 +169,6 @@ fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore
     let address = cluster.masters()[0].address();
     let address = Address::Cluster {
         nodes: vec![(address.ip().to_string(), address.port())],
-        certificates: None,
     };
     store(address, prefix, name)
 }

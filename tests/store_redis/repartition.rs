@@ -117,12 +117,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     let node = || {
         let nodes = cluster.masters().iter().map(RedisServer::address);
         let nodes = nodes.map(|it| (it.ip().to_string(), it.port())).collect();
-        let certificates = None;
-        let address = Address::Cluster {
-            nodes,
-            certificates,
-        };
-        at(address)
+        at(Address::Cluster { nodes })
     };
     // Their keys lie in one slot, whatever their names are.
     for name in ["one", "two", "three"] {

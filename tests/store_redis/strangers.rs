@@ -62,7 +62,6 @@ async fn a_port_that_is_not_redis() {
     let sentinel = at(Address::Sentinel {
         sentinels: vec![(http.ip().to_string(), http.port())],
         name: "mymaster".to_owned(),
-        certificates: None,
     });
     assert_check_says(&sentinel, http, "does not answer like Redis").await;
     let rude = answering(b"-ERR Parse error at 1\nUnexpected \x1b[31mred\x07\r\n");
@@ -73,11 +72,8 @@ async fn a_port_that_is_not_redis() {
 #[tokio::test]
 async fn tls_where_there_is_none_and_the_other_way_round() {
     let encrypted = |address: SocketAddr| {
-        let mut settings = at(Address::Tls {
-            host: address.ip().to_string(),
-            port: address.port(),
-            certificates: Tls::default(),
-        });
+        let mut settings = in_the_clear(address);
+        settings.redis.tls = Some(Tls::default());
         settings.redis.timeouts = Timeouts {
             connect: Duration::from_secs(1),
             response: Duration::from_secs(1),
@@ -98,13 +94,11 @@ async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
     let place = vec![(server.address().ip().to_string(), server.address().port())];
     let cluster = at(Address::Cluster {
         nodes: place.clone(),
-        certificates: None,
     });
     assert_check_says(&cluster, server.address(), "redis:// in store.url").await;
     let sentinel = at(Address::Sentinel {
         sentinels: place,
         name: "mymaster".to_owned(),
-        certificates: None,
     });
     assert_check_says(&sentinel, server.address(), "this is no sentinel").await;
     let mut database = tcp(&server);

@@ -77,13 +77,18 @@ impl TlsServer {
         }
     }
 
-    fn settings(&self, certificates: Tls) -> Settings {
-        at(Address::Tls {
-            host: HOST.to_owned(),
-            port: self.port,
-            certificates,
-        })
+    fn settings(&self, tls: Tls) -> Settings {
+        encrypted(self.port, tls)
     }
+}
+
+fn encrypted(port: u16, tls: Tls) -> Settings {
+    let mut settings = at(Address::Tcp {
+        host: HOST.to_owned(),
+        port,
+    });
+    settings.redis.tls = Some(tls);
+    settings
 }
 
 fn trusting(authority: &Authority) -> Tls {
@@ -154,12 +159,7 @@ fn certificates_that_are_none_are_refused_at_once() {
         ca: Some(b"nonsense".to_vec()),
         client: None,
     };
-    let settings = at(Address::Tls {
-        host: HOST.to_owned(),
-        port: 1,
-        certificates: nonsense,
-    });
-    let refused = event_data_service::store::redis::RedisStore::new(&settings);
+    let refused = event_data_service::store::redis::RedisStore::new(&encrypted(1, nonsense));
     let words = refused.unwrap_err().to_string();
     assert!(
         words.contains("or its certificates cannot be used"),

@@ -35,6 +35,7 @@ pub use self::server::Server;
 pub use self::settings::{Address, Credentials, Endpoint, Settings, SettingsError, Timeouts, Tls};
 pub use self::text::on_one_line;
 use self::topology::Topology;
+pub use self::url::{URL_FORMS, UrlError, without_secrets};
 
 /// Looks whether a server may be used, by its answer to INFO; called with every new connection, since that may lead to another
 /// server than the last.

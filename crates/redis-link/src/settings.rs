@@ -20,6 +20,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// Where Redis listens.
     pub address: Address,
+    /// Whom to trust, and who this process is; `None`: in the clear, as a Unix socket always is.
+    pub tls: Option<Tls>,
     /// The number of the database.
     pub database: u32,
     /// Who this process is to Redis.
@@ -29,23 +31,14 @@ pub struct Settings {
 }
 
 /// Where Redis listens. In words: whom a message is about, without secrets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// TCP in the clear.
+    /// One server.
     Tcp {
-        /// Name or IP address.
-        host: String,
-        /// Port.
-        port: u16,
-    },
-    /// TLS.
-    Tls {
         /// Name or IP address, as the server's certificate has it.
         host: String,
         /// Port.
         port: u16,
-        /// Whom to trust, and who this process is.
-        certificates: Tls,
     },
     /// A Unix socket.
     Unix(PathBuf),
@@ -53,8 +46,6 @@ pub enum Address {
     Cluster {
         /// Some of its nodes, by which all are found.
         nodes: Vec<(String, u16)>,
-        /// `None`: in the clear.
-        certificates: Option<Tls>,
     },
     /// A server with replicas, watched by Redis Sentinel.
     Sentinel {
@@ -62,8 +53,6 @@ pub enum Address {
         sentinels: Vec<(String, u16)>,
         /// The name that they know the master by.
         name: String,
-        /// `None`: in the clear.
-        certificates: Option<Tls>,
     },
 }
 
@@ -74,14 +63,12 @@ impl fmt::Display for Address {
             names.collect::<Vec<_>>().join(", ")
         };
         match self {
-            Self::Tcp { host, port } | Self::Tls { host, port, .. } => {
+            Self::Tcp { host, port } => {
                 write!(f, "Redis at {}", Endpoint::Tcp(host.clone(), *port))
             }
             Self::Unix(path) => write!(f, "Redis at {}", path.display()),
-            Self::Cluster { nodes, .. } => write!(f, "the Redis Cluster of {}", list(nodes)),
-            Self::Sentinel {
-                sentinels, name, ..
-            } => {
+            Self::Cluster { nodes } => write!(f, "the Redis Cluster of {}", list(nodes)),
+            Self::Sentinel { sentinels, name } => {
                 let sentinels = list(sentinels);
                 write!(f, "the Redis that the sentinels {sentinels} call {name}")
             }
@@ -169,11 +156,12 @@ impl fmt::Debug for Tls {
 pub struct SettingsError(#[from] redis::RedisError);
 
 impl Settings {
-    /// The first database at this address, as the default user, with the default time-outs.
+    /// The first database at this address in the clear, as the default user, with the default time-outs.
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
             address,
+            tls: None,
             database: 0,
             credentials: Credentials::default(),
             timeouts: Timeouts::default(),
@@ -216,10 +204,9 @@ impl Settings {
                     .with_interval(KEEPALIVE),
             )
             .set_user_timeout(self.timeouts.response);
-        let tls = self.certificates();
         let address = match endpoint.clone() {
             Endpoint::Unix(path) => ConnectionAddr::Unix(path),
-            Endpoint::Tcp(host, port) if tls.is_some() => ConnectionAddr::TcpTls {
+            Endpoint::Tcp(host, port) if self.tls.is_some() => ConnectionAddr::TcpTls {
                 host,
                 port,
                 insecure: false,
@@ -231,7 +218,7 @@ impl Settings {
             .into_connection_info()?
             .set_redis_settings(server)
             .set_tcp_settings(tcp);
-        let Some(Tls { ca, client }) = tls else {
+        let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
         if let Some(ca) = &ca {
@@ -248,16 +235,6 @@ impl Settings {
                 root_cert: ca,
             },
         )?)
-    }
-
-    fn certificates(&self) -> Option<Tls> {
-        match &self.address {
-            Address::Tcp { .. } | Address::Unix(_) => None,
-            Address::Tls { certificates, .. } => Some(certificates.clone()),
-            Address::Cluster { certificates, .. } | Address::Sentinel { certificates, .. } => {
-                certificates.clone()
-            }
-        }
     }
 }
 

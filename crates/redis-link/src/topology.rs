@@ -63,9 +63,7 @@ impl Topology {
             looks: AtomicUsize::new(0),
         };
         let one = match &topology.settings.address {
-            Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
-                Endpoint::Tcp(host.clone(), *port)
-            }
+            Address::Tcp { host, port } => Endpoint::Tcp(host.clone(), *port),
             Address::Unix(path) => Endpoint::Unix(path.clone()),
             Address::Cluster { .. } | Address::Sentinel { .. } => {
                 // Made for the checks only: what cannot work is said at the start.
@@ -224,7 +222,7 @@ impl Topology {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
         let mut failure = Fault::unavailable("nobody to ask".to_owned());
         match &self.settings.address {
-            Address::Cluster { nodes, .. } => {
+            Address::Cluster { nodes } => {
                 let mut servers = self.servers();
                 let first = look % servers.len().max(1);
                 servers.rotate_left(first);
@@ -247,9 +245,7 @@ impl Topology {
                     }
                 }
             }
-            Address::Sentinel {
-                sentinels, name, ..
-            } => {
+            Address::Sentinel { sentinels, name } => {
                 let mut silent = None;
                 for (host, port) in sentinels
                     .iter()
@@ -267,7 +263,7 @@ impl Topology {
                 // The name is refused only when every sentinel does so.
                 failure = silent.unwrap_or(failure);
             }
-            Address::Tcp { .. } | Address::Tls { .. } | Address::Unix(_) => {}
+            Address::Tcp { .. } | Address::Unix(_) => {}
         }
         Err(failure)
     }

@@ -1,116 +1,181 @@
-//! Addresses as URLs.
+//! Addresses as URLs. No error shows what may be a password, see [`without_secrets`].
 
 use std::str::FromStr;
 
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError};
+use percent_encoding::percent_decode_str;
+use url::Url;
 
-use crate::settings::{Address, Credentials, Settings, SettingsError, Tls};
+use crate::settings::{Address, Credentials, Settings, Tls};
+
+/// The URLs that are read, as a message to a user lists them.
+pub const URL_FORMS: &str = "redis://host:6379, rediss://host:6379, redis+unix:///path, \
+     redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
+const SERVER: &str = "write redis://host:6379/0 or rediss://host:6379/0";
+const SOCKET: &str = "write redis+unix:///run/redis/redis.sock";
+const CLUSTER: &str = "write redis+cluster://host1:6379,host2:6379";
+const SENTINEL: &str = "write redis+sentinel://host1:26379,host2:26379/mymaster";
+const SERVER_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// A text that is not the URL of a Redis.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It begins like none.
+    #[error("{0:?} is not an address of Redis; write {URL_FORMS}")]
+    Scheme(String),
+    /// What follows the scheme is wrong.
+    #[error("{url:?} {reason}; {hint}")]
+    Invalid {
+        /// The URL without its secrets.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+        /// What to write instead.
+        hint: &'static str,
+    },
+}
 
 impl FromStr for Settings {
-    type Err = SettingsError;
+    type Err = UrlError;
 
-    /// Reads `redis://`, `rediss://` and `unix://` as the crate `redis` does; `redis+cluster://host:port,host:port` and
-    /// `redis+sentinel://host:port,host:port/name`, which may have `user:password@` before the first host. Over TLS, with
-    /// `rediss+cluster://` and `rediss+sentinel://` too, the system's authorities are trusted.
-    fn from_str(url: &str) -> Result<Self, SettingsError> {
-        let server = |url: &str| Ok::<_, SettingsError>(url.into_connection_info()?);
-        let Some((scheme, rest)) = url
-            .split_once("+cluster://")
-            .or_else(|| url.split_once("+sentinel://"))
-        else {
-            let info = server(url)?;
-            return Ok(of(
-                &info,
-                match info.addr().clone() {
-                    ConnectionAddr::TcpTls { host, port, .. } => Address::Tls {
-                        host,
-                        port,
-                        certificates: Tls::default(),
-                    },
-                    ConnectionAddr::Tcp(host, port) => Address::Tcp { host, port },
-                    ConnectionAddr::Unix(path) => Address::Unix(path),
-                    _ => return Err(unknown("an address of a kind that is not known").into()),
-                },
-            ));
+    /// Reads `redis://host:port/database`, `redis+unix:///path?db=database` or `unix:///path`,
+    /// `redis+cluster://host:port,host:port` and `redis+sentinel://host:port,host:port/name`, each with
+    /// `user:password@` before the first host. With `rediss` for `redis` it is TLS, and the system's authorities are trusted.
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let invalid = |reason: &str, hint| UrlError::Invalid {
+            url: without_secrets(text),
+            reason: reason.to_owned(),
+            hint,
         };
-        let (user, places) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let (hosts, name) = places.split_once('/').unwrap_or((places, ""));
-        let user = format!("redis://{user}{}", if user.is_empty() { "" } else { "@" });
-        let mut nodes = Vec::new();
-        for host in hosts.split(',') {
-            match server(&format!("redis://{host}"))?.addr() {
-                ConnectionAddr::Tcp(host, port) => nodes.push((host.clone(), *port)),
-                _ => return Err(unknown("hosts and ports are wanted").into()),
-            }
+        let unknown = || UrlError::Scheme(without_secrets(text));
+        let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
+        let (hint, port) = match scheme {
+            "unix" | "redis+unix" => return socket(text, invalid),
+            "redis" | "rediss" => (SERVER, SERVER_PORT),
+            "redis+cluster" | "rediss+cluster" => (CLUSTER, SERVER_PORT),
+            "redis+sentinel" | "rediss+sentinel" => (SENTINEL, SENTINEL_PORT),
+            _ => return Err(unknown()),
+        };
+        let (login, places) = rest.rsplit_once('@').unwrap_or(("", rest));
+        if rest.contains(['?', '#']) || login.contains('/') {
+            let hint = "leave it out; in a password write %3F, %23 or %2F";
+            return Err(invalid("has a ? or # part, or a / before its host", hint));
         }
-        let certificates = (scheme == "rediss").then(Tls::default);
-        let address = if url[scheme.len()..].starts_with("+cluster") {
-            Address::Cluster {
-                nodes,
-                certificates,
+        let (hosts, path) = places.split_once('/').unwrap_or((places, ""));
+        let mut nodes = Vec::new();
+        let mut credentials = Credentials::default();
+        for host in hosts.split(',') {
+            // Each host by itself makes a URL, which knows how hosts, ports and escapes are written.
+            let at = if login.is_empty() { "" } else { "@" };
+            let url = Url::parse(&format!("redis://{login}{at}{host}"))
+                .map_err(|error| invalid(&format!("has a host that is not one ({error})"), hint))?;
+            let name = url.host_str().filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| invalid("names no host", hint))?;
+            let name = name.trim_matches(['[', ']']).to_owned();
+            nodes.push((name, url.port().unwrap_or(port)));
+            credentials = user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
+        }
+        let mut database = 0;
+        let address = match hint {
+            CLUSTER if !matches!(path, "" | "0") => {
+                let hint = "leave it out; a cluster has no databases";
+                return Err(invalid("has a path", hint));
             }
-        } else {
-            Address::Sentinel {
+            CLUSTER => Address::Cluster { nodes },
+            SENTINEL if path.is_empty() || path.contains('/') => {
+                return Err(invalid("does not end in the name of the master", hint));
+            }
+            SENTINEL => Address::Sentinel {
                 sentinels: nodes,
-                name: name.to_owned(),
-                certificates,
+                name: path.to_owned(),
+            },
+            _ => {
+                let number = path.trim_start_matches('/');
+                let number = if number.is_empty() { "0" } else { number };
+                let not_one = |_| invalid("has a path that is not a database number", hint);
+                database = number.parse().map_err(not_one)?;
+                let [(host, port)] = nodes
+                    .try_into()
+                    .map_err(|_| invalid("names several hosts", CLUSTER))?;
+                Address::Tcp { host, port }
             }
         };
-        Ok(of(&server(&format!("{user}localhost"))?, address))
+        Ok(Self {
+            database,
+            credentials,
+            tls: scheme.starts_with("rediss").then(Tls::default),
+            ..Self::new(address)
+        })
     }
 }
 
-/// This address, and the database and credentials of a URL.
-fn of(info: &ConnectionInfo, address: Address) -> Settings {
-    let server = info.redis_settings();
-    Settings {
-        database: u32::try_from(server.db()).unwrap_or_default(),
-        credentials: Credentials {
-            username: server.username().map(ToOwned::to_owned),
-            password: server.password().map(ToOwned::to_owned),
-        },
-        ..Settings::new(address)
+const NOT_UTF8: &str = "has a user, password or path that is not UTF-8";
+const WRITE_UTF8: &str = "write it in UTF-8";
+
+fn socket(
+    text: &str,
+    invalid: impl Fn(&str, &'static str) -> UrlError,
+) -> Result<Settings, UrlError> {
+    let url =
+        Url::parse(text).map_err(|error| invalid(&format!("is not a URL ({error})"), SOCKET))?;
+    let path = decoded(url.path()).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?;
+    if url.host_str().is_some_and(|host| !host.is_empty()) || path.len() < 2 {
+        return Err(invalid("names no socket", SOCKET));
     }
+    let database = match url.query().map(|query| query.strip_prefix("db=")) {
+        None => Some(0),
+        Some(number) => number.and_then(|number| number.parse().ok()),
+    };
+    let (Some(database), None) = (database, url.fragment()) else {
+        return Err(invalid(
+            "has a # part, or a ? part other than ?db=N",
+            "leave it out",
+        ));
+    };
+    Ok(Settings {
+        database,
+        credentials: user(&url).ok_or_else(|| invalid(NOT_UTF8, WRITE_UTF8))?,
+        ..Settings::new(Address::Unix(path.into()))
+    })
 }
 
-fn unknown(words: &'static str) -> RedisError {
-    (ErrorKind::InvalidClientConfig, words).into()
+/// The user and password of a URL; `None` when they are not UTF-8.
+fn user(url: &Url) -> Option<Credentials> {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    Some(Credentials {
+        username: some(decoded(url.username())?),
+        password: some(decoded(url.password().unwrap_or_default())?),
+    })
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let text = percent_decode_str(text).decode_utf8().ok()?;
+    Some(text.into_owned())
+}
+
+/// A URL, right or wrong, without what may be a password: all before the last `@`, for an unescaped password may hold any
+/// character, and a `?` or `#` part.
+#[must_use]
+pub fn without_secrets(url: &str) -> String {
+    let is_scheme = |scheme: &str| {
+        scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '+')
+    };
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+        _ => (String::new(), url),
+    };
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((_, rest)) => ("[hidden]@", rest),
+        None => ("", rest),
+    };
+    let (rest, tail) = match rest.find(['?', '#']) {
+        Some(at) => (&rest[..at], "[hidden]"),
+        None => (rest, ""),
+    };
+    format!("{scheme}{user}{rest}{tail}")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read() {
-        let read = |url: &str| url.parse::<Settings>().unwrap();
-        let settings = read("redis://u:p@h:1/3");
-        assert!(matches!(&settings.address, Address::Tcp { host, port: 1 } if host == "h"));
-        assert_eq!(settings.database, 3);
-        assert_eq!(settings.credentials.password.as_deref(), Some("p"));
-        let settings = read("redis+cluster://:p@a:1,b:2/");
-        let Address::Cluster {
-            nodes,
-            certificates: None,
-        } = &settings.address
-        else {
-            panic!("{settings:?}");
-        };
-        assert_eq!(nodes, &[("a".to_owned(), 1), ("b".to_owned(), 2)]);
-        assert_eq!(settings.credentials.password.as_deref(), Some("p"));
-        assert!(!format!("{settings:?}").contains("\"p\""));
-        let settings = read("rediss+sentinel://s:26379/main");
-        let Address::Sentinel {
-            name,
-            certificates: Some(_),
-            ..
-        } = &settings.address
-        else {
-            panic!("{settings:?}");
-        };
-        assert_eq!(name, "main");
-        for wrong in ["http://h", "redis+cluster://", "redis+cluster://a:b"] {
-            wrong.parse::<Settings>().unwrap_err();
-        }
-    }
-}
+mod tests;

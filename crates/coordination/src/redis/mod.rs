@@ -14,7 +14,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis_link::{Fault, Lane, Lanes, Redis, Settings, SettingsError, info_field};
+use redis_link::{Fault, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keys::Keys;
@@ -43,6 +43,9 @@ pub enum AddressError {
     #[error("the prefix of the keys is `{0}`, but it must have a character and no brace")]
     Prefix(String),
     /// The address is not understood.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The address cannot be used.
     #[error("Redis cannot be at this address: {0}")]
     Address(#[from] SettingsError),
 }
