@@ -15,7 +15,8 @@ use coordination::memory::MemoryArbiter;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::{Service, ServiceSettings};
+use crate::config::ServiceSettings;
+use crate::daemon::Service;
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use event_data_service::config::{Config, Flags, KEYS, Key, Kind};
+use event_data_service::config::{Form, KEYS, Key};
 use event_data_service::send;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
@@ -43,27 +43,22 @@ fn err(output: &Output) -> &str {
 fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();
     let mut variables = Vec::new();
-    let is_file = |key: &&Key| match key.kind {
-        Kind::SecretFile => true,
-        Kind::Path => key.name != "spool_dir",
-        _ => false,
-    };
-    for key in KEYS.iter().filter(is_file) {
-        let text = if matches!(key.kind, Kind::Path) {
-            PEM
-        } else {
-            SECRET
+    for key in KEYS.iter().filter(|key| key.name() != "spool_dir") {
+        let text = match key.kind.form() {
+            Form::Path => PEM,
+            Form::SecretFile => SECRET,
+            _ => continue,
         };
-        let file = directory.join(key.path());
+        let file = directory.join(key.path);
         std::fs::write(&file, text).unwrap();
         let section = sample
-            .split(&format!("\n[{}]\n", key.section))
+            .split(&format!("\n[{}]\n", key.section()))
             .nth(1)
             .unwrap_or_default();
         let section = section.split("\n[").next().unwrap();
         if section
             .lines()
-            .any(|line| line.starts_with(&format!("{} = \"/", key.name)))
+            .any(|line| line.starts_with(&format!("{} = \"/", key.name())))
         {
             variables.push((key.variable(), file.to_str().unwrap().to_owned()));
         }
@@ -121,20 +116,16 @@ fn the_explained_file_has_every_key_with_its_default() {
         }
     }
     // Secrets have no place in the file; it says so where it explains the key that has.
-    let plain = KEYS
-        .iter()
-        .filter(|key| !matches!(key.kind, Kind::SecretText { .. }));
+    let is_secret = |key: &&&Key| key.kind.form() == Form::Secret;
+    let plain = KEYS.iter().filter(|key| !is_secret(key));
     let expected: BTreeMap<_, _> = plain
-        .map(|key| (key.path(), key.default.to_owned()))
+        .map(|key| (key.path.to_owned(), key.default.to_owned()))
         .collect();
     assert_eq!(
         found, expected,
         "left: config/eds.toml; right: the table of keys"
     );
-    for key in KEYS
-        .iter()
-        .filter(|key| matches!(key.kind, Kind::SecretText { .. }))
-    {
+    for key in KEYS.iter().filter(is_secret) {
         assert!(text.contains(&key.variable()), "{}", key.variable());
     }
 }
@@ -181,18 +172,14 @@ fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
             marked.insert(format!("{section}.{key}"));
         }
     }
-    let flags = Flags {
-        config: Some("/dev/null".into()),
-        ..Flags::default()
-    };
-    let config = Config::load(&flags, []).unwrap();
-    let alike = config.alike().into_iter().map(|(key, _)| key.to_owned());
+    let alike = KEYS.iter().filter(|key| key.alike);
+    let alike = alike.map(|key| key.path.to_owned());
     // These say which Redis it is, so nodes that differ in them do not meet.
     let names = ["store.url", "store.prefix"].map(str::to_owned);
     let compared: BTreeSet<_> = alike.chain(names).collect();
     assert_eq!(
         marked, compared,
-        "left: config/eds.toml; right: Config::alike"
+        "left: config/eds.toml; right: the table of keys"
     );
 }
 
@@ -341,7 +328,7 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
 #[test]
 fn eds_send_knows_the_ages_that_a_node_accepts() {
     for (name, known) in [("max_age", send::MAX_AGE), ("max_future", send::MAX_FUTURE)] {
-        let key = KEYS.iter().find(|key| key.name == name).unwrap();
+        let key = KEYS.iter().find(|key| key.name() == name).unwrap();
         assert_eq!(humantime::parse_duration(key.default).unwrap(), known);
     }
 }

@@ -1,18 +1,18 @@
 //! The environment: `EDS_SECTION__KEY`, and `EDS_NODE`.
 //!
-//! A variable that begins with `EDS_` and names no key is an error, for it was surely meant to, unless it is one that
+//! A variable that begins with `EDS_` and names no key is an error, for it was surely meant to name one, unless it is one that
 //! Kubernetes sets for a Service whose name begins with `eds`.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 
-use super::keys::{KEYS, Key, VARIABLE_PREFIX};
+use super::keys::{KEYS, VARIABLE_PREFIX};
 use super::problem::{Problem, nearest_variable};
-use super::source::{Origin, Raw, Settings};
+use super::values::{Effective, Origin};
 
 pub(super) fn read(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
-    settings: &mut Settings,
+    values: &mut Effective,
     problems: &mut Vec<Problem>,
 ) {
     let ours = environment.into_iter().filter_map(|(name, value)| {
@@ -28,11 +28,7 @@ pub(super) fn read(
             key: key.to_owned(),
             text,
         };
-        let Some(path) = KEYS
-            .iter()
-            .find(|key| key.variable() == name)
-            .map(Key::path)
-        else {
+        let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
             if value
                 .to_str()
                 .is_some_and(|value| is_of_a_service(&name, value))
@@ -43,15 +39,14 @@ pub(super) fn read(
             problems.push(problem("", text));
             continue;
         };
-        if let (Some(key), Some(value)) = (Key::find(&path), value.to_str()) {
-            settings.set(
-                &path,
-                Raw::from_text(key.kind, value),
-                Origin::Environment(name),
-            );
+        if let Some(value) = value.to_str() {
+            values.set(key.path, value.to_owned(), Origin::Environment(name));
         } else {
-            settings.spoil(&path);
-            problems.push(problem(&path, "is not UTF-8; write it in UTF-8".to_owned()));
+            values.refuse(key.path);
+            problems.push(problem(
+                key.path,
+                "is not UTF-8; write it in UTF-8".to_owned(),
+            ));
         }
     }
 }

@@ -12,19 +12,22 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::keys::{KEYS, Key};
-use super::kind::Kind;
+use super::kind::Form;
 use super::problem::{Problem, nearest_key, nearest_section};
-use super::source::{DEFAULT_FILE, Origin, Raw, Settings};
+use super::values::{Effective, Origin};
+
+/// The file that is read when `--config` names none. It may be missing.
+pub const DEFAULT_FILE: &str = "/etc/eds/eds.toml";
 
 /// Reads the named file, or the default one if it exists. False when it could not be read or is not TOML.
 pub(super) fn read(
     named: Option<&Path>,
-    settings: &mut Settings,
+    values: &mut Effective,
     problems: &mut Vec<Problem>,
 ) -> bool {
     let path = named.unwrap_or(Path::new(DEFAULT_FILE));
     match std::fs::read_to_string(path) {
-        Ok(text) => read_text(path, &text, settings, problems),
+        Ok(text) => read_text(path, &text, values, problems),
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => true,
         Err(error) => {
             let origin = Some(Origin::File(path.to_owned(), 0));
@@ -43,14 +46,14 @@ pub(super) fn read(
 pub(super) fn read_text(
     path: &Path,
     text: &str,
-    settings: &mut Settings,
+    values: &mut Effective,
     problems: &mut Vec<Problem>,
 ) -> bool {
     let (tree, errors) = DeTable::parse_recoverable(text);
     let mut file = File {
         path: path.to_owned(),
         text,
-        settings,
+        values,
         problems,
     };
     // After one error a parser may see more in the same line; the first is the true one.
@@ -58,7 +61,7 @@ pub(super) fn read_text(
     for error in &errors {
         let span = error.span().unwrap_or_default();
         if lines.insert(file.line(&span)) {
-            file.problem(&span, "", format!("this is no TOML: {}", error.message()));
+            file.problem(&span, "", format!("this is not TOML: {}", error.message()));
         }
     }
     if errors.is_empty() {
@@ -70,7 +73,7 @@ pub(super) fn read_text(
 struct File<'a> {
     path: PathBuf,
     text: &'a str,
-    settings: &'a mut Settings,
+    values: &'a mut Effective,
     problems: &'a mut Vec<Problem>,
 }
 
@@ -79,7 +82,7 @@ impl File<'_> {
         for (name, value) in table {
             let is_section = KEYS
                 .iter()
-                .any(|key| key.section == name.get_ref().as_ref());
+                .any(|key| key.section() == name.get_ref().as_ref());
             match value.get_ref() {
                 DeValue::Table(inner) if is_section => self.section(name.get_ref(), inner),
                 _ if is_section => {
@@ -109,42 +112,38 @@ impl File<'_> {
     }
 
     fn entry(&mut self, section: &str, name: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>) {
-        let known = KEYS
-            .iter()
-            .find(|key| (key.section, key.name) == (section, name.get_ref().as_ref()));
-        let Some(key) = known else {
-            let path = if section.is_empty() {
-                name.get_ref().to_string()
-            } else {
-                format!("{section}.{}", name.get_ref())
-            };
-            let nearest = nearest_key(section, name.get_ref())
-                .map(Key::path)
-                .unwrap_or_default();
+        let is_it = |key: &&&Key| key.section() == section && key.name() == name.get_ref();
+        let Some(key) = KEYS.iter().find(is_it) else {
+            let dot = if section.is_empty() { "" } else { "." };
+            let path = format!("{section}{dot}{}", name.get_ref());
+            let nearest = nearest_key(section, name.get_ref()).map_or("", |key| key.path);
             return self.problem(
                 &name.span(),
                 "",
                 format!("unknown key {path}; did you mean {nearest}?"),
             );
         };
-        let path = key.path();
-        if let Kind::SecretText { file } = key.kind {
+        if key.kind.form() == Form::Secret {
             let text = format!(
-                "a secret has no place in this file; put it into a file of its own and name that by {file}, or set {}",
+                "a secret has no place in this file; put it into a file of its own and name that by {}_file, or set {}",
+                key.path,
                 key.variable()
             );
-            self.settings.spoil(&path);
-            return self.problem(&name.span(), &path, text);
+            self.values.refuse(key.path);
+            return self.problem(&name.span(), key.path, text);
         }
-        match raw(key.kind, value.get_ref()) {
-            Ok(raw) => {
+        match text(key.kind.form(), value.get_ref()) {
+            Ok(text) => {
                 let origin = self.origin(&name.span());
-                self.settings.set(&path, raw, origin);
+                self.values.set(key.path, text, origin);
             }
-            Err(wanted) => {
-                let text = format!("is {} here; {wanted}", kind_of(value.get_ref()));
-                self.settings.spoil(&path);
-                self.problem(&value.span(), &path, text);
+            Err(hint) => {
+                let text = match &*key.kind.allowed() {
+                    "" => format!("is {} here; {hint}", kind_of(value.get_ref())),
+                    allowed => format!("is {} here; {hint}: {allowed}", kind_of(value.get_ref())),
+                };
+                self.values.refuse(key.path);
+                self.problem(&value.span(), key.path, text);
             }
         }
     }
@@ -172,35 +171,27 @@ impl File<'_> {
     }
 }
 
-/// The value of a key of this kind, or which TOML value it wants.
-fn raw(kind: Kind, value: &DeValue<'_>) -> Result<Raw, &'static str> {
-    match (kind, value) {
-        (Kind::Addresses, DeValue::Array(items)) => {
-            let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
-            let items: Option<Vec<String>> = items.iter().map(text).collect();
-            items.map(Raw::List).ok_or(WANTS_LIST)
+/// The value as the environment would have it, or how a value of this form is written.
+fn text(form: Form, value: &DeValue<'_>) -> Result<String, &'static str> {
+    match (form, value) {
+        (Form::List, DeValue::Array(items)) => {
+            let items: Option<Vec<_>> = items.iter().map(|item| item.get_ref().as_str()).collect();
+            items.map(|items| items.join(",")).ok_or(WRITE_LIST)
         }
-        (Kind::Addresses, _) => Err(WANTS_LIST),
-        (Kind::Integer { .. }, DeValue::Integer(number)) => {
-            // A number beyond i128 is out of every range anyway; its text is refused as no number.
-            let decimal = i128::from_str_radix(number.as_str(), number.radix())
-                .map(|number| number.to_string());
-            Ok(Raw::One(
-                decimal.unwrap_or_else(|_| number.as_str().to_owned()),
-            ))
+        (Form::List, _) => Err(WRITE_LIST),
+        (Form::Integer, DeValue::Integer(number)) => {
+            // A number beyond i128 is out of every range anyway; its text is refused as none.
+            let decimal = i128::from_str_radix(number.as_str(), number.radix());
+            Ok(decimal.map_or(number.as_str().to_owned(), |number| number.to_string()))
         }
-        (Kind::Integer { .. }, _) => Err("write a whole number without quotes"),
-        (_, DeValue::String(text)) => Ok(Raw::One(text.to_string())),
-        (Kind::Instant, DeValue::Datetime(at)) => Ok(Raw::One(at.to_string())),
-        (Kind::Duration { .. }, _) => {
-            Err("write a text with a unit, such as \"100ms\", \"30s\" or \"1h\"")
-        }
-        (Kind::Size { .. }, _) => Err("write a text with a unit, such as \"64KiB\" or \"8MiB\""),
+        (Form::Integer, _) => Err("write a whole number without quotes"),
+        (Form::Time, DeValue::Datetime(at)) => Ok(at.to_string()),
+        (_, DeValue::String(text)) => Ok(text.to_string()),
         _ => Err("write a text in quotes"),
     }
 }
 
-const WANTS_LIST: &str = "write a list of texts, such as [\"127.0.0.1:8094\"]";
+const WRITE_LIST: &str = "write a list of texts, such as [\"127.0.0.1:8094\"]";
 
 fn kind_of(value: &DeValue<'_>) -> String {
     match value {

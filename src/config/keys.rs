@@ -1,166 +1,184 @@
 //! The table of keys: the one place that knows which keys there are.
 //!
-//! What the file and the environment may hold, how a value is read, what `eds check` prints and which keys
-//! `config/eds.toml` must explain all follow from [`KEYS`].
+//! A line of it is all that the sources, the reader, `eds check` and the tests of `config/eds.toml` need to know of a key.
+//! Only the setting that it fills is named elsewhere, in `service.rs`, `store.rs` or `output.rs`.
 
-use super::kind::Kind;
-use super::kind::Kind::{
-    Address, Addresses, Choice, Duration, Instant, Integer, Name, OutputUrl, Path, SecretFile,
-    SecretText, Size, StoreUrl, Tag, Text,
+use tracing::Level;
+
+use super::kind::{
+    Address, Addresses, Choice, File, Form, Instant, Kind, Name, OutputUrl, SecretText, StoreUrl,
+    Tag, Text,
 };
+use super::range::{Count, CountOrNone, Size, Span};
+use crate::event::Precision;
 
 /// One key of the configuration.
 #[derive(Debug)]
-pub struct Key {
-    /// The TOML table that holds the key; empty for a key at the top.
-    pub section: &'static str,
-    /// The key within its section.
-    pub name: &'static str,
-    /// What values it takes.
-    pub kind: Kind,
+pub struct Key<K: ?Sized + 'static = dyn Kind> {
+    /// `flush.grace`, or `node` for a key at the top.
+    pub path: &'static str,
     /// The default, written as the environment would have it. Empty: nothing.
     pub default: &'static str,
+    /// Whether all nodes that share one Redis must have the same value.
+    pub alike: bool,
     /// What the key is for, in one line.
     pub doc: &'static str,
+    /// What values it takes.
+    pub kind: K,
 }
 
-impl Key {
-    /// `flush.grace`, or `node` for a key at the top.
+impl<K: ?Sized> Key<K> {
+    /// The TOML table that holds the key; empty for a key at the top.
     #[must_use]
-    pub fn path(&self) -> String {
-        if self.section.is_empty() {
-            self.name.to_owned()
-        } else {
-            format!("{}.{}", self.section, self.name)
-        }
+    pub fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The key within its section.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.path
+            .split_once('.')
+            .map_or(self.path, |(_, name)| name)
     }
 
     /// The variable that sets the key: `EDS_FLUSH__GRACE`, `EDS_NODE`.
     #[must_use]
     pub fn variable(&self) -> String {
-        let name = self.name.to_ascii_uppercase();
-        if self.section.is_empty() {
-            format!("{VARIABLE_PREFIX}{name}")
-        } else {
-            format!(
-                "{VARIABLE_PREFIX}{}__{name}",
-                self.section.to_ascii_uppercase()
-            )
-        }
+        let path = self.path.replace('.', "__");
+        format!("{VARIABLE_PREFIX}{}", path.to_ascii_uppercase())
     }
+}
 
-    /// Whether [`Key::path`] is this one.
-    #[must_use]
-    pub fn is(&self, path: &str) -> bool {
-        path.split_once('.').unwrap_or(("", path)) == (self.section, self.name)
-    }
-
-    /// The key with this [`Key::path`].
+impl Key {
+    /// The key with this path.
     #[must_use]
     pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.is(path))
+        KEYS.iter().find(|key| key.path == path).copied()
     }
 }
 
 /// What the names of our environment variables begin with.
 pub const VARIABLE_PREFIX: &str = "EDS_";
 
-const fn key(
-    section: &'static str,
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    doc: &'static str,
-) -> Key {
-    Key {
-        section,
-        name,
-        kind,
-        default,
-        doc,
+/// Makes a static of each key, in a module for each section, and [`KEYS`] of them all.
+macro_rules! keys {
+    ($($module:ident $prefix:literal {
+        $($alike:ident $name:ident: $kind:ident $(<$of:ty>)? $(($($bounds:tt)*))? $({$($field:tt)*})? = $default:literal, $doc:literal;)*
+    })*) => {
+        $(
+            #[expect(non_upper_case_globals, reason = "a key has the name that it has in the file")]
+            pub(super) mod $module {
+                use super::*;
+                $(
+                    pub(in crate::config) static $name: Key<$kind $(<$of>)?> = Key {
+                        path: concat!($prefix, stringify!($name)),
+                        default: $default,
+                        alike: $alike,
+                        doc: $doc,
+                        kind: $kind $(($($bounds)*))? $({$($field)*})?,
+                    };
+                )*
+            }
+        )*
+
+        /// Every key, in the order in which the sections and keys are explained.
+        pub static KEYS: &[&Key] = &[$($(&$module::$name),*),*];
+    };
+}
+#[expect(non_upper_case_globals, reason = "words of the table")]
+const alike: bool = true;
+#[expect(non_upper_case_globals, reason = "words of the table")]
+const own: bool = false;
+
+/// How it is logged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people, on standard error.
+    #[default]
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+    /// To the journal, with fields.
+    Journald,
+}
+
+// A key is `alike` where all nodes must have the same value, and else a node's `own`.
+keys! {
+    top "" {
+        own node: Name(64) = "", "name of this node, unique in the cluster (default: the host name)";
+    }
+    input "input." {
+        own listen: Addresses = "127.0.0.1:8094", "UDP addresses to receive events on";
+        alike user_field: Tag { optional: false } = "value", "the field that names the user";
+        alike timestamp_precision: Choice<Precision>(&[("ns", Precision::Nanoseconds), ("us", Precision::Microseconds), ("ms", Precision::Milliseconds), ("s", Precision::Seconds)]) = "ns", "unit of the timestamps in the lines";
+        alike measurement_tag: Tag { optional: true } = "measurement", "tag key to put a line's measurement under; empty: it is left out";
+        own receive_buffer: Size("64KiB", "1GiB") = "8MiB", "the kernel's receive buffer, for each receiving thread";
+        own threads: Count<usize>(1, 64) = "1", "receiving threads for each address";
+        own linger: Span("1ms", "10s") = "100ms", "the longest that an event waits to be recorded";
+        own queue_events: Count<u64>(1, 1_000_000_000) = "1000000", "events that may wait; beyond it datagrams are dropped, and counted";
+        own queue_bytes: Size("64KiB", "1TiB") = "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted";
+        own spool_dir: File(Form::Path) = "", "directory for events that find no room in the queue; empty: none";
+        own spool_max: Size("1MiB", "1PiB") = "1GiB", "most bytes in it; beyond them events are dropped, and counted";
+        // Long enough to gather the events of any archive, short enough for Redis to reckon with.
+        alike max_age: Span("1m", "100years") = "1h", "older events are refused; what was sent is remembered twice this long";
+        own max_future: Span("0s", "100years") = "1m", "events further ahead of this node's clock are refused";
+        own max_datagram: Size("512B", "64KiB") = "64KiB", "longest datagram; a longer one loses its last line";
+        own max_line: Size("64B", "64KiB") = "8KiB", "longest line";
+        own max_series: Size("16B", "64KiB") = "1KiB", "longest tag set of a line";
+        own max_tag: Size("1B", "64KiB") = "256B", "longest tag key and longest tag value";
+        own max_user: Size("1B", "64KiB") = "256B", "longest user";
+        alike max_series_per_minute: Count<usize>(1, 1_000_000_000) = "100000", "most series in one partition and minute, of all nodes; the others share one overflow series";
+        alike max_users_per_series: Count<u64>(0, 1_000_000_000) = "10000000", "most users of a series in one minute, of all nodes, nearly; 0: no limit";
+        own max_rate_per_source: Count<u32>(0, 10_000_000) = "0", "most lines a second of one source address; 0: no limit";
+        own dedup_users: Count<usize>(0, 1_000_000_000) = "1000000", "users known to be recorded, which are not sent to the store again; 0: none";
+        own drain_timeout: Span("0s", "10m") = "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process";
+    }
+    store "store." {
+        own url: StoreUrl = "memory:", "where minutes are gathered";
+        own prefix: Name(32) = "eds", "what the names of all keys in Redis begin with";
+        alike partitions: Count<u16>(1, 1024) = "32", "parts that the series are divided into, the same on every node";
+        alike partitions_before: CountOrNone(1024) = "0", "while that changes: the number before; 0: it does not change";
+        alike partitions_from: Instant = "", "while that changes: the minute from which the new number holds (RFC 3339)";
+        alike layout: Choice<()>(&[("sets", ())]) = "sets", "how users and events are kept in Redis";
+        own username: Text = "", "Redis ACL user; empty: the default user";
+        own password_file: File(Form::SecretFile) = "", "file with the Redis password";
+        own password: SecretText = "", "the Redis password, from the environment only";
+        own ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for Redis (rediss:// only); empty: the system's";
+        own cert_file: File(Form::Path) = "", "PEM file of this client's certificate chain (rediss:// only)";
+        own key_file: File(Form::Path) = "", "PEM file of this client's private key (rediss:// only)";
+        own connect_timeout: Span("10ms", "5m") = "2s", "the longest to wait for a connection to Redis";
+        own response_timeout: Span("10ms", "5m") = "3s", "the longest to wait for an answer of Redis";
+        own replay_window: Span("0s", "10m") = "10s", "what was recorded this lately is recorded again after a failover";
+        own counts_max: Count<u64>(1, 1_000_000_000_000) = "1000000", "most counts that are kept for queries after they are sent";
+        own memory_max: Size("1MiB", "1TiB") = "1GiB", "most memory for open minutes (memory: only)";
+    }
+    flush "flush." {
+        own interval: Span("10ms", "1m") = "1s", "how often finished minutes are looked for";
+        alike grace: Span("10ms", "1h") = "5s", "a minute that is over closes when nothing arrived for it this long";
+        alike max_hold: Span("10ms", "1day") = "60s", "and this long after its end, or its first event, in any case";
+        own lease: Span("3s", "1h") = "30s", "how long a claimed minute is kept from the other nodes; renewed while work lasts";
+    }
+    output "output." {
+        alike url: OutputUrl = "stdout:", "where the counts go";
+        alike api: Choice<u8>(&[("v1", 1), ("v2", 2)]) = "v2", "InfluxDB's write API: v2 (InfluxDB 2, 3) or v1 (InfluxDB 1, VictoriaMetrics)";
+        alike org: Text = "", "organization (v2)";
+        alike bucket: Text = "", "bucket (v2)";
+        own token_file: File(Form::SecretFile) = "", "file with the token (v2)";
+        own token: SecretText = "", "the token (v2), from the environment only";
+        alike database: Text = "", "database (v1)";
+        own username: Text = "", "user (v1)";
+        own password_file: File(Form::SecretFile) = "", "file with the user's password (v1)";
+        own password: SecretText = "", "the user's password (v1), from the environment only";
+        own ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's";
+        own timeout: Span("100ms", "5m") = "10s", "the longest that one write may take";
+        own batch_lines: Count<usize>(2, 1_000_000) = "5000", "most points in one write";
+    }
+    http "http." {
+        own listen: Address = "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none";
+    }
+    log "log." {
+        own level: Choice<Option<Level>>(&[("error", Some(Level::ERROR)), ("warn", Some(Level::WARN)), ("info", Some(Level::INFO)), ("debug", Some(Level::DEBUG)), ("trace", Some(Level::TRACE))]) = "info", "what is logged";
+        own format: Choice<LogFormat>(&[("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)]) = "text", "how it is logged";
     }
 }
-
-const fn duration(min: &'static str, max: &'static str) -> Kind {
-    Duration { min, max }
-}
-
-const fn size(min: &'static str, max: &'static str) -> Kind {
-    Size { min, max }
-}
-
-const TIMEOUT: Kind = duration("10ms", "5m");
-/// Long enough to gather the events of any archive, short enough for Redis to reckon with.
-const AGE_MAX: &str = "100years";
-
-/// Every key, in the order in which the sections and keys are explained.
-#[rustfmt::skip]
-pub static KEYS: &[Key] = &[
-    key("", "node", Name { max: 64 }, "", "name of this node, unique in the cluster (default: the host name)"),
-
-    key("input", "listen", Addresses, "127.0.0.1:8094", "UDP addresses to receive events on"),
-    key("input", "user_field", Tag { optional: false }, "value", "the field that names the user"),
-    key("input", "timestamp_precision", Choice { words: &["ns", "us", "ms", "s"], later: &[] }, "ns", "unit of the timestamps in the lines"),
-    key("input", "measurement_tag", Tag { optional: true }, "measurement", "tag key to put a line's measurement under; empty: it is left out"),
-    key("input", "receive_buffer", size("64KiB", "1GiB"), "8MiB", "the kernel's receive buffer, for each receiving thread"),
-    key("input", "threads", Integer { min: 1, max: 64 }, "1", "receiving threads for each address"),
-    key("input", "linger", duration("1ms", "10s"), "100ms", "the longest that an event waits to be recorded"),
-    key("input", "queue_events", Integer { min: 1, max: 1_000_000_000 }, "1000000", "events that may wait; beyond it datagrams are dropped, and counted"),
-    key("input", "queue_bytes", size("64KiB", "1TiB"), "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted"),
-    key("input", "spool_dir", Path, "", "directory for events that find no room in the queue; empty: none"),
-    key("input", "spool_max", size("1MiB", "1PiB"), "1GiB", "most bytes in it; beyond them events are dropped, and counted"),
-    key("input", "max_age", duration("1m", AGE_MAX), "1h", "older events are refused; what was sent is remembered twice this long"),
-    key("input", "max_future", duration("0s", AGE_MAX), "1m", "events further ahead of this node's clock are refused"),
-    key("input", "max_datagram", size("512B", "64KiB"), "64KiB", "longest datagram; a longer one loses its last line"),
-    key("input", "max_line", size("64B", "64KiB"), "8KiB", "longest line"),
-    key("input", "max_series", size("16B", "64KiB"), "1KiB", "longest tag set of a line"),
-    key("input", "max_tag", size("1B", "64KiB"), "256B", "longest tag key and longest tag value"),
-    key("input", "max_user", size("1B", "64KiB"), "256B", "longest user"),
-    key("input", "max_series_per_minute", Integer { min: 1, max: 1_000_000_000 }, "100000", "most series in one partition and minute, of all nodes; the others share one overflow series"),
-    key("input", "max_users_per_series", Integer { min: 0, max: 1_000_000_000 }, "10000000", "most users of a series in one minute, of all nodes, nearly; 0: no limit"),
-    key("input", "max_rate_per_source", Integer { min: 0, max: 10_000_000 }, "0", "most lines a second of one source address; 0: no limit"),
-    key("input", "dedup_users", Integer { min: 0, max: 1_000_000_000 }, "1000000", "users known to be recorded, which are not sent to the store again; 0: none"),
-    key("input", "drain_timeout", duration("0s", "10m"), "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process"),
-
-    key("store", "url", StoreUrl, "memory:", "where minutes are gathered: memory: redis[s]:// redis+unix:// redis+cluster:// redis+sentinel://"),
-    key("store", "prefix", Name { max: 32 }, "eds", "what the names of all keys in Redis begin with"),
-    key("store", "partitions", Integer { min: 1, max: 1024 }, "32", "parts that the series are divided into, the same on every node"),
-    key("store", "partitions_before", Integer { min: 0, max: 1024 }, "0", "while that changes: the number before; 0: it does not change"),
-    key("store", "partitions_from", Instant, "", "while that changes: the minute from which the new number holds (RFC 3339)"),
-    key("store", "layout", Choice { words: &["sets"], later: &["packed", "hll"] }, "sets", "how users and events are kept in Redis"),
-    key("store", "username", Text, "", "Redis ACL user; empty: the default user"),
-    key("store", "password_file", SecretFile, "", "file with the Redis password"),
-    key("store", "password", SecretText { file: "store.password_file" }, "", "the Redis password, from the environment only"),
-    key("store", "ca_file", Path, "", "PEM file of the authorities that vouch for Redis (rediss:// only); empty: the system's"),
-    key("store", "cert_file", Path, "", "PEM file of this client's certificate chain (rediss:// only)"),
-    key("store", "key_file", Path, "", "PEM file of this client's private key (rediss:// only)"),
-    key("store", "connect_timeout", TIMEOUT, "2s", "the longest to wait for a connection to Redis"),
-    key("store", "response_timeout", TIMEOUT, "3s", "the longest to wait for an answer of Redis"),
-    key("store", "replay_window", duration("0s", "10m"), "10s", "what was recorded this lately is recorded again after a failover"),
-    key("store", "counts_max", Integer { min: 1, max: 1_000_000_000_000 }, "1000000", "most counts that are kept for queries after they are sent"),
-    key("store", "memory_max", size("1MiB", "1TiB"), "1GiB", "most memory for open minutes (memory: only)"),
-
-    key("flush", "interval", duration("10ms", "1m"), "1s", "how often finished minutes are looked for"),
-    key("flush", "grace", duration("10ms", "1h"), "5s", "a minute that is over closes when nothing arrived for it this long"),
-    key("flush", "max_hold", duration("10ms", "1day"), "60s", "and this long after its end, or its first event, in any case"),
-    key("flush", "lease", duration("3s", "1h"), "30s", "how long a claimed minute is kept from the other nodes; renewed while work lasts"),
-
-    key("output", "url", OutputUrl, "stdout:", "where the counts go: stdout: http:// https://"),
-    key("output", "api", Choice { words: &["v1", "v2"], later: &[] }, "v2", "InfluxDB's write API: v2 (InfluxDB 2, 3) or v1 (InfluxDB 1, VictoriaMetrics)"),
-    key("output", "org", Text, "", "organization (v2)"),
-    key("output", "bucket", Text, "", "bucket (v2)"),
-    key("output", "token_file", SecretFile, "", "file with the token (v2)"),
-    key("output", "token", SecretText { file: "output.token_file" }, "", "the token (v2), from the environment only"),
-    key("output", "database", Text, "", "database (v1)"),
-    key("output", "username", Text, "", "user (v1)"),
-    key("output", "password_file", SecretFile, "", "file with the user's password (v1)"),
-    key("output", "password", SecretText { file: "output.password_file" }, "", "the user's password (v1), from the environment only"),
-    key("output", "ca_file", Path, "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's"),
-    key("output", "timeout", duration("100ms", "5m"), "10s", "the longest that one write may take"),
-    key("output", "batch_lines", Integer { min: 2, max: 1_000_000 }, "5000", "most points in one write"),
-
-    key("http", "listen", Address, "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none"),
-
-    key("log", "level", Choice { words: &["error", "warn", "info", "debug", "trace"], later: &[] }, "info", "what is logged"),
-    key("log", "format", Choice { words: &["text", "json", "journald"], later: &[] }, "text", "how it is logged"),
-];

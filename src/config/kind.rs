@@ -1,242 +1,339 @@
-//! The kinds of values, and how their text is read.
+//! The kinds of values: what may be written for a key, and how it is read.
 //!
-//! Each reader answers with the value, or with what is wrong and how to mend it, in words that follow the key.
+//! Each answers with the value, or with what is wrong and what to write, as the end of a sentence about the key.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::str::FromStr;
 
-use chrono::DateTime;
+use chrono::{DateTime, SecondsFormat, Utc};
+use redis_link::{URL_FORMS, UrlError};
 
-use super::source::Raw;
+use super::url::{self, OutputUrlParts};
+use crate::event::Minute;
 
-/// What values a key takes. Bounds are written as their values are, and are themselves allowed.
-#[derive(Debug, Clone, Copy)]
-pub enum Kind {
-    /// 1 to `max` of `[A-Za-z0-9._-]`.
-    Name {
-        /// Most characters.
-        max: usize,
-    },
-    /// Any text without control characters; empty means nothing.
+/// What the sources and messages need to know of a kind.
+pub trait Kind: Debug + Sync {
+    /// How a value stands in the file.
+    fn form(&self) -> Form;
+
+    /// What may be written, such as `10ms to 1h`; empty: anything.
+    fn allowed(&self) -> String;
+}
+
+impl<K: Read> Kind for K {
+    fn form(&self) -> Form {
+        self.in_file()
+    }
+
+    fn allowed(&self) -> String {
+        self.range()
+    }
+}
+
+/// How a value stands in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
     Text,
-    /// A tag or field key that needs no escapes in line protocol.
-    Tag {
-        /// Whether it may be empty.
-        optional: bool,
-    },
-    /// One or more socket addresses.
-    Addresses,
-    /// A socket address; empty means none.
-    Address,
+    /// A text, or a date and time.
+    Time,
     /// A whole number.
-    Integer {
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
-    /// A length of time, such as `30s`.
-    Duration {
-        /// The shortest.
-        min: &'static str,
-        /// The longest.
-        max: &'static str,
-    },
-    /// The beginning of a minute, such as `2026-11-22T02:10:00Z`; empty means none.
-    Instant,
-    /// A number of bytes, such as `8MiB`.
-    Size {
-        /// The least.
-        min: &'static str,
-        /// The most.
-        max: &'static str,
-    },
-    /// One of some words.
-    Choice {
-        /// The words.
-        words: &'static [&'static str],
-        /// Words that are planned, but that this version does not know what to do with.
-        later: &'static [&'static str],
-    },
-    /// The path of a file; empty means none.
+    Integer,
+    /// A list of texts; separated by commas elsewhere.
+    List,
+    /// A text that may hold a password.
+    Url,
+    /// The path of a file or directory.
     Path,
-    /// The path of a file that holds a secret; empty means none.
+    /// The path of a file that holds a secret.
     SecretFile,
-    /// A secret, which only the environment may hold.
-    SecretText {
-        /// The key to use in the file instead.
-        file: &'static str,
-    },
-    /// Where the store is.
-    StoreUrl,
-    /// Where the output is.
-    OutputUrl,
+    /// Not at all: a secret, which only the environment may hold. The key of the file has `_file` at its end.
+    Secret,
 }
 
-pub(super) fn text(kind: Kind, raw: &Raw) -> Result<String, String> {
-    let text = raw.one()?;
-    match kind {
-        Kind::Name { max } => {
-            let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-            if text.is_empty() || text.len() > max || !text.bytes().all(known) {
-                return Err(format!(
-                    "{text:?} is no name; write 1 to {max} of A-Z a-z 0-9 . _ -"
-                ));
+/// How values of a kind are read.
+pub(super) trait Read: Debug + Sync {
+    /// Its default stands for a value that is wrong.
+    type Value: Default;
+
+    fn in_file(&self) -> Form {
+        Form::Text
+    }
+
+    fn range(&self) -> String {
+        String::new()
+    }
+
+    fn read(&self, text: &str) -> Result<Self::Value, String>;
+
+    /// The same for all texts that mean the same. For texts that can be read.
+    fn canonical(&self, text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+/// 1 to so many of `[A-Za-z0-9._-]`.
+#[derive(Debug)]
+pub(super) struct Name(pub(super) usize);
+
+impl Read for Name {
+    type Value = String;
+
+    fn range(&self) -> String {
+        format!("1 to {} of A-Z a-z 0-9 . _ -", self.0)
+    }
+
+    fn read(&self, text: &str) -> Result<String, String> {
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        if (1..=self.0).contains(&text.len()) && text.bytes().all(is_allowed) {
+            return Ok(text.to_owned());
+        }
+        Err(format!("{text:?} is not a name; write {}", self.range()))
+    }
+}
+
+/// Any text without control characters.
+#[derive(Debug)]
+pub(super) struct Text;
+
+impl Read for Text {
+    type Value = String;
+
+    fn read(&self, text: &str) -> Result<String, String> {
+        if text.contains(char::is_control) {
+            return Err(format!("{text:?} holds control characters; leave them out"));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+/// A tag or field key that needs no escapes in line protocol; whether it may be empty.
+#[derive(Debug)]
+pub(super) struct Tag {
+    pub(super) optional: bool,
+}
+
+impl Read for Tag {
+    type Value = String;
+
+    fn read(&self, text: &str) -> Result<String, String> {
+        let is_refused = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
+        if text.contains(is_refused) || text.is_empty() && !self.optional {
+            return Err(format!(
+                "{text:?} is not a field or tag key; write one without spaces, , = \" and \\"
+            ));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+/// One or more socket addresses.
+#[derive(Debug)]
+pub(super) struct Addresses;
+
+impl Read for Addresses {
+    type Value = Vec<SocketAddr>;
+
+    fn in_file(&self) -> Form {
+        Form::List
+    }
+
+    fn read(&self, text: &str) -> Result<Vec<SocketAddr>, String> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for item in items(text) {
+            let address = address(item)?;
+            // Port 0 is a new port each time.
+            if address.port() != 0 && addresses.contains(&address) {
+                return Err(format!("{item:?} is there twice; leave one out"));
             }
+            addresses.push(address);
         }
-        Kind::Tag { optional } => {
-            let reserved = |c: char| c.is_control() || matches!(c, ' ' | ',' | '=' | '"' | '\\');
-            if text.contains(reserved) || text.is_empty() && !optional {
-                return Err(format!(
-                    "{text:?} is no field or tag key; write one without spaces, , = \" and \\"
-                ));
+        if addresses.is_empty() {
+            let hint = "give at least one address, such as \"127.0.0.1:8094\"";
+            return Err(format!("the list is empty; {hint}"));
+        }
+        Ok(addresses)
+    }
+}
+
+/// The items of a list.
+pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
+    let items = text.split(',').map(str::trim);
+    items.filter(|item| !item.is_empty())
+}
+
+/// A socket address; empty means none.
+#[derive(Debug)]
+pub(super) struct Address;
+
+impl Read for Address {
+    type Value = Option<SocketAddr>;
+
+    fn read(&self, text: &str) -> Result<Option<SocketAddr>, String> {
+        match text {
+            "" => Ok(None),
+            text => address(text).map(Some),
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let hint = "write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
+    text.parse()
+        .map_err(|_| format!("{text:?} is not an address; {hint}"))
+}
+
+/// The beginning of a minute; empty means none.
+#[derive(Debug)]
+pub(super) struct Instant;
+
+impl Read for Instant {
+    type Value = Option<Minute>;
+
+    fn in_file(&self) -> Form {
+        Form::Time
+    }
+
+    fn read(&self, text: &str) -> Result<Option<Minute>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |what: &str| Err(format!("{text:?} is {what}"));
+        let Ok(time) = DateTime::parse_from_rfc3339(text) else {
+            return wrong("not a time; write one such as \"2026-11-22T02:10:00Z\"");
+        };
+        let micros = time.timestamp_micros();
+        if micros % 60_000_000 != 0 {
+            return wrong("within a minute; write its beginning, with :00 for the seconds");
+        }
+        match Minute::from_epoch_minutes(micros / 60_000_000) {
+            Some(minute) => Ok(Some(minute)),
+            None => wrong("out of range; write a time of these centuries"),
+        }
+    }
+
+    fn canonical(&self, text: &str) -> String {
+        DateTime::parse_from_rfc3339(text).map_or(String::new(), |time| {
+            time.with_timezone(&Utc)
+                .to_rfc3339_opts(SecondsFormat::Secs, true)
+        })
+    }
+}
+
+/// One of some words, as what it stands for.
+#[derive(Debug)]
+pub(super) struct Choice<T: 'static>(pub(super) &'static [(&'static str, T)]);
+
+impl<T: Copy + Default + Debug + Sync> Read for Choice<T> {
+    type Value = T;
+
+    fn range(&self) -> String {
+        let words: Vec<_> = self.0.iter().map(|(word, _)| *word).collect();
+        format!("one of: {}", words.join(", "))
+    }
+
+    fn read(&self, text: &str) -> Result<T, String> {
+        let meant = self.0.iter().find(|(word, _)| *word == text);
+        meant
+            .map(|(_, meaning)| *meaning)
+            .ok_or_else(|| format!("{text:?} is not known; write {}", self.range()))
+    }
+}
+
+/// A file or directory, which may hold a secret; empty means none.
+#[derive(Debug)]
+pub(super) struct File(pub(super) Form);
+
+impl Read for File {
+    type Value = Option<PathBuf>;
+
+    fn in_file(&self) -> Form {
+        self.0
+    }
+
+    fn read(&self, text: &str) -> Result<Option<PathBuf>, String> {
+        match text {
+            "" => Ok(None),
+            text if text.contains('\0') => Err(format!("{text:?} is not a path")),
+            text => Ok(Some(PathBuf::from(text))),
+        }
+    }
+}
+
+/// A secret.
+#[derive(Debug)]
+pub(super) struct SecretText;
+
+impl Read for SecretText {
+    type Value = String;
+
+    fn in_file(&self) -> Form {
+        Form::Secret
+    }
+
+    fn read(&self, text: &str) -> Result<String, String> {
+        if text.contains(char::is_control) {
+            return Err("holds control characters; leave them out".to_owned());
+        }
+        Ok(text.to_owned())
+    }
+}
+
+/// Where the store is; `None`: in memory.
+#[derive(Debug)]
+pub(super) struct StoreUrl;
+
+impl Read for StoreUrl {
+    type Value = Option<redis_link::Settings>;
+
+    fn in_file(&self) -> Form {
+        Form::Url
+    }
+
+    fn range(&self) -> String {
+        format!("memory:, {URL_FORMS}")
+    }
+
+    fn read(&self, text: &str) -> Result<Self::Value, String> {
+        if text == "memory:" {
+            return Ok(None);
+        }
+        match redis_link::Settings::from_str(text) {
+            Ok(settings) => Ok(Some(settings)),
+            Err(UrlError::Scheme(url)) => {
+                Err(format!("{url:?} is not a store; write {}", self.range()))
             }
-        }
-        Kind::SecretText { .. } => {
-            if text.contains(char::is_control) {
-                return Err("holds control characters; leave them out".to_owned());
-            }
-        }
-        _ => {
-            if text.contains(char::is_control) {
-                return Err(format!("{text:?} holds control characters; leave them out"));
-            }
+            Err(error) => Err(error.to_string()),
         }
     }
-    Ok(text.to_owned())
 }
 
-pub(super) fn addresses(_: Kind, raw: &Raw) -> Result<Vec<SocketAddr>, String> {
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for text in raw.list() {
-        let address = parse_address(text)?;
-        // Port 0 is a new port each time.
-        if address.port() != 0 && addresses.contains(&address) {
-            return Err(format!("{text:?} is there twice; leave one out"));
+/// Where the output is; `None`: standard output.
+#[derive(Debug)]
+pub(super) struct OutputUrl;
+
+impl Read for OutputUrl {
+    type Value = Option<OutputUrlParts>;
+
+    fn in_file(&self) -> Form {
+        Form::Url
+    }
+
+    fn range(&self) -> String {
+        "stdout:, http://host:8086 or https://host:8086".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<Self::Value, String> {
+        match text {
+            "stdout:" => Ok(None),
+            text => url::output(text, &self.range()).map(Some),
         }
-        addresses.push(address);
     }
-    if addresses.is_empty() {
-        return Err(
-            "the list is empty; give at least one address, such as \"127.0.0.1:8094\"".to_owned(),
-        );
-    }
-    Ok(addresses)
-}
 
-pub(super) fn address(_: Kind, raw: &Raw) -> Result<Option<SocketAddr>, String> {
-    match raw.one()? {
-        "" => Ok(None),
-        text => parse_address(text).map(Some),
+    fn canonical(&self, text: &str) -> String {
+        let parts = self.read(text).ok().flatten();
+        parts.map_or(text.to_owned(), |parts| parts.base)
     }
-}
-
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("{text:?} is no address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"")
-    })
-}
-
-pub(super) fn integer(kind: Kind, raw: &Raw) -> Result<u64, String> {
-    let text = raw.one()?;
-    let Kind::Integer { min, max } = kind else {
-        return Err(not_of_the_kind("a number"));
-    };
-    let range = format!("write {min} to {max}");
-    // A minus sign is a number all the same, only out of range.
-    let number: i128 = text
-        .parse()
-        .map_err(|_| format!("{text:?} is no whole number; {range}"))?;
-    match u64::try_from(number) {
-        Ok(number) if (min..=max).contains(&number) => Ok(number),
-        _ => Err(format!("{text} is out of range; {range}")),
-    }
-}
-
-pub(super) fn duration(kind: Kind, raw: &Raw) -> Result<Duration, String> {
-    let text = raw.one()?;
-    let Kind::Duration { min, max } = kind else {
-        return Err(not_of_the_kind("a duration"));
-    };
-    let parse = |text: &str| humantime::parse_duration(text);
-    let duration = parse(text)
-        .map_err(|_| format!("{text:?} is no duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\""))?;
-    let (Ok(least), Ok(most)) = (parse(min), parse(max)) else {
-        return Err(not_of_the_kind("a range"));
-    };
-    if (least..=most).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err(format!("{text:?} is out of range; write {min} to {max}"))
-    }
-}
-
-/// In minutes since the epoch.
-pub(super) fn minute(_: Kind, raw: &Raw) -> Result<Option<i64>, String> {
-    let text = raw.one()?;
-    if text.is_empty() {
-        return Ok(None);
-    }
-    match DateTime::parse_from_rfc3339(text).map(|it| it.timestamp_micros()) {
-        Ok(micros) if micros % 60_000_000 == 0 => Ok(Some(micros / 60_000_000)),
-        Ok(_) => Err(format!(
-            "{text:?} is within a minute; write its beginning, with :00 for the seconds"
-        )),
-        Err(_) => Err(format!(
-            "{text:?} is no time; write one such as \"2026-11-22T02:10:00Z\""
-        )),
-    }
-}
-
-pub(super) fn size(kind: Kind, raw: &Raw) -> Result<u64, String> {
-    let text = raw.one()?;
-    let Kind::Size { min, max } = kind else {
-        return Err(not_of_the_kind("a size"));
-    };
-    let parse = |text: &str| {
-        text.parse::<bytesize::ByteSize>()
-            .ok()
-            .map(|size| size.as_u64())
-    };
-    // A bare number is refused: its reader would have to know that it is bytes.
-    let size = parse(text)
-        .filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic()))
-        .ok_or_else(|| format!("{text:?} is no size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\""))?;
-    let (Some(least), Some(most)) = (parse(min), parse(max)) else {
-        return Err(not_of_the_kind("a range"));
-    };
-    if (least..=most).contains(&size) {
-        Ok(size)
-    } else {
-        Err(format!("{text:?} is out of range; write {min} to {max}"))
-    }
-}
-
-pub(super) fn choice(kind: Kind, raw: &Raw) -> Result<&'static str, String> {
-    let text = raw.one()?;
-    let Kind::Choice { words, later } = kind else {
-        return Err(not_of_the_kind("a choice"));
-    };
-    let known = words.join(", ");
-    match words.iter().find(|word| **word == text) {
-        Some(word) => Ok(word),
-        None if later.contains(&text) => Err(format!(
-            "{text:?} is not there yet in this version; write one of: {known}"
-        )),
-        None => Err(format!("{text:?} is not known; write one of: {known}")),
-    }
-}
-
-pub(super) fn path(_: Kind, raw: &Raw) -> Result<Option<PathBuf>, String> {
-    match raw.one()? {
-        "" => Ok(None),
-        text if text.contains('\0') => Err(format!("{text:?} is no path")),
-        text => Ok(Some(PathBuf::from(text))),
-    }
-}
-
-/// The table of keys and the code that reads it disagree; the tests load every key, so none is left.
-fn not_of_the_kind(wanted: &str) -> String {
-    format!("is read as {wanted}, but is none in the table of keys; please report this")
 }

@@ -1,63 +1,91 @@
-//! The configuration: read raw from four sources, then checked into types that cannot be wrong.
+//! The configuration: texts from four sources, checked and built into the settings of the parts, which cannot be wrong.
 //!
-//! [`KEYS`] knows which keys there are. `source` gathers the raw values, each with its origin, from `file`,
-//! `environment` and flags; `reader` turns them into typed ones by their `kind`; `check` and `servers` build the
-//! sections and hold the keys of each against each other, `together` those of several. All that is wrong is found in one go.
+//! | file | what it is | uses |
+//! | --- | --- | --- |
+//! | `url.rs` | URLs of the output, what may be shown of one | |
+//! | `kind.rs`, `range.rs` | the kinds of values, and how each is read | `url` |
+//! | `keys.rs` | **the table of keys**: name, kind, default, meaning | the kinds |
+//! | `values.rs` | the value in force for each key, and its origin | `keys` |
+//! | `problem.rs` | what is wrong, and which name was most likely meant | `values` |
+//! | `file.rs`, `environment.rs`, `source.rs` | the sources: file, variables, flags | `problem` |
+//! | `reader.rs` | from texts to typed values; gathers every problem | `problem` |
+//! | `service.rs`, `store.rs`, `output.rs` | the settings of the parts, section by section | `reader` |
+//! | `together.rs` | keys of several sections held against each other | the sections |
 //!
-//! No module of the service is given the whole [`Config`]; the daemon takes it apart.
+//! Imports run from the lower row to the upper only. A new key is a line in `keys.rs`, a line where its setting is built,
+//! and its explanation in `config/eds.toml`.
 
-mod alike;
-mod check;
-mod effective;
-mod endpoints;
 mod environment;
 mod file;
 mod keys;
 mod kind;
-mod nodes_url;
+mod output;
 mod problem;
+mod range;
 mod reader;
-mod sections;
-mod servers;
+mod service;
 mod source;
+mod store;
 mod together;
 mod url;
+mod values;
 
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-pub use self::effective::Effective;
-pub use self::endpoints::{
-    Api, Identity, InfluxDb, Layout, Output, OutputUrl, Redis, RedisAddress, Store, StoreUrl, Tls,
-};
-pub use self::keys::{KEYS, Key, VARIABLE_PREFIX};
-pub use self::kind::Kind;
+use tracing::level_filters::LevelFilter;
+
+pub use self::file::DEFAULT_FILE;
+pub use self::keys::{KEYS, Key, LogFormat, VARIABLE_PREFIX};
+pub use self::kind::{Form, Kind};
+pub use self::output::Output;
 pub use self::problem::{ConfigErrors, Problem};
-pub use self::sections::{Flush, Http, Input, Log, LogFormat, LogLevel, Precision, Spool};
-pub use self::source::{DEFAULT_FILE, Flags, Origin};
+pub use self::service::ServiceSettings;
+pub use self::source::Flags;
+pub use self::store::Store;
+pub use self::values::{Effective, Origin};
 
+use self::keys::{input, log, top};
 use self::reader::Reader;
-use self::source::Settings;
+use crate::event::Partitions;
 
-/// A configuration without mistakes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The counts of a minute are kept so many times as long as the oldest event that is accepted.
+const RETENTION_AGES: u32 = 2;
+
+/// A configuration without mistakes: the settings of all parts.
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Name of this node: 1 to 64 of `[A-Za-z0-9._-]`.
     pub node: String,
-    /// Receiving and queueing events.
-    pub input: Input,
     /// The shared memory of the open minutes.
     pub store: Store,
-    /// When a minute is closed and who may send it.
-    pub flush: Flush,
+    /// How the series are spread over it.
+    pub partitions: Partitions,
+    /// How long the counts of a minute are kept.
+    pub retention: Duration,
+    /// Events further ahead of the clock are refused.
+    pub max_future: Duration,
+    /// How the parts of the node behave.
+    pub service: ServiceSettings,
+    /// At shutdown, the longest to record what is queued.
+    pub drain_timeout: Duration,
     /// Where the counts go.
     pub output: Output,
-    /// Health and metrics.
-    pub http: Http,
     /// What is logged, and how.
     pub log: Log,
+    alike: Vec<(&'static str, String)>,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// This and all that is graver.
+    pub level: LevelFilter,
+    /// How.
+    pub format: LogFormat,
 }
 
 impl Config {
@@ -80,6 +108,20 @@ impl Config {
     {
         load_as(flags, environment, false).map(|(config, _)| config)
     }
+
+    /// Key and value of everything that must be alike on all nodes that share one Redis. Values that mean the same are
+    /// written the same. Without secrets. What names the store itself (`store.url`, `store.prefix`) is not among them: nodes
+    /// that differ in it meet nowhere.
+    #[must_use]
+    pub fn alike(&self) -> &[(&'static str, String)] {
+        &self.alike
+    }
+
+    /// What is allowed and unwise, a sentence each that names the keys.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        together::warnings(&self.service, self.drain_timeout, &self.store, &self.output)
+    }
 }
 
 /// As [`Config::load`], and the values in force with their origins besides.
@@ -99,21 +141,20 @@ where
     E: IntoIterator<Item = (OsString, OsString)>,
 {
     let mut problems = Vec::new();
-    let settings = Settings::gather(flags, environment, source::host_name(), &mut problems);
-    let Some(settings) = settings else {
+    let Some(values) = source::gather(flags, environment, &mut problems) else {
         return Err(ConfigErrors::new(problems));
     };
-    let mut reader = Reader::new(&settings, problems, sends);
+    let mut reader = Reader::new(&values, problems, sends);
     let config = build(&mut reader);
     match reader.finish() {
-        (problems, _) if problems.is_empty() => Ok((config, Effective(settings))),
-        (problems, _) => Err(ConfigErrors::new(problems)),
+        problems if problems.is_empty() => Ok((config, values)),
+        problems => Err(ConfigErrors::new(problems)),
     }
 }
 
 /// The level that the sources name now, for SIGHUP. The whole configuration is checked, so that a reload also
-/// tells of a mistake that the next start would stumble over; all but the level waits for that start.
-pub fn reload_log_level<E>(flags: &Flags, environment: E) -> Result<LogLevel, ConfigErrors>
+/// reports a mistake that the next start would fail with; all but the level waits for that start.
+pub fn reload_log_level<E>(flags: &Flags, environment: E) -> Result<LevelFilter, ConfigErrors>
 where
     E: IntoIterator<Item = (OsString, OsString)>,
 {
@@ -121,15 +162,31 @@ where
 }
 
 fn build(reader: &mut Reader<'_>) -> Config {
-    let config = Config {
-        node: reader.text("node"),
-        input: check::input(reader),
-        store: servers::store(reader),
-        flush: check::flush(reader),
-        output: servers::output(reader),
-        http: check::http(reader),
-        log: check::log(reader),
+    let node = reader.read(&top::node);
+    let (max_age, max_future) = (
+        reader.read(&input::max_age),
+        reader.read(&input::max_future),
+    );
+    let retention = max_age.saturating_mul(RETENTION_AGES);
+    let (store, partitions) = store::read(reader, &node, retention);
+    let service = service::read(reader, partitions.clone(), [max_age, max_future]);
+    let output = output::read(reader);
+    let log = Log {
+        level: reader.read(&log::level).into(),
+        format: reader.read(&log::format),
     };
-    together::check(reader, &config);
-    config
+    let drain_timeout = reader.read(&input::drain_timeout);
+    together::check(reader, &service, &store);
+    Config {
+        node,
+        store,
+        partitions,
+        retention,
+        max_future,
+        service,
+        drain_timeout,
+        output,
+        log,
+        alike: reader.alike(),
+    }
 }

@@ -1,9 +1,9 @@
-//! What is wrong with a configuration, in words for whoever must mend it.
+//! What is wrong with a configuration, as a message to whoever has to fix it.
 
 use std::fmt::{self, Write as _};
 
 use super::keys::{KEYS, Key};
-use super::source::Origin;
+use super::values::Origin;
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Problem {
     pub origin: Option<Origin>,
     /// The key, such as `flush.grace`; empty when no key is to blame.
     pub key: String,
-    /// What is wrong, and how to mend it.
+    /// What is wrong, and what to write instead.
     pub text: String,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Problem {
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// Puts the problems in the order in which one mends them: the file's by line, then the environment's, then
+    /// Puts the problems in the order in which one fixes them: the file's by line, then the environment's, then
     /// the flags', then those of keys that nothing set.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match &problem.origin {
@@ -75,10 +75,12 @@ impl fmt::Display for ConfigErrors {
 /// The key that was most likely meant by this name in this section. A right name in the wrong section is
 /// taken for a slip of the section.
 pub(super) fn nearest_key(section: &str, name: &str) -> Option<&'static Key> {
-    KEYS.iter().min_by_key(|key| {
-        let sections = strsim::damerau_levenshtein(section, key.section).min(SECTION_DISTANCE_MAX);
-        strsim::damerau_levenshtein(name, key.name) + sections
-    })
+    let nearest = KEYS.iter().min_by_key(|key| {
+        let sections =
+            strsim::damerau_levenshtein(section, key.section()).min(SECTION_DISTANCE_MAX);
+        strsim::damerau_levenshtein(name, key.name()) + sections
+    });
+    nearest.copied()
 }
 
 /// Even a section that is wholly another weighs no more than this many wrong letters in the name.
@@ -88,7 +90,7 @@ const SECTION_DISTANCE_MAX: usize = 2;
 pub(super) fn nearest_section(name: &str) -> &'static str {
     let sections = KEYS
         .iter()
-        .map(|key| key.section)
+        .map(|key| key.section())
         .filter(|section| !section.is_empty());
     sections
         .min_by_key(|section| strsim::damerau_levenshtein(name, section))
@@ -97,7 +99,7 @@ pub(super) fn nearest_section(name: &str) -> &'static str {
 
 /// The variable that was most likely meant.
 pub(super) fn nearest_variable(name: &str) -> String {
-    let variables = KEYS.iter().map(Key::variable);
+    let variables = KEYS.iter().map(|key| key.variable());
     variables
         .min_by_key(|variable| strsim::damerau_levenshtein(name, variable))
         .unwrap_or_default()

@@ -1,236 +1,199 @@
-//! From raw values to typed ones, gathering every problem on the way.
+//! From texts to typed values, gathering every problem on the way.
 //!
-//! A value that is wrong is reported once, and its default stands in for it, so that reading goes on and finds
-//! the other problems too. What is read is used only when in the end there is none.
+//! A value that is wrong is reported once, and something stands in for it, so that reading goes on and finds the other
+//! problems too. What is read is used only when in the end there is none.
 
-use std::collections::BTreeSet;
-use std::io::Read;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
 
-use super::kind::{self, Kind};
+use super::keys::{KEYS, Key};
+use super::kind::{File, Read, SecretText};
 use super::problem::Problem;
-use super::source::{Origin, Raw, Settings};
-use crate::secret::{Pem, Secret};
+use super::values::{Effective, Origin, Value};
+use crate::secret::Secret;
 
 /// A secret or PEM file is small; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Reads values by the path of their key, such as `flush.grace`.
+/// Reads the values of keys.
 pub(super) struct Reader<'a> {
-    settings: &'a Settings,
+    values: &'a Effective,
     problems: Vec<Problem>,
-    wrong: BTreeSet<String>,
-    asked: BTreeSet<String>,
+    wrong: BTreeSet<&'static str>,
+    /// What was read, in the canonical form.
+    read: BTreeMap<&'static str, String>,
     /// Whether the secrets of the output are needed.
     pub(super) sends: bool,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(settings: &'a Settings, problems: Vec<Problem>, sends: bool) -> Self {
-        let unsound = settings.iter().filter(|setting| setting.unsound);
-        let wrong = unsound.map(|setting| setting.key.path()).collect();
+    pub(super) fn new(values: &'a Effective, problems: Vec<Problem>, sends: bool) -> Self {
+        let refused = values.iter().filter(|value| value.is_refused);
         Self {
-            settings,
+            values,
             problems,
-            wrong,
-            asked: BTreeSet::new(),
+            wrong: refused.map(|value| value.key.path).collect(),
+            read: BTreeMap::new(),
             sends,
         }
     }
 
-    /// All problems found, and the paths of all keys that were read.
-    pub(super) fn finish(self) -> (Vec<Problem>, BTreeSet<String>) {
-        (self.problems, self.asked)
+    /// All problems found.
+    pub(super) fn finish(self) -> Vec<Problem> {
+        self.problems
     }
 
-    /// Reads a value of any kind. After a problem it is the default.
-    pub(super) fn read<T: Default>(
-        &mut self,
-        path: &str,
-        parse: fn(Kind, &Raw) -> Result<T, String>,
-    ) -> T {
-        self.asked.insert(path.to_owned());
-        let Some(setting) = self.settings.get(path) else {
-            self.wrong(
-                path,
-                "is read, but not in the table of keys; please report this",
-            );
-            return T::default();
-        };
-        let kind = setting.key.kind;
-        if !self.wrong.contains(path) {
-            match parse(kind, &setting.raw) {
+    /// The paths of all keys that were read.
+    #[cfg(test)]
+    pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.read.keys().copied()
+    }
+
+    /// The keys that all nodes must have alike, each with its value in the canonical form; empty for those that were not
+    /// read, since nothing in force has a use for them.
+    pub(super) fn alike(&self) -> Vec<(&'static str, String)> {
+        let keys = KEYS.iter().filter(|key| key.alike).map(|key| key.path);
+        keys.map(|path| (path, self.read.get(path).cloned().unwrap_or_default()))
+            .collect()
+    }
+
+    /// Reads a value. After a problem it is the default of its type.
+    pub(super) fn read<K: Read>(&mut self, key: &'static Key<K>) -> K::Value {
+        let text = self.text(key.path);
+        self.read.insert(key.path, key.kind.canonical(text));
+        if !self.wrong.contains(key.path) {
+            match key.kind.read(text) {
                 Ok(value) => return value,
-                Err(text) => self.wrong(path, &text),
+                Err(text) => self.wrong(key.path, &text),
             }
         }
-        parse(kind, &Raw::from_text(kind, setting.key.default)).unwrap_or_default()
+        K::Value::default()
     }
 
-    pub(super) fn text(&mut self, path: &str) -> String {
-        self.read(path, kind::text)
+    /// A size that is a length in memory.
+    pub(super) fn length<K: Read<Value = u64>>(&mut self, key: &'static Key<K>) -> usize {
+        usize::try_from(self.read(key)).unwrap_or(usize::MAX)
     }
 
     /// A text that may be left out.
-    pub(super) fn optional(&mut self, path: &str) -> Option<String> {
-        Some(self.text(path)).filter(|text| !text.is_empty())
+    pub(super) fn optional<K: Read<Value = String>>(
+        &mut self,
+        key: &'static Key<K>,
+    ) -> Option<String> {
+        Some(self.read(key)).filter(|text| !text.is_empty())
     }
 
     /// A text that this output cannot do without.
-    pub(super) fn required(&mut self, path: &str, reason: &str) -> String {
-        let text = self.text(path);
-        if text.is_empty() && self.sound(&[path]) {
-            self.wrong(path, &format!("is not set, but {reason}; set it"));
-        }
+    pub(super) fn required<K: Read<Value = String>>(
+        &mut self,
+        key: &'static Key<K>,
+        reason: &str,
+    ) -> String {
+        let text = self.read(key);
+        let problem = format!("is not set, but {reason}; set it");
+        self.together(&[key.path], !text.is_empty(), &problem);
         text
     }
 
-    /// A whole number that counts things.
-    pub(super) fn count(&mut self, path: &str) -> usize {
-        let number = self.read(path, kind::integer);
-        usize::try_from(number).unwrap_or(usize::MAX)
-    }
-
-    /// One of the words, as what it stands for.
-    pub(super) fn choice<T: Copy>(
-        &mut self,
-        path: &str,
-        meanings: &[(&str, T)],
-        otherwise: T,
-    ) -> T {
-        let word = self.read(path, kind::choice);
-        let meaning = meanings.iter().find(|(known, _)| *known == word);
-        if meaning.is_none() {
-            self.wrong(
-                path,
-                &format!("{word:?} has no meaning yet; please report this"),
-            );
-        }
-        meaning.map_or(otherwise, |(_, meaning)| *meaning)
-    }
-
     /// A secret, from the environment or from a file.
-    pub(super) fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
-        let secret = self.optional(path);
-        let file = self.read(file_path, kind::path);
-        match (secret, file) {
+    pub(super) fn secret(
+        &mut self,
+        key: &'static Key<SecretText>,
+        file_key: &'static Key<File>,
+    ) -> Option<Secret> {
+        match (self.optional(key), self.read(file_key)) {
             (Some(_), Some(_)) => {
-                self.wrong(
-                    path,
-                    &format!("is set, and so is {file_path}; keep one of them"),
-                );
+                let problem = format!("is set, and so is {}; keep one of them", file_key.path);
+                self.wrong(key.path, &problem);
                 None
             }
             (Some(secret), None) => Some(Secret::new(&secret)),
-            (None, Some(file)) => {
-                let bytes = self.file(file_path, &file)?;
-                let text = String::from_utf8(bytes).ok();
-                let text = text
-                    .as_deref()
-                    .map(|text| text.strip_suffix('\n').unwrap_or(text));
-                let text = text.map(|text| text.strip_suffix('\r').unwrap_or(text));
-                match text {
-                    Some(text) if !text.is_empty() && !text.contains(char::is_control) => {
-                        Some(Secret::new(text))
-                    }
-                    _ => {
-                        let text = format!(
-                            "{} does not hold one line of text; write only the secret into it",
-                            file.display()
-                        );
-                        self.wrong(file_path, &text);
-                        None
-                    }
-                }
-            }
+            (None, Some(file)) => self.or_report(file_key.path, secret_in(&file)),
             (None, None) => None,
         }
     }
 
-    /// A PEM file.
-    pub(super) fn pem(&mut self, path: &str) -> Option<Pem> {
-        let file = self.read(path, kind::path)?;
-        let bytes = self.file(path, &file)?;
-        if !bytes
-            .windows(PEM_BEGIN.len())
-            .any(|window| window == PEM_BEGIN)
-        {
-            self.wrong(
-                path,
-                &format!(
-                    "{} is no PEM file; it should hold a line -----BEGIN …-----",
-                    file.display()
-                ),
-            );
-            return None;
-        }
-        Some(Pem { path: file, bytes })
+    /// The bytes of a PEM file.
+    pub(super) fn pem(&mut self, key: &'static Key<File>) -> Option<Vec<u8>> {
+        let file = self.read(key)?;
+        self.or_report(key.path, pem_in(&file))
     }
 
-    fn file(&mut self, path: &str, file: &PathBuf) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let opened = std::fs::File::open(file);
-        match opened.and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
-            Ok(count) if count as u64 <= FILE_BYTES_MAX => Some(bytes),
-            Ok(_) => {
-                self.wrong(
-                    path,
-                    &format!(
-                        "{} is larger than 1MiB; name the right file",
-                        file.display()
-                    ),
-                );
-                None
-            }
-            Err(error) => {
-                let mend = "name a file that the service's user may read";
-                self.wrong(
-                    path,
-                    &format!("{} cannot be read: {error}; {mend}", file.display()),
-                );
-                None
-            }
-        }
+    fn or_report<T>(&mut self, path: &'static str, read: Result<T, String>) -> Option<T> {
+        read.map_err(|text| self.wrong(path, &text)).ok()
     }
 
-    /// Whether none of these keys was found wrong, so that they may be held against each other.
-    pub(super) fn sound(&self, paths: &[&str]) -> bool {
-        paths.iter().all(|path| !self.wrong.contains(*path))
-    }
-
-    /// Requires something of several keys together; the first is the one to blame.
-    pub(super) fn together(&mut self, paths: &[&str], holds: bool, text: &str) {
+    /// Requires something of several keys together, unless one of them was found wrong; the first is the one to blame.
+    pub(super) fn together(&mut self, paths: &[&'static str], holds: bool, text: &str) {
         if let ([blamed, ..], false) = (paths, holds)
-            && self.sound(paths)
+            && paths.iter().all(|path| !self.wrong.contains(path))
         {
             self.wrong(blamed, text);
         }
     }
 
-    /// Whether somebody set this key to something.
-    pub(super) fn is_given(&self, path: &str) -> bool {
-        let setting = self.settings.get(path);
-        setting.is_some_and(|setting| setting.raw.one().is_ok_and(|text| !text.is_empty()))
+    /// The text in force; empty where there is nothing.
+    pub(super) fn text(&self, path: &str) -> &'a str {
+        self.value(path).map_or("", |value| &value.text)
     }
 
-    /// Where the value of this key comes from.
-    pub(super) fn origin(&self, path: &str) -> Option<&'a Origin> {
-        self.settings.get(path).map(|setting| &setting.origin)
+    /// Whether everyone on this host can see the value of this key.
+    pub(super) fn is_of_a_flag(&self, path: &str) -> bool {
+        let value = self.value(path);
+        value.is_some_and(|value| matches!(value.origin, Origin::Flag(_)))
+    }
+
+    fn value(&self, path: &str) -> Option<&'a Value> {
+        self.values.iter().find(|value| value.key.path == path)
     }
 
     /// Reports that the value of this key is wrong. The origin goes with it, but a default is nobody's doing.
-    pub(super) fn wrong(&mut self, path: &str, text: &str) {
-        self.wrong.insert(path.to_owned());
-        let origin = self
-            .origin(path)
-            .filter(|origin| **origin != Origin::Default)
-            .cloned();
+    pub(super) fn wrong(&mut self, path: &'static str, text: &str) {
+        self.wrong.insert(path);
+        let origin = self.value(path).map(|value| value.origin.clone());
         self.problems.push(Problem {
-            origin,
+            origin: origin.filter(|origin| *origin != Origin::Default),
             key: path.to_owned(),
             text: text.to_owned(),
         });
     }
 }
 
-const PEM_BEGIN: &[u8] = b"-----BEGIN ";
+fn secret_in(file: &Path) -> Result<Secret, String> {
+    let text = String::from_utf8(bytes_in(file)?).unwrap_or_default();
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() || line.contains(char::is_control) {
+        let hint = "write only the secret into it";
+        return Err(format!(
+            "{} does not hold one line of text; {hint}",
+            file.display()
+        ));
+    }
+    Ok(Secret::new(line))
+}
+
+fn pem_in(file: &Path) -> Result<Vec<u8>, String> {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    let bytes = bytes_in(file)?;
+    if !bytes.windows(BEGIN.len()).any(|window| window == BEGIN) {
+        let hint = "it should hold a line -----BEGIN …-----";
+        return Err(format!("{} is not a PEM file; {hint}", file.display()));
+    }
+    Ok(bytes)
+}
+
+fn bytes_in(file: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file);
+    let file = file.display();
+    match opened.and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        Ok(count) if count as u64 <= FILE_BYTES_MAX => Ok(bytes),
+        Ok(_) => Err(format!("{file} is larger than 1MiB; name the right file")),
+        Err(error) => {
+            let hint = "name a file that the service's user may read";
+            Err(format!("{file} cannot be read: {error}; {hint}"))
+        }
+    }
+}

@@ -5,10 +5,6 @@ mod servers;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::keys::{KEYS, Key};
-use super::kind::Kind;
-use super::reader::Reader;
-use super::source::{Raw, Settings};
 use super::*;
 
 /// Loads a file's text with these variables and flags.
@@ -52,28 +48,18 @@ fn check_variable(name: &str, value: &str, expected: &str) {
 #[test]
 fn nothing_at_all_is_a_configuration() {
     let config = load_file("").unwrap();
-    assert_eq!(
-        config.store.url,
-        StoreUrl::Memory {
-            memory_max: 1 << 30
-        }
-    );
-    assert_eq!(config.input.listen, ["127.0.0.1:8094".parse().unwrap()]);
-    assert_eq!(config.input.max_datagram, 65_536);
-    assert_eq!(config.flush.lease, Duration::from_secs(30));
-    assert_eq!(config.output.url, OutputUrl::Stdout);
-    assert_eq!(
-        config.log,
-        Log {
-            level: LogLevel::Info,
-            format: LogFormat::Text
-        }
-    );
+    assert!(matches!(config.store, Store::Memory { bytes_max, .. } if bytes_max == 1 << 30));
+    assert_eq!(config.service.listen, ["127.0.0.1:8094".parse().unwrap()]);
+    assert_eq!(config.service.datagram_max, 65_536);
+    assert_eq!(config.service.flush.lease, Duration::from_secs(30));
+    assert!(matches!(config.output, Output::Stdout));
+    let log = (config.log.level, config.log.format);
+    assert_eq!(log, (LevelFilter::INFO, LogFormat::Text));
     assert!(!config.node.is_empty());
 }
 
 #[test]
-fn unknown_names_are_told_with_the_nearest_known_one() {
+fn unknown_names_are_refused_with_the_nearest_known_one() {
     for (text, expected) in [
         (
             "\nnod = \"x\"",
@@ -118,15 +104,15 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 }
 
 #[test]
-fn values_of_the_wrong_kind_are_told_what_is_wanted() {
+fn values_of_the_wrong_form_are_refused_with_what_to_write() {
     for (text, expected) in [
         (
             "node = 1",
-            "FILE:1: node: is the number 1 here; write a text in quotes",
+            "FILE:1: node: is the number 1 here; write a text in quotes: 1 to 64 of A-Z a-z 0-9 . _ -",
         ),
         (
             "[input]\nlinger = 100",
-            "FILE:2: input.linger: is the number 100 here; write a text with a unit, such as \"100ms\", \"30s\" or \"1h\"",
+            "FILE:2: input.linger: is the number 100 here; write a text in quotes: 1ms to 10s",
         ),
         (
             "[input]\nlisten = \"[::1]:1\"",
@@ -134,11 +120,11 @@ fn values_of_the_wrong_kind_are_told_what_is_wanted() {
         ),
         (
             "[input]\nthreads = \"2\"",
-            "FILE:2: input.threads: is the text \"2\" here; write a whole number without quotes",
+            "FILE:2: input.threads: is the text \"2\" here; write a whole number without quotes: 1 to 64",
         ),
         (
             "[input]\nthreads = 1.5",
-            "FILE:2: input.threads: is the number 1.5 here; write a whole number without quotes",
+            "FILE:2: input.threads: is the number 1.5 here; write a whole number without quotes: 1 to 64",
         ),
         (
             "[[log]]\nlevel = \"info\"",
@@ -150,22 +136,22 @@ fn values_of_the_wrong_kind_are_told_what_is_wanted() {
 }
 
 #[test]
-fn values_out_of_range_are_told_the_range() {
+fn values_out_of_range_are_refused_with_the_range() {
     for (name, value, expected) in [
         (
             "EDS_NODE",
             "a b",
-            "node: \"a b\" is no name; write 1 to 64 of A-Z a-z 0-9 . _ -",
+            "node: \"a b\" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -",
         ),
         (
             "EDS_NODE",
             "",
-            "node: \"\" is no name; write 1 to 64 of A-Z a-z 0-9 . _ -",
+            "node: \"\" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -",
         ),
         (
             "EDS_INPUT__USER_FIELD",
             "a=b",
-            "input.user_field: \"a=b\" is no field or tag key; write one without spaces, , = \" and \\",
+            "input.user_field: \"a=b\" is not a field or tag key; write one without spaces, , = \" and \\",
         ),
         (
             "EDS_INPUT__LISTEN",
@@ -180,7 +166,7 @@ fn values_out_of_range_are_told_the_range() {
         (
             "EDS_HTTP__LISTEN",
             "localhost:80",
-            "http.listen: \"localhost:80\" is no address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"",
+            "http.listen: \"localhost:80\" is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"",
         ),
         (
             "EDS_INPUT__QUEUE_EVENTS",
@@ -195,7 +181,7 @@ fn values_out_of_range_are_told_the_range() {
         (
             "EDS_STORE__PARTITIONS",
             "many",
-            "store.partitions: \"many\" is no whole number; write 1 to 1024",
+            "store.partitions: \"many\" is not a whole number; write 1 to 1024",
         ),
         (
             "EDS_INPUT__MAX_AGE",
@@ -205,12 +191,12 @@ fn values_out_of_range_are_told_the_range() {
         (
             "EDS_INPUT__MAX_AGE",
             "90",
-            "input.max_age: \"90\" is no duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"",
+            "input.max_age: \"90\" is not a duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"",
         ),
         (
             "EDS_INPUT__RECEIVE_BUFFER",
             "8000000",
-            "input.receive_buffer: \"8000000\" is no size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"",
+            "input.receive_buffer: \"8000000\" is not a size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"",
         ),
         (
             "EDS_INPUT__MAX_DATAGRAM",
@@ -220,7 +206,7 @@ fn values_out_of_range_are_told_the_range() {
         (
             "EDS_STORE__LAYOUT",
             "hll",
-            "store.layout: \"hll\" is not there yet in this version; write one of: sets",
+            "store.layout: \"hll\" is not known; write one of: sets",
         ),
         (
             "EDS_LOG__FORMAT",
@@ -237,7 +223,7 @@ fn keys_are_held_against_each_other() {
     for (text, expected) in [
         (
             "[flush]\ngrace = \"10s\"\nmax_hold = \"5s\"",
-            "FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be quiet long enough; raise this or lower that",
+            "FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be idle long enough; raise this or lower that",
         ),
         (
             "[flush]\ninterval = \"20s\"",
@@ -273,7 +259,7 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
     std::fs::write(path("file"), "").unwrap();
     for name in ["file", "file/below/it"] {
         let expected = format!(
-            "FILE:2: input.spool_dir: {} is there, and no directory; name a directory that the service's user may \
+            "FILE:2: input.spool_dir: {} is there, and not a directory; name a directory that the service's user may \
              write to",
             path("file")
         );
@@ -294,7 +280,7 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
 }
 
 #[test]
-fn everything_is_told_at_once_in_the_order_of_mending() {
+fn everything_is_reported_at_once_in_the_order_of_fixing() {
     let flags = Flags {
         http: Some("x".to_owned()),
         ..Flags::default()
@@ -319,11 +305,11 @@ fn everything_is_told_at_once_in_the_order_of_mending() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_told_by_line_and_never_quoted() {
+fn a_file_that_is_not_toml_is_reported_by_line_and_never_quoted() {
     check(
         "token = sesame\n[log\n",
-        "FILE:1: this is no TOML: string values must be quoted, expected literal string\n\
-         FILE:2: this is no TOML: unclosed table, expected `]`",
+        "FILE:1: this is not TOML: string values must be quoted, expected literal string\n\
+         FILE:2: this is not TOML: unclosed table, expected `]`",
     );
     let flags = Flags {
         config: Some("/nowhere/eds.toml".into()),
@@ -348,15 +334,10 @@ fn later_sources_win_and_are_remembered() {
     let text = "node = \"a\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[input]\nqueue_events = 0x1_00\n";
     let (config, effective) = load_with(text, &variables, flags).unwrap();
     assert_eq!(config.node, "a");
-    assert_eq!(
-        config.log,
-        Log {
-            level: LogLevel::Warn,
-            format: LogFormat::Json
-        }
-    );
-    assert_eq!(config.input.listen, ["127.0.0.1:3".parse().unwrap()]);
-    assert_eq!(config.input.queue_events, 256);
+    let log = (config.log.level, config.log.format);
+    assert_eq!(log, (LevelFilter::WARN, LogFormat::Json));
+    assert_eq!(config.service.listen, ["127.0.0.1:3".parse().unwrap()]);
+    assert_eq!(config.service.batcher.limits.events, 256);
     let shown = effective.to_toml(true);
     for (line, origin) in [
         ("level = \"warn\"", "environment EDS_LOG__LEVEL"),
@@ -377,73 +358,96 @@ fn later_sources_win_and_are_remembered() {
         "{shown}"
     );
     // What is shown is a file that says the same.
-    assert_eq!(load_file(&shown).unwrap(), config);
+    let again = load_file(&shown).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{config:?}"));
 }
 
 #[test]
 fn the_table_of_keys_is_sound_and_read_in_full() {
     let mut seen = BTreeSet::new();
     for key in KEYS {
-        assert!(seen.insert(key.path()), "{} is there twice", key.path());
-        assert_eq!(Key::find(&key.path()).map(Key::path), Some(key.path()));
-        assert!(
-            key.doc.len() < 100 && !key.doc.ends_with('.'),
-            "{}",
-            key.path()
-        );
+        assert!(seen.insert(key.path), "{} is there twice", key.path);
+        let is_short = key.doc.len() < 100 && !key.doc.ends_with('.');
+        assert!(is_short, "{}", key.path);
         // Each word has a meaning, and the ends of each range are within it.
-        let ends: Vec<String> = match key.kind {
-            Kind::Choice { words, .. } => words.iter().map(ToString::to_string).collect(),
-            Kind::Integer { min, max } => vec![min.to_string(), max.to_string()],
-            Kind::Duration { min, max } | Kind::Size { min, max } => {
-                vec![min.to_owned(), max.to_owned()]
-            }
-            _ => vec![],
+        let allowed = key.kind.allowed();
+        let ends: Vec<&str> = match allowed.strip_prefix("one of: ") {
+            Some(words) => words.split(", ").collect(),
+            None if allowed.contains(" of ") => Vec::new(),
+            None => allowed
+                .split_once(" to ")
+                .map_or(Vec::new(), |(min, max)| vec![min, max]),
         };
         for value in ends {
-            if let Err(errors) = load_with("", &[(&key.variable(), &value)], Flags::default()) {
+            if let Err(errors) = load_with("", &[(&key.variable(), value)], Flags::default()) {
                 let others = [
                     "never fit",
                     "raise this or lower that",
                     "lower this or raise that",
                     "go together",
                 ];
-                assert!(
-                    others.iter().any(|other| errors.contains(other)),
-                    "{value}: {errors}"
-                );
+                let is_other = others.iter().any(|other| errors.contains(other));
+                assert!(is_other, "{value}: {errors}");
             }
         }
     }
-    let mut asked = BTreeSet::new();
-    let nothing = Flags {
-        config: Some("/dev/null".into()),
-        ..Flags::default()
-    };
+    let mut read = BTreeSet::new();
     for (store, output, api) in [
         ("memory:", "stdout:", "v1"),
         ("rediss://h", "https://h", "v1"),
         ("rediss://h", "https://h", "v2"),
     ] {
-        let mut settings = Settings::gather(&nothing, [], None, &mut Vec::new()).unwrap();
+        let mut values = Effective::defaults();
         for (path, value) in [
             ("store.url", store),
             ("output.url", output),
             ("output.api", api),
         ] {
-            settings.set(path, Raw::One(value.to_owned()), Origin::Default);
+            values.set(path, value.to_owned(), Origin::Default);
         }
-        let mut reader = Reader::new(&settings, Vec::new(), true);
+        let mut reader = Reader::new(&values, Vec::new(), true);
         build(&mut reader);
-        asked.extend(reader.finish().1);
+        read.extend(reader.paths());
     }
-    assert_eq!(
-        asked, seen,
-        "left: the keys that are read; right: the table"
-    );
+    assert_eq!(read, seen, "left: the keys that are read; right: the table");
 }
 
-/// What the service relies on: each by what it costs, with the two keys.
+/// The values that the nodes compare are those in force, in one spelling, and nothing where nothing has a use for them.
+#[test]
+fn what_means_the_same_is_compared_as_the_same() {
+    let alike = |text: &str| {
+        let config = load_file(text).unwrap();
+        config.alike().to_vec()
+    };
+    let one = alike(
+        "[flush]\nmax_hold = \"60s\"\n[input]\nmax_users_per_series = 0x10\n[store]\npartitions_before = 4\n\
+         partitions_from = \"2026-11-22T03:10:00+01:00\"\n[output]\nurl = \"http://localhost/\"\norg = \"o\"\nbucket = \"b\"",
+    );
+    let other = alike(
+        "[flush]\nmax_hold = \"1m\"\n[input]\nmax_users_per_series = 16\n[store]\npartitions_before = 4\n\
+         partitions_from = 2026-11-22T02:10:00Z\n[output]\nurl = \"http://localhost\"\norg = \"o\"\nbucket = \"b\"",
+    );
+    assert_eq!(one, other);
+    for expected in [
+        ("flush.max_hold", "1m"),
+        ("store.partitions_from", "2026-11-22T02:10:00Z"),
+        ("output.url", "http://localhost"),
+        ("output.api", "v2"),
+        ("output.database", ""),
+    ] {
+        assert!(
+            one.iter()
+                .any(|(key, value)| (*key, value.as_str()) == expected),
+            "{one:?}"
+        );
+    }
+    for (key, value) in alike("") {
+        let is_empty =
+            key.starts_with("output.") && key != "output.url" || key.contains("partitions_");
+        assert_eq!(value.is_empty(), is_empty, "{key} = {value}");
+    }
+}
+
 #[test]
 fn keys_of_several_sections_that_cannot_work_together_are_refused() {
     let redis = "[store]\nurl = \"redis://h\"\n";
@@ -469,7 +473,7 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
     for text in ["replay_window = \"0s\"", "replay_window = \"3s\""] {
         load_file(&format!("{redis}{text}")).unwrap();
     }
-    // A store of this process alone tells nobody and has no answers that are late.
+    // A store of this process alone reports to nobody and has no answers that are late.
     load_file("[store]\nreplay_window = \"2s\"\n[flush]\ninterval = \"5s\"\nlease = \"15s\"")
         .unwrap();
 }
@@ -477,7 +481,7 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
 #[test]
 fn keys_that_are_unwise_together_are_warned_of() {
     let warnings = |text: &str| {
-        let config = load_file(&format!("[store]\nurl = \"redis://h\"\n{text}")).unwrap();
+        let config = load_file(&format!("[store]\nurl = \"redis://localhost\"\n{text}")).unwrap();
         config.warnings().join("\n")
     };
     assert_eq!(warnings(""), "");

@@ -1,105 +1,148 @@
-//! Keys of several sections held against each other: what cannot work is refused, what is unwise is warned of.
+//! The whole configuration looked at: what cannot work together is refused, what is unwise is warned of.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use humantime::format_duration as span;
 
+use super::keys::{flush, input, store};
+use super::output::Output;
 use super::reader::Reader;
-use super::{Config, StoreUrl};
+use super::service::ServiceSettings;
+use super::store::Store;
+use super::url::{self, is_loopback};
+use crate::flush::FlushSettings;
 
-/// A node looks so often at least whether the store is what it was.
+/// A node looks at least so often whether the store is what it was.
 const STORE_LOOK: Duration = Duration::from_secs(1);
 
 /// Refuses what the service relies on.
-pub(super) fn check(reader: &mut Reader<'_>, config: &Config) {
-    let (input, flush) = (&config.input, &config.flush);
+pub(super) fn check(reader: &mut Reader<'_>, service: &ServiceSettings, store: &Store) {
+    let grace = service.flush.grace;
     reader.together(
-        &["input.linger", "flush.grace"],
-        input.linger < flush.grace,
-        "is not shorter than flush.grace, so events that gather would come after their minute was closed; lower this or \
+        &[input::linger.path, flush::grace.path],
+        service.linger < grace,
+        "is not shorter than flush.grace, so events that wait would come after their minute was closed; lower this or \
          raise that",
     );
-    let StoreUrl::Redis(redis) = &config.store.url else {
+    let Store::Redis(settings) = store else {
         return;
     };
     reader.together(
-        &["flush.interval", "flush.grace"],
-        flush.interval < flush.grace,
-        "is not shorter than flush.grace, but a node says only so often that it has events to bring, and the others would \
-         close minutes before; lower this or raise that",
+        &[flush::interval.path, flush::grace.path],
+        service.flush.interval < grace,
+        "is not shorter than flush.grace, but a node reports only so often that it lags, and the others would close \
+         minutes before; lower this or raise that",
     );
-    let window = config.store.replay_window;
+    let window = service.replay_window;
     reader.together(
-        &["store.replay_window", "store.response_timeout"],
-        window.is_zero() || window >= redis.response_timeout,
-        "is shorter than store.response_timeout, so what was recorded is forgotten before an answer that stays away tells \
-         of a failover; raise this or lower that, or write \"0s\"",
+        &[store::replay_window.path, store::response_timeout.path],
+        window.is_zero() || window >= settings.redis.timeouts.response,
+        "is shorter than store.response_timeout, so what was recorded is forgotten before a missing answer shows a \
+         failover; raise this or lower that, or write \"0s\"",
     );
 }
 
-impl Config {
-    /// What is allowed and unwise, a sentence each that names the keys.
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        let (input, flush) = (&self.input, &self.flush);
-        let mut warnings = Vec::new();
-        let mut warn = |is_unwise: bool, words: String| {
-            if is_unwise {
-                warnings.push(words);
-            }
-        };
-        let StoreUrl::Redis(redis) = &self.store.url else {
-            return warnings;
-        };
-        let (response, window) = (redis.response_timeout, self.store.replay_window);
-        let noticed = redis.connect_timeout + response + STORE_LOOK;
-        warn(
-            flush.interval > flush.grace / 2,
-            format!(
-                "flush.interval ({}) is longer than half of flush.grace ({}): when recording hangs, the other nodes may \
-                 close a minute before they are told",
-                span(flush.interval),
-                span(flush.grace)
-            ),
-        );
-        let kept = redis.connect_timeout + response + flush.interval;
-        warn(
-            flush.lease < kept,
-            format!(
-                "flush.lease ({}) is shorter than flush.interval, store.connect_timeout and store.response_timeout \
-                 together ({}): when Redis is slow, claims lapse and others send the same counts again, and a node that \
-                 has events to bring is forgotten",
-                span(flush.lease),
-                span(kept)
-            ),
-        );
-        warn(
+/// What is allowed and unwise, a sentence each that names the keys.
+pub(super) fn warnings(
+    service: &ServiceSettings,
+    drain_timeout: Duration,
+    store: &Store,
+    output: &Output,
+) -> Vec<String> {
+    let mut warnings = exposed(service, store, output);
+    let Store::Redis(settings) = store else {
+        return warnings;
+    };
+    let FlushSettings {
+        interval,
+        grace,
+        max_hold,
+        lease,
+        ..
+    } = service.flush;
+    let (window, timeouts) = (service.replay_window, settings.redis.timeouts);
+    let (connect, response) = (timeouts.connect, timeouts.response);
+    let noticed = connect + response + STORE_LOOK;
+    let kept = connect + response + interval;
+    let spools = service.spool.is_some();
+    let pairs = [
+        (
+            interval > grace / 2,
+            "flush.interval ({}) is longer than half of flush.grace ({}): when recording hangs, the other nodes may close \
+             a minute before they know that this one lags",
+            [interval, grace],
+        ),
+        (
+            lease < kept,
+            "flush.lease ({}) is shorter than flush.interval, store.connect_timeout and store.response_timeout together \
+             ({}): when Redis is slow, claims lapse and others send the same counts again, and that a node lags is \
+             forgotten",
+            [lease, kept],
+        ),
+        (
             !window.is_zero() && window < noticed,
-            format!(
-                "store.replay_window ({}) is shorter than it may take to notice that Redis is gone (store.connect_timeout, \
-                 store.response_timeout and a second: {}): a failover may lose events of the time between",
-                span(window),
-                span(noticed)
-            ),
-        );
-        warn(
-            response >= flush.max_hold,
-            format!(
-                "store.response_timeout ({}) is not shorter than flush.max_hold ({}): events whose recording hangs come \
-                 after their minute was closed in any case",
-                span(response),
-                span(flush.max_hold)
-            ),
-        );
-        warn(
-            input.spool.is_none() && input.drain_timeout < response,
-            format!(
-                "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and there is no input.spool_dir: one \
-                 answer that is late at a stop loses what is queued",
-                span(input.drain_timeout),
-                span(response)
-            ),
-        );
-        warnings
+            "store.replay_window ({}) is shorter than it may take to notice that Redis is gone (store.connect_timeout, \
+             store.response_timeout and a second: {}): a failover may lose events of the time between",
+            [window, noticed],
+        ),
+        (
+            response >= max_hold,
+            "store.response_timeout ({}) is not shorter than flush.max_hold ({}): events whose recording hangs come after \
+             their minute was closed in any case",
+            [response, max_hold],
+        ),
+        (
+            !spools && drain_timeout < response,
+            "input.drain_timeout ({}) is shorter than store.response_timeout ({}), and there is no input.spool_dir: one \
+             answer that is late at a stop loses what is queued",
+            [drain_timeout, response],
+        ),
+    ];
+    for (is_unwise, text, spans) in pairs {
+        if is_unwise {
+            let fill = |text: String, it| text.replacen("{}", &span(it).to_string(), 1);
+            warnings.push(spans.into_iter().fold(text.to_owned(), fill));
+        }
     }
+    warnings
+}
+
+/// What leaves this host in the clear, or comes in from anywhere. Within this host nobody listens who could not read the
+/// process itself; beyond it somebody may.
+fn exposed(service: &ServiceSettings, store: &Store, output: &Output) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Store::Redis(settings) = store
+        && let Some(host) = store
+            .hosts_in_the_clear()
+            .into_iter()
+            .find(|host| !is_loopback(host))
+    {
+        let password = settings.redis.credentials.password.as_ref();
+        let password = password.map_or("", |_| ", the password included");
+        warnings.push(format!(
+            "store.url is not encrypted: whoever is on the way to {host} can read and change all events and \
+             counts{password}; use rediss://"
+        ));
+    }
+    if let Output::InfluxDb(settings) = output
+        && let Ok(url) = url::output(&settings.url, "")
+        && !url.tls
+        && !is_loopback(&url.host)
+    {
+        warnings.push(format!(
+            "output.url is not encrypted: whoever is on the way to {} can read and change all counts, the token or \
+             password included where there is one; use https://",
+            url.host
+        ));
+    }
+    let is_any = |address: &&SocketAddr| address.ip().is_unspecified();
+    let anywhere: Vec<_> = service.listen.iter().filter(is_any).collect();
+    if !anywhere.is_empty() {
+        warnings.push(format!(
+            "input.listen takes events at every address of this host ({anywhere:?}), and UDP knows no sender: name one \
+             address, and let a firewall admit the senders only"
+        ));
+    }
+    warnings
 }

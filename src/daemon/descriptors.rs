@@ -3,7 +3,9 @@
 //! A connection that anybody may open never takes the descriptor of a socket, of a segment on disk, of Redis or of the
 //! output. systemd sets the limit (`LimitNOFILE=` in `eds.service`); a process cannot raise it beyond that.
 
-use crate::config::{Config, RedisAddress, StoreUrl};
+use redis_link::Address;
+
+use crate::config::{Config, Store};
 use crate::http::CONNECTIONS_MAX;
 use crate::telemetry::open_files_max;
 
@@ -42,14 +44,15 @@ pub(super) fn left_for_http(config: &Config) -> usize {
 }
 
 fn needed(config: &Config) -> usize {
-    let servers = match &config.store.url {
-        StoreUrl::Memory { .. } => 0,
-        StoreUrl::Redis(redis) => match &redis.address {
-            RedisAddress::Cluster { nodes, .. } => nodes.len() + UNNAMED_MASTERS,
-            RedisAddress::Sentinel { sentinels, .. } => sentinels.len() + 1,
-            RedisAddress::Tcp { .. } | RedisAddress::Tls { .. } | RedisAddress::Unix(_) => 1,
+    let servers = match &config.store {
+        Store::Memory { .. } => 0,
+        Store::Redis(settings) => match &settings.redis.address {
+            Address::Cluster { nodes } => nodes.len() + UNNAMED_MASTERS,
+            Address::Sentinel { sentinels, .. } => sentinels.len() + 1,
+            Address::Tcp { .. } | Address::Unix(_) => 1,
         },
     };
-    let spool = config.input.spool.as_ref().map_or(0, |_| SPOOL);
-    BASE + config.input.listen.len() * config.input.threads + spool + servers * PER_SERVER
+    let service = &config.service;
+    let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
+    BASE + service.listen.len() * service.threads + spool + servers * PER_SERVER
 }

@@ -8,25 +8,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{Log, LogFormat};
 
 /// Changes the level of the log.
 #[derive(Debug, Clone)]
 pub(super) struct LogHandle(reload::Handle<Targets, Registry>);
 
-const fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    }
-}
-
 /// Our own events from `level` on, and those of libraries from `warn` on: their details are theirs.
-fn targets(level: LogLevel) -> Targets {
-    let level = filter(level);
+fn targets(level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target(env!("CARGO_CRATE_NAME"), level)
@@ -58,10 +47,9 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
 }
 
 impl LogHandle {
-    pub(super) fn set_level(&self, level: LogLevel) {
+    pub(super) fn set_level(&self, level: LevelFilter) {
         match self.0.reload(targets(level)) {
             Ok(()) => {
-                let level = filter(level);
                 tracing::info!(%level, "reloaded the log level; all else waits for a restart");
             }
             Err(error) => tracing::warn!(%error, "cannot change the level of the log"),

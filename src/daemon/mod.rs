@@ -5,7 +5,6 @@
 mod build;
 mod control;
 mod descriptors;
-mod exposure;
 mod log;
 mod operate;
 mod service;
@@ -19,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::control::Request;
 pub use self::operate::{NothingShared, SettingsAction, quarantine, settings};
-pub use self::service::{PartFailed, Service, ServiceSettings, StartError};
-use crate::config::{self, Config, Flags};
+pub use self::service::{PartFailed, Service, StartError};
+use crate::config::{self, Config, Flags, ServiceSettings};
 use crate::ingest::{self, Inherited};
 use crate::node::LedgerTotals;
 use crate::store::StoreError;
@@ -57,7 +56,7 @@ pub fn run(
             }
         };
         let service = start(config, inherited).await?;
-        serve(service, &mut requests, reload, config.input.drain_timeout).await
+        serve(service, &mut requests, reload, config.drain_timeout).await
     });
     // Whatever is left in there waits for somebody who is gone.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -67,7 +66,10 @@ pub fn run(
 async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Service> {
     let (store, sources) = build::store(config)?;
     let output = build::output(config)?;
-    let settings = build::settings(config)?;
+    let settings = ServiceSettings {
+        http_connections: descriptors::left_for_http(config),
+        ..config.service.clone()
+    };
     let held = inherited.len();
     let mut service =
         Service::start(&settings, inherited, store.clone(), output.clone(), sources).await?;
@@ -83,7 +85,6 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         output = output.describe(),
         "started"
     );
-    exposure::warn(config);
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }

@@ -3,9 +3,10 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context;
+use tracing::level_filters::LevelFilter;
 
 use super::{build, log};
-use crate::config::{Config, Log, LogFormat, LogLevel};
+use crate::config::{Config, Log, LogFormat};
 use crate::event::Partitions;
 use crate::quarantine::{self, Action};
 use crate::store::Store as _;
@@ -70,7 +71,7 @@ pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
                 writeln!(out, "# format {format}, written by {by}")?;
             }
         } else {
-            store.share(&changes, config.input.max_future).await?;
+            store.share(&changes, config.max_future).await?;
             if changes.is_empty() {
                 writeln!(notes, "nothing differs")?;
             } else if changes
@@ -111,7 +112,7 @@ fn operate(
 ) -> anyhow::Result<()> {
     let (store, partitions) = build::operated(config)?.ok_or(NothingShared)?;
     log::start(&Log {
-        level: LogLevel::Warn,
+        level: LevelFilter::WARN,
         format: LogFormat::Text,
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread()

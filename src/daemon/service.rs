@@ -17,14 +17,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::flush::{Agreed, FlushSettings, Worker, look_for_leftovers};
+use crate::config::ServiceSettings;
+use crate::flush::{Agreed, Worker, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
-use crate::ingest::{
-    BatcherSettings, BindError, InheritError, Inherited, Listener, RecorderSettings,
-};
+use crate::ingest::{BindError, InheritError, Inherited, Listener};
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
-use crate::spool::{SpoolError, SpoolSettings};
+use crate::spool::SpoolError;
 use crate::store::{SET_ASIDE_MAX, Store};
 use crate::telemetry::Metrics;
 
@@ -36,58 +35,6 @@ const DISK_MAX: Duration = Duration::from_secs(12);
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
 /// How long HTTP connections that are open may take.
 const SIDE_MAX: Duration = Duration::from_secs(1);
-
-/// How a node behaves.
-#[derive(Debug, Clone)]
-pub struct ServiceSettings {
-    /// Where events come in.
-    pub listen: Vec<SocketAddr>,
-    /// The receive buffer of each socket, in bytes.
-    pub receive_buffer: u64,
-    /// The threads that read each socket.
-    pub threads: usize,
-    /// The most lines a second of one source address; 0: no limit.
-    pub rate_per_source: u32,
-    /// The longest datagram that is read whole, in bytes.
-    pub datagram_max: usize,
-    /// What the listeners accept, and how much of it may wait.
-    pub batcher: BatcherSettings,
-    /// Where events go that find no room in memory; `None`: they are dropped.
-    pub spool: Option<SpoolSettings>,
-    /// The longest that an event waits to be recorded while the store keeps up.
-    pub linger: Duration,
-    /// How the recorders behave.
-    pub recorder: RecorderSettings,
-    /// The users that the recorders know to be recorded, together.
-    pub dedup_users: usize,
-    /// How long the recorders keep what they recorded, to record it again after a failover. It takes as much
-    /// memory as the queue may, at most.
-    pub replay_window: Duration,
-    /// How the worker behaves.
-    pub flush: FlushSettings,
-    /// Where health and metrics are told.
-    pub http: Option<SocketAddr>,
-    /// The most HTTP connections at a time.
-    pub http_connections: usize,
-}
-
-impl ServiceSettings {
-    /// What the figures of fill levels are to be held against.
-    fn tell_capacities(&self, store: &dyn Store, metrics: &Metrics) {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let limits = &self.batcher.limits;
-        metrics.events_queued_max.set(number(limits.events));
-        metrics.queue_max_bytes.set(number(limits.bytes));
-        let spool = self.spool.as_ref().map_or(0, |spool| spool.bytes_max);
-        metrics.spool_max_bytes.set(number(spool));
-        let (_, memory) = store.memory().unwrap_or_default();
-        metrics.store_memory_max_bytes.set(number(memory));
-        let set_aside = u64::from(self.batcher.partitions.count()) * SET_ASIDE_MAX as u64;
-        metrics.counts_set_aside_max.set(number(set_aside));
-        let connections = self.http.map_or(0, |_| self.http_connections);
-        metrics.http_connections_max.set(number(connections as u64));
-    }
-}
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +110,7 @@ impl Service {
         let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
         // Nothing is known against it yet.
         metrics.store_up.set(1);
-        settings.tell_capacities(&*store, &metrics);
+        report_capacities(settings, &*store, &metrics);
         let mut service = Self {
             addresses: Vec::new(),
             http: None,
@@ -335,4 +282,20 @@ async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output = ()>) -> bo
         () = all => true,
         () = until => false,
     }
+}
+
+/// What the figures of fill levels are to be held against.
+fn report_capacities(settings: &ServiceSettings, store: &dyn Store, metrics: &Metrics) {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let limits = &settings.batcher.limits;
+    metrics.events_queued_max.set(number(limits.events));
+    metrics.queue_max_bytes.set(number(limits.bytes));
+    let spool = settings.spool.as_ref().map_or(0, |spool| spool.bytes_max);
+    metrics.spool_max_bytes.set(number(spool));
+    let (_, memory) = store.memory().unwrap_or_default();
+    metrics.store_memory_max_bytes.set(number(memory));
+    let set_aside = u64::from(settings.batcher.partitions.count()) * SET_ASIDE_MAX as u64;
+    metrics.counts_set_aside_max.set(number(set_aside));
+    let connections = settings.http.map_or(0, |_| settings.http_connections);
+    metrics.http_connections_max.set(number(connections as u64));
 }

@@ -3,9 +3,10 @@
 use super::Rejection;
 
 /// The unit of the timestamps in the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Precision {
     /// `ns`
+    #[default]
     Nanoseconds,
     /// `us`
     Microseconds,

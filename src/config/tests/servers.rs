@@ -1,10 +1,11 @@
 //! `[store]` and `[output]`: addresses, users, secrets, certificates.
 
-use std::path::Path;
+use redis_link::{Address, URL_FORMS};
 
 use super::super::url;
 use super::*;
-use crate::secret::{Pem, Secret};
+use crate::output::influxdb::{self, Api};
+use crate::secret::Secret;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
@@ -21,160 +22,58 @@ fn check_variables(variables: &[(&str, &str)], expected: &str) {
     );
 }
 
-fn redis(variables: &[(&str, &str)]) -> Redis {
-    match load_variables(variables).unwrap().store.url {
-        StoreUrl::Redis(redis) => *redis,
-        StoreUrl::Memory { .. } => panic!("{variables:?} is no Redis"),
+fn redis(variables: &[(&str, &str)]) -> redis_link::Settings {
+    match load_variables(variables).unwrap().store {
+        Store::Redis(settings) => settings.redis,
+        Store::Memory { .. } => panic!("{variables:?} is not Redis"),
     }
 }
 
-fn influxdb(variables: &[(&str, &str)]) -> InfluxDb {
-    match load_variables(variables).unwrap().output.url {
-        OutputUrl::InfluxDb(influxdb) => *influxdb,
-        OutputUrl::Stdout => panic!("{variables:?} is no InfluxDB"),
-    }
-}
-
-fn tcp(host: &str, port: u16) -> RedisAddress {
-    RedisAddress::Tcp {
-        host: host.to_owned(),
-        port,
+fn influxdb(variables: &[(&str, &str)]) -> influxdb::Settings {
+    match load_variables(variables).unwrap().output {
+        Output::InfluxDb(settings) => *settings,
+        Output::Stdout => panic!("{variables:?} is not InfluxDB"),
     }
 }
 
 #[test]
-fn store_urls_are_taken_apart() {
-    for (text, address, database, user, password) in [
-        ("redis://h", tcp("h", 6379), 0, None, None),
-        ("redis://h:1/3", tcp("h", 1), 3, None, None),
-        ("redis://[::1]:1/", tcp("::1", 1), 0, None, None),
-        (
-            "redis://:p%40%2Fs%25@h",
-            tcp("h", 6379),
-            0,
-            None,
-            Some("p@/s%"),
-        ),
-        ("redis://u:p@h", tcp("h", 6379), 0, Some("u"), Some("p")),
-        (
-            "unix:///run/a%20b.sock",
-            RedisAddress::Unix("/run/a b.sock".into()),
-            0,
-            None,
-            None,
-        ),
-        (
-            "redis+unix:///r.sock?db=2",
-            RedisAddress::Unix("/r.sock".into()),
-            2,
-            None,
-            None,
-        ),
-        (
-            "rediss://h",
-            RedisAddress::Tls {
-                host: "h".to_owned(),
-                port: 6379,
-                tls: Tls {
-                    ca: None,
-                    identity: None,
-                },
-            },
-            0,
-            None,
-            None,
-        ),
-    ] {
-        let redis = redis(&[("EDS_STORE__URL", text)]);
-        let shown = redis.password.as_ref().map(Secret::expose);
-        let found = (
-            redis.address,
-            redis.database,
-            redis.username.as_deref(),
-            shown,
-        );
-        assert_eq!(found, (address, database, user, password), "of {text}");
-    }
+fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
+    let redis = redis(&[
+        ("EDS_STORE__URL", "rediss://u@h:1/3"),
+        ("EDS_STORE__PASSWORD", "p"),
+        ("EDS_STORE__CONNECT_TIMEOUT", "1s"),
+        ("EDS_STORE__RESPONSE_TIMEOUT", "4s"),
+    ]);
+    let address = Address::Tcp {
+        host: "h".to_owned(),
+        port: 1,
+    };
+    assert_eq!(
+        (&redis.address, redis.database, redis.tls.is_some()),
+        (&address, 3, true)
+    );
+    let (credentials, timeouts) = (&redis.credentials, redis.timeouts);
+    assert_eq!(credentials.username.as_deref(), Some("u"));
+    assert_eq!(credentials.password.as_deref(), Some("p"));
+    assert_eq!(timeouts.connect, Duration::from_secs(1));
+    assert_eq!(timeouts.response, Duration::from_secs(4));
 }
 
 #[test]
 fn store_urls_that_are_none_are_refused() {
-    let wanted = "write memory:, redis://host:6379, rediss://host:6379, redis+unix:///path, redis+cluster://host1:6379,host2:6379 or redis+sentinel://host1:26379,host2:26379/name";
     for (text, expected) in [
-        ("", format!("\"\" is no store; {wanted}")),
-        ("memory", format!("\"memory\" is no store; {wanted}")),
+        ("", format!("\"\" is not a store; write memory:, {URL_FORMS}")),
+        ("memory", format!("\"memory\" is not a store; write memory:, {URL_FORMS}")),
+        ("valkey://u:s@h", format!("\"valkey://[hidden]@h\" is not a store; write memory:, {URL_FORMS}")),
         (
-            "valkey://h",
-            format!("\"valkey://h\" is no store; {wanted}"),
-        ),
-        ("redis://", format!("\"redis://\" names no host; {wanted}")),
-        (
-            "redis://u:s@h:port",
-            format!("\"redis://[hidden]@h:port\" is no URL (invalid port number); {wanted}"),
-        ),
-        (
-            "redis://h/x",
-            "\"redis://h/x\" has a path that is no database number; write redis://host:6379/0"
-                .to_owned(),
-        ),
-        (
-            "redis://h?password=s",
-            "\"redis://h[hidden]\" has a ? part; leave it out; the keys of [store] say the rest"
-                .to_owned(),
-        ),
-        (
-            "unix://",
-            "\"unix://\" names no socket; write redis+unix:///run/redis/redis.sock".to_owned(),
-        ),
-        (
-            "redis+cluster://a,:1",
-            "\"redis+cluster://a,:1\" has a host that is none (empty host); \
-             write redis+cluster://host1:6379,host2:6379"
-                .to_owned(),
-        ),
-        (
-            "redis+cluster://a,b/2",
-            "\"redis+cluster://a,b/2\" has a path; leave it out; a cluster has no databases"
-                .to_owned(),
-        ),
-        (
-            "redis+sentinel://u:s@a,b",
-            "\"redis+sentinel://[hidden]@a,b\" does not name the master; \
-             write redis+sentinel://host1:26379,host2:26379/mymaster"
+            "redis://u:s@h/x",
+            "\"redis://[hidden]@h/x\" has a path that is not a database number; write redis://host:6379/0 or \
+             rediss://host:6379/0"
                 .to_owned(),
         ),
     ] {
         let expected = format!("environment EDS_STORE__URL: store.url: {expected}");
         check_variables(&[("EDS_STORE__URL", text)], &expected);
-    }
-}
-
-#[test]
-fn store_urls_of_several_hosts_are_taken_apart() {
-    let nodes = |port: u16| vec![("a".to_owned(), 7000), ("::1".to_owned(), port)];
-    for (text, address) in [
-        (
-            "redis+cluster://u:p@a:7000,[::1]",
-            RedisAddress::Cluster {
-                nodes: nodes(6379),
-                tls: None,
-            },
-        ),
-        (
-            "redis+sentinel://u:p@a:7000,[::1]/main",
-            RedisAddress::Sentinel {
-                sentinels: nodes(26379),
-                name: "main".to_owned(),
-                tls: None,
-            },
-        ),
-    ] {
-        let config = load_variables(&[("EDS_STORE__URL", text)]).unwrap();
-        let StoreUrl::Redis(redis) = config.store.url else {
-            panic!("{text}");
-        };
-        assert_eq!(redis.address, address, "{text}");
-        assert_eq!(redis.password, Some(Secret::new("p")), "{text}");
     }
 }
 
@@ -194,19 +93,15 @@ fn output_urls_are_taken_apart() {
             password,
         };
         assert_eq!(
-            influxdb,
-            InfluxDb {
-                base_url: base.to_owned(),
-                api,
-                ca: None
-            }
+            (influxdb.url.as_str(), influxdb.api, influxdb.ca_file),
+            (base, api, None)
         );
     }
-    let wanted = "write stdout:, http://host:8086 or https://host:8086";
+    let forms = "write stdout:, http://host:8086 or https://host:8086";
     for (text, expected) in [
-        ("ftp://h", format!("\"ftp://h\" is no output; {wanted}")),
-        ("stdout", format!("\"stdout\" is no URL (relative URL without a base); {wanted}")),
-        ("http://u:s@", format!("\"http://[hidden]@\" is no URL (empty host); {wanted}")),
+        ("ftp://h", format!("\"ftp://h\" is not an output; {forms}")),
+        ("stdout", format!("\"stdout\" is not a URL (relative URL without a base); {forms}")),
+        ("http://u:s@", format!("\"http://[hidden]@\" is not a URL (empty host); {forms}")),
         (
             "http://h?db=x",
             "\"http://h[hidden]\" has a ? or # part; leave it out; the keys of [output] say the rest".to_owned(),
@@ -235,6 +130,8 @@ fn each_api_has_its_needs() {
          on this host; set it, or EDS_OUTPUT__TOKEN",
     );
     for loopback in [
+        "http://LOCALHOST",
+        "http://[::ffff:127.0.0.1]",
         "http://127.0.0.2:8086",
         "http://[::1]:8086",
         "http://localhost",
@@ -309,8 +206,11 @@ fn a_user_and_a_password_stand_in_one_place() {
         ("EDS_STORE__PASSWORD", "t"),
     ]);
     assert_eq!(
-        (redis.username.as_deref(), redis.password),
-        (Some("u"), Some(Secret::new("t")))
+        (
+            redis.credentials.username.as_deref(),
+            redis.credentials.password.as_deref()
+        ),
+        (Some("u"), Some("t"))
     );
 }
 
@@ -359,26 +259,17 @@ fn files_are_read_once_and_must_hold_what_they_should() {
         ("EDS_STORE__CERT_FILE", &pem),
         ("EDS_STORE__KEY_FILE", &pem),
     ]);
-    assert_eq!(redis.password, Some(Secret::new("sesame")));
+    assert_eq!(redis.credentials.password.as_deref(), Some("sesame"));
     let shown = format!("{redis:?}");
     assert!(
-        shown.contains("[hidden]") && !shown.contains("sesame") && !shown.contains("65, 65"),
+        !shown.contains("sesame") && !shown.contains("65, 65"),
         "{shown}"
     );
-    let Pem { path, bytes } = match redis.address {
-        RedisAddress::Tls {
-            tls:
-                Tls {
-                    ca: Some(ca),
-                    identity: Some(_),
-                },
-            ..
-        } => ca,
-        other => panic!("{other:?}"),
-    };
+    let tls = redis.tls.unwrap();
+    let pem_bytes = || PEM.as_bytes().to_vec();
     assert_eq!(
-        (path.as_path(), bytes.as_slice()),
-        (Path::new(&pem), PEM.as_bytes())
+        (tls.ca, tls.client),
+        (Some(pem_bytes()), Some((pem_bytes(), pem_bytes())))
     );
 
     let refused = |key: &str, file: &str, expected: &str| {
@@ -408,7 +299,7 @@ fn files_are_read_once_and_must_hold_what_they_should() {
         &write("empty", "\n"),
         "does not hold one line of text",
     );
-    refused("EDS_STORE__CA_FILE", &password, "is no PEM file");
+    refused("EDS_STORE__CA_FILE", &password, "is not a PEM file");
     refused(
         "EDS_STORE__CERT_FILE",
         &pem,
@@ -432,20 +323,78 @@ fn keys_without_a_use_are_left_alone() {
 }
 
 #[test]
-fn what_is_shown_of_a_url_holds_no_secret() {
-    for (text, expected) in [
-        ("redis://h:1/0", "redis://h:1/0"),
-        ("redis://u:s@h:1", "redis://[hidden]@h:1"),
-        ("redis://u:s/?#@s@h", "redis://[hidden]@h"),
-        ("u:s://s@h", "[hidden]@h"),
-        ("http://h?token=s", "http://h[hidden]"),
+fn a_url_is_shown_without_its_password() {
+    let (url, is_hidden) = url::without_password("redis://u:s@h/1");
+    assert_eq!((url.as_str(), is_hidden), ("redis://u@h/1", true));
+}
+
+/// The warnings of this store, output and UDP address.
+fn warnings(store: &str, output: &str, listen: &str) -> Vec<String> {
+    let variables = [
+        ("EDS_STORE__URL", store),
+        ("EDS_OUTPUT__URL", output),
+        ("EDS_INPUT__LISTEN", listen),
+        ("EDS_OUTPUT__API", "v1"),
+        ("EDS_OUTPUT__DATABASE", "eds"),
+    ];
+    load_variables(&variables).unwrap().warnings()
+}
+
+#[test]
+fn what_stays_on_this_host_or_is_encrypted_is_not_warned_warnings() {
+    for store in [
+        "memory:",
+        "redis://127.0.0.1:6379",
+        "redis://localhost",
+        "redis://[::1]:6379",
+        "rediss://redis.example",
+        "redis+unix:///run/redis.sock",
     ] {
-        let shown = url::shown(text);
-        assert!(
-            shown == expected || shown == format!("u:s://{expected}"),
-            "of {text}: {shown}"
+        assert_eq!(
+            warnings(store, "stdout:", "127.0.0.1:8094"),
+            [""; 0],
+            "{store}"
         );
     }
-    let (url, hidden) = url::without_password("redis://u:s@h/1");
-    assert_eq!((url.as_str(), hidden), ("redis://u@h/1", true));
+    for output in [
+        "http://127.0.0.1:8086",
+        "http://localhost:8086/path",
+        "http://[::1]:8086",
+        "https://influx.example",
+    ] {
+        assert_eq!(
+            warnings("memory:", output, "192.0.2.1:8094"),
+            [""; 0],
+            "{output}"
+        );
+    }
+}
+
+#[test]
+fn plain_text_that_leaves_this_host_is_warned_warnings() {
+    for store in [
+        "redis://redis.example:6379",
+        "redis://u:p@192.0.2.1/1",
+        "redis+cluster://localhost,redis.example",
+    ] {
+        let warnings = warnings(store, "stdout:", "127.0.0.1:8094");
+        assert!(warnings[0].contains("rediss://"), "{warnings:?}");
+        assert_eq!(
+            warnings[0].contains("password"),
+            store.contains('@'),
+            "{warnings:?}"
+        );
+    }
+    for output in [
+        "http://influx.example",
+        "http://[2001:db8::1]:8086/x",
+        "http://localhost.example:8086",
+    ] {
+        let warnings = warnings("memory:", output, "127.0.0.1:8094");
+        assert!(warnings[0].contains("https://"), "{warnings:?}");
+    }
+    for listen in ["0.0.0.0:8094", "[::]:8094"] {
+        let warnings = warnings("memory:", "stdout:", listen);
+        assert!(warnings[0].contains("firewall"), "{warnings:?}");
+    }
 }

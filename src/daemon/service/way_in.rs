@@ -7,7 +7,8 @@ use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Service, ServiceSettings, StartError};
+use super::{Service, StartError};
+use crate::config::ServiceSettings;
 use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
     self, ArrivalStamps, DedupBudget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,

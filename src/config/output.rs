@@ -1,0 +1,128 @@
+//! `[output]`: where the counts go, and as whom they are written.
+
+use super::keys::{Key, output};
+use super::reader::Reader;
+use super::store::{UserKeys, user};
+use super::url::{OutputUrlParts, is_loopback};
+use crate::output::influxdb::{Api, Settings};
+use crate::secret::Secret;
+
+/// The output, by what it needs.
+#[derive(Debug, Clone)]
+pub enum Output {
+    /// Line protocol on standard output.
+    Stdout,
+    /// `InfluxDB`, or what speaks like it.
+    InfluxDb(Box<Settings>),
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Output {
+    let url = reader.read(&output::url);
+    let timeout = reader.read(&output::timeout);
+    let Some(url) = url else {
+        return Output::Stdout;
+    };
+    let base = url.base.clone();
+    let is_encrypted = url.tls;
+    let api = match reader.read(&output::api) {
+        1 => api_v1(reader, url),
+        _ => api_v2(reader, &url),
+    };
+    let ca = reader.pem(&output::ca_file);
+    reader.together(
+        &[output::ca_file.path, output::url.path],
+        is_encrypted || ca.is_none(),
+        "is set, but output.url is not encrypted; write https:// there or leave this out",
+    );
+    Output::InfluxDb(Box::new(Settings {
+        url: base,
+        api,
+        timeout,
+        ca_file: reader.read(&output::ca_file),
+    }))
+}
+
+/// The API in force knows no such keys: either they are wrong or output.api is.
+fn refuse_keys_of(reader: &mut Reader<'_>, api: &str, keys: &[&'static Key]) {
+    for key in keys {
+        if !reader.text(key.path).is_empty() {
+            let text = format!(
+                "is for output.api = \"{api}\", which is not in force; leave it out, or set output.api to \"{api}\""
+            );
+            reader.wrong(key.path, &text);
+        }
+    }
+}
+
+fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
+    reader.together(
+        &[output::url.path],
+        url.username.is_none() && url.password.is_none(),
+        "holds a user or password, but api = \"v2\" takes a token; leave them out and set output.token_file",
+    );
+    refuse_keys_of(
+        reader,
+        "v1",
+        &[
+            &output::database,
+            &output::username,
+            &output::password,
+            &output::password_file,
+        ],
+    );
+    let reason = "output.api = \"v2\" needs it";
+    let org = reader.required(&output::org, reason);
+    let bucket = reader.required(&output::bucket, reason);
+    let mut token = None;
+    if reader.sends {
+        token = reader.secret(&output::token, &output::token_file);
+        let is_optional = !url.tls && is_loopback(&url.host);
+        reader.together(
+            &[output::token_file.path, output::token.path, output::url.path],
+            token.is_some() || is_optional,
+            "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
+             EDS_OUTPUT__TOKEN",
+        );
+    }
+    Api::V2 { org, bucket, token }
+}
+
+fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
+    refuse_keys_of(
+        reader,
+        "v2",
+        &[
+            &output::org,
+            &output::bucket,
+            &output::token,
+            &output::token_file,
+        ],
+    );
+    let database = reader.required(&output::database, "output.api = \"v1\" needs it");
+    let (mut username, mut password) = (None, None);
+    if reader.sends {
+        let keys = UserKeys {
+            url: output::url.path,
+            username: &output::username,
+            password: &output::password,
+            password_file: &output::password_file,
+        };
+        let in_url = url.password.as_deref().map(Secret::new);
+        (username, password) = user(reader, &keys, url.username, in_url);
+        reader.together(
+            &[
+                output::username.path,
+                output::url.path,
+                output::password.path,
+                output::password_file.path,
+            ],
+            username.is_some() == password.is_some(),
+            "and the password go together; set output.username and output.password_file, or neither",
+        );
+    }
+    Api::V1 {
+        database,
+        username,
+        password,
+    }
+}

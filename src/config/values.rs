@@ -1,0 +1,149 @@
+//! The values in force: one for each key, as a text, with where it came from. `eds check` prints them.
+
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::keys::{KEYS, Key};
+use super::kind::{Form, items};
+use super::url;
+use crate::secret::HIDDEN;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The table of keys.
+    Default,
+    /// The host name, which is the default of `node`.
+    HostName,
+    /// A line of the configuration file, counted from 1; 0 for the file as a whole.
+    File(PathBuf, usize),
+    /// An environment variable.
+    Environment(String),
+    /// A flag, with its dashes.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Escaped, for a name with a line feed must not end the comment that it is shown in.
+        let path = |path: &Path| path.display().to_string().escape_debug().to_string();
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::HostName => f.write_str("host name"),
+            Self::File(name, 0) => f.write_str(&path(name)),
+            Self::File(name, line) => write!(f, "{}:{line}", path(name)),
+            Self::Environment(name) => write!(f, "environment {}", name.escape_debug()),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The value in force for one key.
+#[derive(Clone)]
+pub(super) struct Value {
+    pub(super) key: &'static Key,
+    /// As the environment would have it.
+    pub(super) text: String,
+    pub(super) origin: Origin,
+    /// The source that should have given the value gave something that is not one, and that is reported.
+    pub(super) is_refused: bool,
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the text: it may be a secret. `Effective::to_toml` shows what may be shown.
+        f.debug_struct("Value")
+            .field("key", &self.key.path)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The values in force, one for each key and in the order of the table.
+#[derive(Debug, Clone)]
+pub struct Effective(Vec<Value>);
+
+impl Effective {
+    pub(super) fn defaults() -> Self {
+        let value = |key: &&'static Key| Value {
+            key,
+            text: key.default.to_owned(),
+            origin: Origin::Default,
+            is_refused: false,
+        };
+        Self(KEYS.iter().map(value).collect())
+    }
+
+    pub(super) fn set(&mut self, path: &str, text: String, origin: Origin) {
+        if let Some(value) = self.0.iter_mut().find(|value| value.key.path == path) {
+            (value.text, value.origin, value.is_refused) = (text, origin, false);
+        }
+    }
+
+    /// Remembers that this key has a value that was refused already.
+    pub(super) fn refuse(&mut self, path: &str) {
+        if let Some(value) = self.0.iter_mut().find(|value| value.key.path == path) {
+            value.is_refused = true;
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter()
+    }
+
+    /// TOML with one key a line and its origin behind it. Secrets are comments that say `[hidden]`. With
+    /// `explain`, what each key is for stands above it.
+    #[must_use]
+    pub fn to_toml(&self, explain: bool) -> String {
+        let mut text = String::new();
+        let mut section = "";
+        for value in &self.0 {
+            if value.key.section() != section {
+                section = value.key.section();
+                let _ = write!(text, "\n[{section}]\n");
+            }
+            if explain {
+                let _ = write!(text, "# {}", value.key.doc);
+                let allowed = value.key.kind.allowed();
+                let _ = match &*allowed {
+                    "" => writeln!(text),
+                    allowed => writeln!(text, " ({allowed})"),
+                };
+            }
+            let (line, note) = line(value);
+            let _ = writeln!(text, "{line:<LINE_WIDTH$} # {}{note}", value.origin);
+        }
+        text
+    }
+}
+
+/// Most lines are shorter, so that the origins form a column.
+const LINE_WIDTH: usize = 40;
+
+fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
+    let name = key.name();
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    match key.kind.form() {
+        Form::Secret => {
+            let shown = if text.is_empty() { "not set" } else { HIDDEN };
+            (format!("# {name}: {shown}"), "")
+        }
+        Form::Url => {
+            let (url, is_hidden) = url::without_password(text);
+            let note = if is_hidden {
+                "; its password is hidden"
+            } else {
+                ""
+            };
+            (format!("{name} = {}", quoted(&url)), note)
+        }
+        Form::Integer => (format!("{name} = {text}"), ""),
+        Form::List => {
+            let items: Vec<String> = items(text).map(quoted).collect();
+            (format!("{name} = [{}]", items.join(", ")), "")
+        }
+        Form::Text | Form::Time | Form::Path | Form::SecretFile => {
+            (format!("{name} = {}", quoted(text)), "")
+        }
+    }
+}
