@@ -65,7 +65,7 @@ fn parse(datagrams: &[String]) -> anyhow::Result<()> {
 
 fn batch(datagrams: &[String]) -> anyhow::Result<()> {
     let node = Arc::new(Node::default());
-    let (recorder, mut batches) = mpsc::channel(usize::from(partitions().count()));
+    let (recorder, mut deliveries) = mpsc::channel(usize::from(partitions().count()));
     let mut batcher = LineBatcher::new(
         &batcher_settings(),
         Arc::new(ArrivalStamps::default()),
@@ -77,7 +77,7 @@ fn batch(datagrams: &[String]) -> anyhow::Result<()> {
             batcher.add(datagram.as_str().into(), usize::MAX, START_NANOS);
         }
         batcher.hand_over(Duration::ZERO, Instant::now());
-        while let Ok(delivery) = batches.try_recv() {
+        while let Ok(delivery) = deliveries.try_recv() {
             black_box(delivery);
         }
     }

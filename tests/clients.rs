@@ -22,12 +22,12 @@ fn counted(datagram: &str) -> String {
             bytes: 1 << 20,
         },
     };
-    let (recorder, mut batches) = tokio::sync::mpsc::channel(1);
+    let (recorder, mut deliveries) = tokio::sync::mpsc::channel(1);
     let mut batcher = LineBatcher::new(&settings, Arc::default(), Arc::default(), vec![recorder]);
     batcher.add(datagram.into(), usize::MAX, NOW);
     batcher.hand_over(Duration::ZERO, tokio::time::Instant::now());
     let mut shown: Vec<String> = Vec::new();
-    while let Ok(Delivery { batch, .. }) = batches.try_recv() {
+    while let Ok(Delivery { batch, .. }) = deliveries.try_recv() {
         for group in batch.groups() {
             for event in &group.occurrences {
                 let at = match event.timestamp {

@@ -129,11 +129,11 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
 #[test]
 fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
     let mut batcher = batcher(1_000_000);
-    let (recorder, mut batches) = mpsc::channel(1);
+    let (recorder, mut deliveries) = mpsc::channel(1);
     batcher.recorders.fill(recorder);
     let (began, age) = (Instant::now(), Duration::from_millis(50));
     let mut taken = || {
-        batches
+        deliveries
             .try_recv()
             .map_or(0, |delivery| delivery.batch.events())
     };

@@ -97,10 +97,10 @@ impl Course {
         match (self.phase, input) {
             (Phase::Idle, Input::Begin) => {
                 self.failures = 0;
-                self.attempt(now)
+                Some(self.attempt(now))
             }
-            (Phase::Attempting { .. }, Input::Replaced) => self.attempt(now),
-            (Phase::Pausing { until }, Input::Tick) if now >= until => self.attempt(now),
+            (Phase::Attempting { .. }, Input::Replaced) => Some(self.attempt(now)),
+            (Phase::Pausing { until }, Input::Tick) if now >= until => Some(self.attempt(now)),
             (Phase::Attempting { lags_at }, Input::Tick) => {
                 self.lagging |= now >= lags_at;
                 None
@@ -129,10 +129,10 @@ impl Course {
         }
     }
 
-    fn attempt(&mut self, now: Instant) -> Option<Next> {
+    fn attempt(&mut self, now: Instant) -> Next {
         let lags_at = now + self.lagging_after;
         self.phase = Phase::Attempting { lags_at };
-        Some(Next::Attempt)
+        Next::Attempt
     }
 }
 
