@@ -10,7 +10,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Flags};
 use crate::daemon::SettingsAction;
-use crate::{daemon, demo, quarantine, send, text};
+use crate::event::datagram::first_line;
+use crate::{daemon, demo, quarantine, text};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -35,7 +36,7 @@ enum Command {
     /// Check the configuration and print the effective values with their origins, secrets hidden
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
-    Send(send::Options),
+    Send(loadgen::Options),
     /// Look at counts that the output refused; have them sent again, or drop them
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
@@ -102,8 +103,8 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check(&arguments),
         Command::Quarantine(command) => set_aside(command),
         Command::Settings(command) => settings(&command),
-        Command::Send(options) => match send::run(&options) {
-            Ok(send::Summary {
+        Command::Send(options) => match loadgen::run(&options, first_line) {
+            Ok(loadgen::Summary {
                 stopped: Some(code),
                 ..
             }) => return ExitCode::from(code),

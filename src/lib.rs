@@ -41,7 +41,6 @@ pub mod node;
 pub mod output;
 pub mod quarantine;
 pub mod secret;
-pub mod send;
 pub mod spool;
 pub mod store;
 pub mod telemetry;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use event_data_service::config::{Form, KEYS, Key};
-use event_data_service::send;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const SECRET: &str = "open-sesame";
@@ -327,7 +326,10 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
 /// `eds send` knows no configuration: it warns of what a node with the defaults rejects.
 #[test]
 fn eds_send_knows_the_ages_that_a_node_accepts() {
-    for (name, known) in [("max_age", send::MAX_AGE), ("max_future", send::MAX_FUTURE)] {
+    for (name, known) in [
+        ("max_age", loadgen::MAX_AGE),
+        ("max_future", loadgen::MAX_FUTURE),
+    ] {
         let key = KEYS.iter().find(|key| key.name() == name).unwrap();
         assert_eq!(humantime::parse_duration(key.default).unwrap(), known);
     }

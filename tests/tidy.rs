@@ -23,7 +23,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "event", "flush", "http", "ingest", "output", "secret", "spool", "store",
         ],
     ),
-    ("send", &["event"]),
     ("store", &["event", "secret", "text"]),
     ("output", &["event", "secret", "text"]),
     ("node", &["event"]),
@@ -57,7 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "cli",
-        &["config", "daemon", "demo", "quarantine", "send", "text"],
+        &["config", "daemon", "demo", "event", "quarantine", "text"],
     ),
 ];
 

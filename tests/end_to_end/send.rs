@@ -28,8 +28,8 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// Ends the sender by a signal, and checks that the truth file has what came, all of it and no more.
-fn assert_ends_in_truth(
+/// Ends the sender by a signal, and checks that the expected counts are of what came, all of it and no more.
+fn assert_ends_as_expected(
     mut sender: Child,
     name: &str,
     code: i32,
@@ -60,8 +60,8 @@ fn assert_ends_in_truth(
 fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
     let directory = TempDir::new().unwrap();
     let sender = eds()
-        .args(["send", "--to", to, "--truth"])
-        .arg(directory.path().join("truth"))
+        .args(["send", "--to", to, "--expected"])
+        .arg(directory.path().join("expected"))
         .args(more)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -70,15 +70,15 @@ fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
 }
 
 #[test]
-fn a_load_that_is_stopped_leaves_the_truth_of_what_was_sent() {
+fn a_load_that_is_stopped_leaves_the_expected_counts_of_what_was_sent() {
     let (socket, to) = receiver();
     let (sender, directory) = sending(&to, &["--events", "1000000", "--rate", "3000"]);
     let mut came = Truth::default();
     for _ in 0..50 {
         came.receive(&receive(&socket));
     }
-    let file = directory.path().join("truth");
-    assert_ends_in_truth(sender, "INT", 130, &socket, came, &file);
+    let file = directory.path().join("expected");
+    assert_ends_as_expected(sender, "INT", 130, &socket, came, &file);
 }
 
 #[test]
@@ -91,9 +91,27 @@ fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
     pipe.write_all(lines.as_bytes()).unwrap();
     let mut came = Truth::default();
     came.receive(&receive(&socket));
-    let file = directory.path().join("truth");
-    assert_ends_in_truth(sender, "TERM", 143, &socket, came, &file);
+    let file = directory.path().join("expected");
+    assert_ends_as_expected(sender, "TERM", 143, &socket, came, &file);
     drop(pipe);
+}
+
+#[test]
+fn a_line_end_inside_a_quoted_field_splits_no_line() {
+    let (socket, to) = receiver();
+    let arguments = ["send", "--to", &to, "--lines-per-datagram", "1"];
+    let sender = eds().args(arguments).stdin(Stdio::piped()).spawn();
+    let mut sender = sender.unwrap();
+    let (quoted, next) = (
+        "a=1 value=x,note=\"b\nc\" 60000000000",
+        "a=1 value=y 60000000000",
+    );
+    let mut pipe = sender.stdin.take().unwrap();
+    write!(pipe, "{quoted}\n{next}\n").unwrap();
+    drop(pipe);
+    assert_eq!(receive(&socket), quoted.as_bytes());
+    assert_eq!(receive(&socket), next.as_bytes());
+    assert!(wait(&mut sender, SOON).success());
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn send(to: &[String], events: u64, more: &[&str]) -> Points {
     command
         .args(["send", "--quiet", "--events", &events.to_string()])
         .args(["--minutes", "3", "--start", "2016-12-04T18:38:00Z"])
-        .args(["--withhold", "0.01", "--seed", &seed().to_string()])
-        .arg("--truth")
+        .args(["--drop-rate", "0.01", "--seed", &seed().to_string()])
+        .arg("--expected")
         .arg(&truth)
         .args(more)
         .stdin(Stdio::null());
@@ -46,7 +46,7 @@ fn points(truth: &Path) -> Points {
 }
 
 #[test]
-fn the_truth_of_eds_send_is_what_the_addresses_received() {
+fn the_expected_counts_of_eds_send_are_what_the_addresses_received() {
     const DATAGRAMS_PER_SECOND_MAX: u64 = 2000;
     let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
     let receivers = [socket(), socket()];

@@ -1,4 +1,4 @@
-//! `eds send` over real sockets: what two receivers got, counted another way, is what the truth file says.
+//! Over real sockets: what two receivers got, counted another way, are the expected counts.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use event_data_service::send::{self, Options, Share, Start, Summary};
+use loadgen::{Options, Share, Start, Summary};
 
 /// How long a receiver waits for a next datagram before it takes the sender to be done.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -32,6 +32,10 @@ fn receiver(bind: &str) -> (String, JoinHandle<Vec<Vec<u8>>>) {
     (address, received)
 }
 
+fn newline(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte == b'\n')
+}
+
 /// Sends to two receivers, one of them over IPv6, and gives what each got.
 fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
     let (first, first_received) = receiver("127.0.0.1:0");
@@ -41,7 +45,7 @@ fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
         quiet: true,
         ..options
     };
-    let summary = send::run_from(&options, input.as_bytes()).unwrap();
+    let summary = loadgen::run_from(&options, input.as_bytes(), newline).unwrap();
     (
         summary,
         [
@@ -97,13 +101,13 @@ fn load() -> Options {
 }
 
 #[test]
-fn the_truth_is_what_the_receivers_got_between_them() {
+fn the_expected_counts_are_what_the_receivers_got_between_them() {
     for (shuffle, realtime) in [(false, false), (true, false), (false, true)] {
         let directory = tempfile::tempdir().unwrap();
-        let truth = directory.path().join("truth");
+        let file = directory.path().join("expected");
         let options = Options {
-            withhold: Share::new(0.3).unwrap(),
-            truth: Some(truth.clone()),
+            drop_rate: Share::new(0.3).unwrap(),
+            expected: Some(file.clone()),
             shuffle,
             realtime,
             ..load()
@@ -114,21 +118,21 @@ fn the_truth_is_what_the_receivers_got_between_them() {
         assert_eq!(copies, summary.copies_sent, "the receivers lost datagrams");
         let [first, second] = received.map(|datagrams| lines(&datagrams));
         let counted = counted_with_sets(first.iter().chain(&second));
-        assert_eq!(std::fs::read_to_string(truth).unwrap(), counted);
+        assert_eq!(std::fs::read_to_string(file).unwrap(), counted);
 
         assert_eq!(summary.events, 20_000);
         assert_eq!(
-            summary.copies_sent + summary.copies_withheld,
+            summary.copies_sent + summary.copies_dropped,
             2 * summary.datagrams
         );
-        let withheld = summary.copies_withheld * 100 / (2 * summary.datagrams);
-        assert!((25..35).contains(&withheld), "{summary}");
+        let dropped = summary.copies_dropped * 100 / (2 * summary.datagrams);
+        assert!((25..35).contains(&dropped), "{summary}");
         let unsent = summary.events_unsent * 100 / summary.events;
         assert!((6..12).contains(&unsent), "{summary}");
         assert_ne!(
             counted_with_sets(first.iter()),
             counted,
-            "withholding made no difference"
+            "dropping made no difference"
         );
     }
 }
@@ -136,7 +140,7 @@ fn the_truth_is_what_the_receivers_got_between_them() {
 #[test]
 fn a_seed_sends_the_same_bytes_again() {
     let options = Options {
-        withhold: Share::new(0.1).unwrap(),
+        drop_rate: Share::new(0.1).unwrap(),
         events: Some(3_000),
         ..load()
     };
@@ -149,9 +153,9 @@ fn a_seed_sends_the_same_bytes_again() {
 fn lines_that_are_read_arrive_unchanged() {
     let input = "b=1,a=2 value=x 60000000000\r\n\n# odd \\ line\nb=1,a=2 value=y 60000000000";
     let directory = tempfile::tempdir().unwrap();
-    let truth = directory.path().join("truth");
+    let file = directory.path().join("expected");
     let options = Options {
-        truth: Some(truth.clone()),
+        expected: Some(file.clone()),
         ..Options::default()
     };
     let (summary, received) = send_to_two(options, input);
@@ -166,5 +170,5 @@ fn lines_that_are_read_arrive_unchanged() {
     assert_eq!((summary.events, summary.events_unsent), (3, 0));
     let expected = "cumulative_user_event,a=2,b=1 value=2 60000000000\n\
                     unique_user_event,a=2,b=1 value=2 60000000000\n";
-    assert_eq!(std::fs::read_to_string(truth).unwrap(), expected);
+    assert_eq!(std::fs::read_to_string(file).unwrap(), expected);
 }

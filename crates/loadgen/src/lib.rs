@@ -1,15 +1,18 @@
-//! `eds send`: lines from standard input or a seeded synthetic load, over UDP to any number of addresses, with
-//! the truth about what must come out.
+//! A load generator for services that count events: lines from standard input or a seeded synthetic load, over UDP to any
+//! number of addresses, with a file of the exact counts that must come out.
 //!
-//! The way of a line: `source` gives it, `pacer` says when, `datagram` takes it in, and `sender` copies a full
-//! datagram to each of the `targets`, but for the copies that are withheld. `truth` counts a line when at least
-//! one copy of its datagram was sent.
+//! `source` gives a line, `pacer` says when, `datagram` packs it, and `sender` copies each full datagram to all `targets`, but
+//! for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
+//!
+//! It shares no code with the service, so that both cannot be wrong in the same way. Only where a line ends is the service's
+//! rule: callers pass it, a [`LineEnd`].
 //!
 //! It blocks: one thread that sleeps, reads and sends needs no runtime.
 
 mod ages;
 mod datagram;
 mod draw;
+mod expected;
 mod lines;
 mod options;
 mod pacer;
@@ -23,7 +26,6 @@ mod stop;
 mod summary;
 mod synthetic;
 mod targets;
-mod truth;
 
 use std::io::{self, IsTerminal, Read};
 use std::net::SocketAddr;
@@ -34,15 +36,18 @@ use chrono::{DateTime, SecondsFormat};
 
 pub use ages::{MAX_AGE, MAX_FUTURE};
 pub use draw::{ParseShareError, Share};
+pub use expected::NotSimple;
 pub use options::Options;
 pub use start::{ParseStartError, Start};
 pub use summary::Summary;
-pub use truth::NotSimple;
 
 use sender::Sender;
 use source::Source;
 use stop::{Input, Stop};
 use synthetic::{Plan, Synthetic};
+
+/// How many bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+pub type LineEnd = fn(&[u8]) -> Option<usize>;
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
@@ -88,17 +93,17 @@ pub enum SendError {
     /// The system gives no thread or no signals.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// A line whose count is not certain, while a truth file is wanted. The file is left empty.
-    #[error("no truth can be told about line {line}: {source}")]
+    /// A line whose count is not certain, while expected counts are wanted. Their file is left empty.
+    #[error("the counts of line {line} are not certain: {source}")]
     NotSimple {
         /// Counted from 1.
         line: u64,
         /// What is wrong with it.
         source: NotSimple,
     },
-    /// The truth file cannot be written.
-    #[error("cannot write the truth file {}: {source}", path.display())]
-    Truth {
+    /// The file of expected counts cannot be written.
+    #[error("cannot write the expected counts to {}: {source}", path.display())]
+    Expected {
         /// Which file.
         path: PathBuf,
         /// What the kernel said.
@@ -106,28 +111,33 @@ pub enum SendError {
     },
 }
 
-/// Sends what the options say and waits until it is sent. Tells standard error how it goes. Without `events`,
+/// Sends what the options say, and returns when it is sent. Reports its progress on standard error. Without `events`,
 /// lines come from standard input. SIGINT and SIGTERM end it early, in order; a second one ends the process.
 ///
 /// A datagram that cannot be sent is counted in the summary and is no error.
-pub fn run(options: &Options) -> Result<Summary, SendError> {
+pub fn run(options: &Options, line_end: LineEnd) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     let stop = Stop::by_signals()?;
     if options.events.is_some() {
-        return send(options, io::empty(), is_typed, stop);
+        return send(options, io::empty(), line_end, is_typed, stop);
     }
     let input = Input::new(io::stdin(), stop.clone())?;
-    send(options, input, is_typed, stop)
+    send(options, input, line_end, is_typed, stop)
 }
 
-/// The same as [`run`], with lines from this input instead of standard input, and no ear for signals.
-pub fn run_from(options: &Options, input: impl Read) -> Result<Summary, SendError> {
-    send(options, input, false, Stop::default())
+/// The same as [`run`], with lines from this input instead of standard input, and without regard to signals.
+pub fn run_from(
+    options: &Options,
+    input: impl Read,
+    line_end: LineEnd,
+) -> Result<Summary, SendError> {
+    send(options, input, line_end, false, Stop::default())
 }
 
 fn send(
     options: &Options,
     input: impl Read,
+    line_end: LineEnd,
     is_typed: bool,
     stop: Stop,
 ) -> Result<Summary, SendError> {
@@ -135,9 +145,12 @@ fn send(
     let (source, what) = match options.events {
         None if is_typed => {
             let what = "what you type here, a line an event, until Ctrl-D,";
-            (Source::lines(input), what.to_owned())
+            (Source::lines(input, line_end), what.to_owned())
         }
-        None => (Source::lines(input), "lines of standard input".to_owned()),
+        None => (
+            Source::lines(input, line_end),
+            "lines of standard input".to_owned(),
+        ),
         Some(events) => {
             let plan = plan(options, events, seed, now_nanos())?;
             (
@@ -234,14 +247,17 @@ mod tests {
     #[test]
     fn a_line_without_a_certain_count_is_named() {
         let directory = tempfile::tempdir().unwrap();
-        let truth = directory.path().join("truth");
+        let expected = directory.path().join("expected");
         let options = Options {
             to: vec!["127.0.0.1:9".into()],
-            truth: Some(truth),
+            expected: Some(expected),
             ..Options::default()
         };
-        let error = run_from(&options, "a=1 value=x 5\n\na=1 value=x\n".as_bytes()).unwrap_err();
-        let words = "no truth can be told about line 3: expected `<tags> value=<user> <timestamp>`";
-        assert_eq!(error.to_string(), words);
+        let newline: LineEnd = |bytes| memchr::memchr(b'\n', bytes);
+        let input = "a=1 value=x 5\n\na=1 value=x\n".as_bytes();
+        let error = run_from(&options, input, newline).unwrap_err();
+        let message =
+            "the counts of line 3 are not certain: expected `<tags> value=<user> <timestamp>`";
+        assert_eq!(error.to_string(), message);
     }
 }

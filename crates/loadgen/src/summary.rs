@@ -1,4 +1,4 @@
-//! What came of it.
+//! What was sent, refused and dropped.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use std::time::Duration;
 pub struct Summary {
     /// Lines, synthetic or read. A line counts once, to however many addresses it went.
     pub events: u64,
-    /// Events among them of which every copy was withheld or failed; they are not in the truth.
+    /// Events among them of which every copy was dropped or failed: they are not expected to be counted.
     pub events_unsent: u64,
     /// Different datagrams.
     pub datagrams: u64,
     /// Copies of datagrams that the kernel took.
     pub copies_sent: u64,
-    /// Copies that were withheld as told.
-    pub copies_withheld: u64,
+    /// Copies that were not sent, by the drop rate.
+    pub copies_dropped: u64,
     /// Copies that the kernel refused, however often they were tried.
     pub copies_failed: u64,
     /// Addresses at which nobody listens, and how many copies came back from each. The network need not tell of all.
@@ -59,11 +59,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} events, {} datagrams, {} copies sent, {} copies withheld, {} bytes, {:.3} s, {:.0} events/s, seed {}",
+            "{} events, {} datagrams, {} copies sent, {} copies dropped, {} bytes, {:.3} s, {:.0} events/s, seed {}",
             self.events,
             self.datagrams,
             self.copies_sent,
-            self.copies_withheld,
+            self.copies_dropped,
             self.bytes,
             self.elapsed.as_secs_f64(),
             self.events_per_second(),
@@ -88,10 +88,10 @@ impl fmt::Display for Summary {
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
         }
-        if let Some(words) = &self.last_failure {
+        if let Some(failure) = &self.last_failure {
             write!(
                 f,
-                ", {} copies failed, the last one because: {words}",
+                ", {} copies failed, the last one because: {failure}",
                 self.copies_failed
             )?;
         }
@@ -112,13 +112,13 @@ mod tests {
             events: 1_000,
             datagrams: 67,
             copies_sent: 130,
-            copies_withheld: 4,
+            copies_dropped: 4,
             bytes: 9_000,
             elapsed: Duration::from_millis(500),
             seed: 7,
             ..Summary::default()
         };
-        let well = "1000 events, 67 datagrams, 130 copies sent, 4 copies withheld, 9000 bytes, 0.500 s, \
+        let well = "1000 events, 67 datagrams, 130 copies sent, 4 copies dropped, 9000 bytes, 0.500 s, \
                     2000 events/s, seed 7";
         assert_eq!(summary.to_string(), well);
         assert!(summary.is_well());

@@ -1,18 +1,19 @@
-//! The sender: owns the sockets, the datagram that is being filled and the truth. It waits for its source and
-//! for the pace, and stops when the source ends.
+//! The sender: owns the sockets, the open datagram and the expected counts. It waits for its
+//! source and for the pace, and stops when the source ends.
 
 use std::io::Read;
 use std::time::Instant;
 
 use super::datagram::Datagram;
 use super::draw::{Draw, Purpose, Share};
+use super::expected::Expected;
 use super::lines::Next;
 use super::pacer::Pacer;
 use super::progress::Progress;
 use super::source::Source;
 use super::stop::{LOOK_INTERVAL, Stop};
 use super::targets::{Failed, Target, wait_for_refusals};
-use super::truth::Truth;
+
 use super::{Options, SendError, Summary, ages, now_nanos};
 
 /// Sends the lines of a source.
@@ -20,9 +21,9 @@ use super::{Options, SendError, Summary, ages, now_nanos};
 pub(super) struct Sender {
     targets: Vec<Target>,
     datagram: Datagram,
-    truth: Option<Truth>,
-    withhold: Share,
-    withhold_draw: Draw,
+    expected: Option<Expected>,
+    drop_rate: Share,
+    drop_draw: Draw,
     pacer: Pacer,
     quiet: bool,
     stop: Stop,
@@ -40,7 +41,7 @@ impl Sender {
             return Err(SendError::NoAddress);
         }
         let create = |path| {
-            Truth::create(path).map_err(|source| SendError::Truth {
+            Expected::create(path).map_err(|source| SendError::Expected {
                 path: path.to_owned(),
                 source,
             })
@@ -48,9 +49,9 @@ impl Sender {
         Ok(Self {
             targets,
             datagram: Datagram::new(options.lines_per_datagram),
-            truth: options.truth.as_deref().map(create).transpose()?,
-            withhold: options.withhold,
-            withhold_draw: Draw::new(seed, Purpose::Withhold),
+            expected: options.expected.as_deref().map(create).transpose()?,
+            drop_rate: options.drop_rate,
+            drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
             quiet: options.quiet,
             stop,
@@ -61,7 +62,7 @@ impl Sender {
         })
     }
 
-    /// The addresses, for people.
+    /// The addresses, separated by commas.
     pub(super) fn addresses(&self) -> String {
         let addresses: Vec<String> = self
             .targets
@@ -71,8 +72,8 @@ impl Sender {
         addresses.join(", ")
     }
 
-    /// Sends every line of the source, or until it is to stop, and then writes the truth. Draws nothing over what
-    /// somebody types.
+    /// Sends every line of the source, or until it is stopped, and then writes the expected counts. Shows no progress bar
+    /// while somebody types.
     pub(super) fn send_all<R: Read>(
         mut self,
         mut source: Source<R>,
@@ -106,11 +107,10 @@ impl Sender {
         self.summary.copies_refused = refusing
             .map(|target| (target.address(), target.refused))
             .collect();
-        if let Some(truth) = self.truth {
-            let path = truth.path().to_owned();
-            truth
-                .write()
-                .map_err(|source| SendError::Truth { path, source })?;
+        if let Some(expected) = self.expected {
+            let path = expected.path().to_owned();
+            let written = expected.write();
+            written.map_err(|source| SendError::Expected { path, source })?;
         }
         Ok(self.summary)
     }
@@ -126,14 +126,14 @@ impl Sender {
             self.wait_for_the_pace();
         }
         let line_number = number.unwrap_or(self.events_taken() + 1);
-        if let Some(words) = ages::rejected(line, now_nanos()) {
+        if let Some(problem) = ages::rejected(line, now_nanos()) {
             if self.summary.events_untimely == 0 && !self.quiet {
-                progress.say(&format!("warning: line {line_number} {words}"));
+                progress.say(&format!("warning: line {line_number} {problem}"));
             }
             self.summary.events_untimely += 1;
         }
-        if let Some(truth) = &mut self.truth {
-            truth.add(line).map_err(|source| SendError::NotSimple {
+        if let Some(expected) = &mut self.expected {
+            expected.add(line).map_err(|source| SendError::NotSimple {
                 line: line_number,
                 source,
             })?;
@@ -145,7 +145,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The events of the datagram that is being filled included.
+    /// The events so far, those of the open datagram included.
     const fn events_taken(&self) -> u64 {
         self.summary.events + self.datagram.lines() as u64
     }
@@ -166,8 +166,8 @@ impl Sender {
         let mut reached = false;
         let first_copy = self.summary.datagrams * self.targets.len() as u64;
         for (copy, target) in (first_copy..).zip(&mut self.targets) {
-            if self.withhold_draw.falls_into(copy, self.withhold) {
-                self.summary.copies_withheld += 1;
+            if self.drop_draw.falls_into(copy, self.drop_rate) {
+                self.summary.copies_dropped += 1;
                 continue;
             }
             let before = target.refused;
@@ -205,9 +205,9 @@ impl Sender {
         if !reached {
             self.summary.events_unsent += lines;
         }
-        match &mut self.truth {
-            Some(truth) if reached => truth.confirm(),
-            Some(truth) => truth.discard(),
+        match &mut self.expected {
+            Some(expected) if reached => expected.confirm(),
+            Some(expected) => expected.discard(),
             None => {}
         }
     }

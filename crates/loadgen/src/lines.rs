@@ -2,9 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read};
 
-use super::SendError;
 use super::datagram::LINE_BYTES_MAX;
-use crate::event::datagram::first_line;
+use super::{LineEnd, SendError};
 
 /// What a source has to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +16,11 @@ pub(super) enum Next {
     End,
 }
 
-/// Splits its input into lines, as a node splits a datagram, and skips empty ones.
+/// Splits its input into lines, by the rule of its caller, and skips empty ones.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: BufReader<R>,
+    line_end: LineEnd,
     /// What was read and not given yet: a line end in it may be inside a quoted field.
     held: Vec<u8>,
     /// How many lines were read that are not held.
@@ -30,10 +30,11 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn new(input: R) -> Self {
+    pub(super) fn new(input: R, line_end: LineEnd) -> Self {
         // Nothing was given yet that could be sent first.
         Self {
             input: BufReader::new(input),
+            line_end,
             held: Vec::new(),
             passed: 0,
             number: 0,
@@ -50,7 +51,7 @@ impl<R: Read> Lines<R> {
     pub(super) fn next(&mut self, line: &mut Vec<u8>) -> Result<Next, SendError> {
         let mut ended = false;
         loop {
-            let whole = first_line(&self.held).or_else(|| {
+            let whole = (self.line_end)(&self.held).or_else(|| {
                 let no_more = (ended && !self.held.is_empty()) || self.held.len() > LINE_BYTES_MAX;
                 let newline = || memchr::memchr(b'\n', &self.held).unwrap_or(self.held.len());
                 no_more.then(newline)
@@ -95,6 +96,18 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
+    /// A rule as the service has it: a line ends at a `\n` that is in no quotes.
+    fn unquoted(bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            at += memchr::memchr2(b'\n', b'"', &bytes[at..])?;
+            if bytes[at] == b'\n' {
+                return Some(at);
+            }
+            at += 2 + memchr::memchr(b'"', &bytes[at + 1..])?;
+        }
+    }
+
     /// Gives its pieces one a read, as a pipe does.
     struct Pipe(Vec<&'static str>);
 
@@ -108,7 +121,7 @@ mod tests {
     }
 
     fn all(input: impl Read) -> Result<Vec<String>, SendError> {
-        let mut lines = Lines::new(input);
+        let mut lines = Lines::new(input, unquoted);
         let (mut line, mut all) = (Vec::new(), Vec::new());
         loop {
             match lines.next(&mut line)? {
@@ -134,7 +147,10 @@ mod tests {
     #[test]
     fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
         let (quoted, bare) = ("a=1 note=\"\n\n\",value=u", "b=1 value=v");
-        let mut lines = Lines::new(quoted.as_bytes().chain(&b"\n"[..]).chain(bare.as_bytes()));
+        let mut lines = Lines::new(
+            quoted.as_bytes().chain(&b"\n"[..]).chain(bare.as_bytes()),
+            unquoted,
+        );
         let mut line = Vec::new();
         for (expected, number) in [(quoted, 1), (bare, 4)] {
             while lines.next(&mut line).unwrap() == Next::Pause {}
@@ -147,7 +163,7 @@ mod tests {
         assert_eq!(given, lines);
         // No end of the quote can come any more that fits a datagram.
         let endless = (&b"a=1 value=\"\n"[..]).chain(std::io::repeat(b'\n'));
-        let mut endless = Lines::new(endless);
+        let mut endless = Lines::new(endless, unquoted);
         while endless.next(&mut line).unwrap() == Next::Pause {}
         assert_eq!(line, b"a=1 value=\"");
     }

@@ -2,11 +2,11 @@
 
 use std::io::Read;
 
-use super::SendError;
 use super::lines::{Lines, Next};
 use super::now_nanos;
 use super::realtime::Realtime;
 use super::synthetic::{Event, Synthetic};
+use super::{LineEnd, SendError};
 
 /// A source of lines.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(super) enum Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    pub(super) fn lines(input: R) -> Self {
-        Self::Lines(Lines::new(input))
+    pub(super) fn lines(input: R, line_end: LineEnd) -> Self {
+        Self::Lines(Lines::new(input, line_end))
     }
 
     pub(super) const fn synthetic(load: Synthetic, realtime: bool) -> Self {

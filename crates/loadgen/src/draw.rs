@@ -1,7 +1,7 @@
 //! Chance that can be looked up: a number that depends on the seed, the purpose and an index, on nothing else.
 //!
 //! Any draw can be made at any time and in any order, so event 7 of a load is the same event whether it goes
-//! first or last, and whether or not some copy before it was withheld. The algorithm is written out here, not
+//! first or last, and whether or not some copy before it was dropped. The algorithm is written out here, not
 //! taken from a library, because a seed in an old report must give the same bytes after every upgrade.
 
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub(super) enum Purpose {
     User = 4,
     Instant = 5,
     Order = 6,
-    Withhold = 7,
+    Drop = 7,
 }
 
 /// The draws of one seed for one purpose.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_share_of_the_draws_falls_into_a_share() {
-        let draw = Draw::new(1, Purpose::Withhold);
+        let draw = Draw::new(1, Purpose::Drop);
         let count = |share| (0..100_000).filter(|&i| draw.falls_into(i, share)).count();
         assert_eq!(count(Share::NONE), 0);
         assert_eq!(count(Share::new(1.0).unwrap()), 100_000);

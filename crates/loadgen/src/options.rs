@@ -1,4 +1,4 @@
-//! What `eds send` is told to do.
+//! The flags of the command that sends, and their defaults.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ const MINUTES: NonZeroU32 = nonzero(1);
 const REPEAT: &str = "0.01";
 /// Well below what one node takes in, so that nobody loses events who has not asked for speed.
 const RATE: u64 = 20_000;
-/// About a thousand bytes in the seeds' form: one piece on any network.
+/// About a thousand bytes in the short form: one piece on any network.
 const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
     Some(lines) => lines,
     None => NonZeroUsize::MIN,
@@ -32,7 +32,7 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 /// no room for counts as sent. A lower --rate helps.
 ///
 /// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
-/// SIGTERM, with the summary and the truth of what was sent until then.
+/// SIGTERM, with the summary and the expected counts of what was sent until then.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Where to send; may be given several times, and each address gets a copy of every datagram.
@@ -48,17 +48,17 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = LINES_PER_DATAGRAM)]
     pub lines_per_datagram: NonZeroUsize,
 
-    /// The share of copies that are not sent, chosen for each datagram and address on its own, so that nodes
-    /// differ in what they receive
+    /// The share of copies that are not sent, drawn for each datagram and address, so that nodes receive different
+    /// events
     #[arg(long, value_name = "SHARE", default_value_t = Share::NONE)]
-    pub withhold: Share,
+    pub drop_rate: Share,
 
     /// Write the exact counts that must come out to this file: one line of output a count, sorted bytewise.
     /// An event counts when at least one address was sent a copy. Lines from standard input must then have
     /// a timestamp in nanoseconds, the user field `value`, and no escapes. Takes 16 to 32 bytes of memory an
     /// event
     #[arg(long, value_name = "FILE")]
-    pub truth: Option<PathBuf>,
+    pub expected: Option<PathBuf>,
 
     /// No progress bar, no opening line and no warnings; the closing summary alone
     #[arg(long)]
@@ -129,8 +129,8 @@ impl Default for Options {
             to: vec![TO.to_owned()],
             rate: RATE,
             lines_per_datagram: LINES_PER_DATAGRAM,
-            withhold: Share::NONE,
-            truth: None,
+            drop_rate: Share::NONE,
+            expected: None,
             quiet: false,
             seed: None,
             events: None,
@@ -168,8 +168,8 @@ mod tests {
     }
 
     fn parse(flags: &str) -> Result<Options, clap::Error> {
-        let words = std::iter::once("send").chain(flags.split_whitespace());
-        Command::try_parse_from(words).map(|command| command.options)
+        let arguments = std::iter::once("send").chain(flags.split_whitespace());
+        Command::try_parse_from(arguments).map(|command| command.options)
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             "--events 1 --repeat 0.91",
             "--events 1 --realtime --shuffle",
             "--events 1 --realtime --minutes 2",
-            "--withhold 2",
+            "--drop-rate 2",
             "--lines-per-datagram 0",
         ] {
             assert!(parse(flags).is_err(), "{flags}");

@@ -1,5 +1,5 @@
-//! [`Stop`]: Ctrl-C and SIGTERM end the sending as the end of the lines does, with the summary and the truth of what was
-//! sent. A second one ends the process at once. And [`Input`], whose reading a signal ends, too.
+//! [`Stop`]: Ctrl-C and SIGTERM end the sending as the end of the lines does, with the summary and the expected counts of what
+//! was sent. A second one ends the process at once. And [`Input`], whose reading a signal ends, too.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Input {
     pub(super) fn new(mut input: impl Read + Send + 'static, stop: Stop) -> io::Result<Self> {
         let (sender, chunks) = sync_channel(1);
         std::thread::Builder::new()
-            .name("eds-input".to_owned())
+            .name("input".to_owned())
             .spawn(move || {
                 loop {
                     let mut chunk = vec![0; CHUNK_BYTES];

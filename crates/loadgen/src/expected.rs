@@ -1,8 +1,8 @@
-//! The truth: the exact counts that must come out, from the lines that were sent.
+//! The exact counts that must come out of the lines that were sent.
 //!
-//! It is there to be compared with what the service wrote, so it shares no code with it: neither its reader of
-//! lines, nor its minutes, nor its way of counting. It keeps every event, sorts them and counts neighbours. It
-//! understands only the seeds' simple form, in which there is nothing to get wrong, and refuses all other lines.
+//! They are compared with what the service wrote, so this shares no code with it: neither the parser, nor the minutes, nor
+//! the counting. It keeps every event, sorts them and counts neighbours. It understands only the short form, in which there
+//! is nothing to get wrong, and refuses all other lines.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -56,7 +56,7 @@ impl Event {
 
 /// Collects events and writes their counts to a file at the end.
 #[derive(Debug)]
-pub(super) struct Truth {
+pub(super) struct Expected {
     path: PathBuf,
     file: File,
     /// Numbers of series, by the tags as they were sent, in any order.
@@ -68,7 +68,7 @@ pub(super) struct Truth {
     confirmed: usize,
 }
 
-impl Truth {
+impl Expected {
     /// Creates the file at once, so that one that cannot be written is known before anything is sent.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         Ok(Self {
@@ -223,5 +223,5 @@ impl Names {
 }
 
 #[cfg(test)]
-#[path = "truth_tests.rs"]
+#[path = "expected_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Tests of the truth file.
+//! Tests of the file of expected counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,27 +6,27 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn truth_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
+fn counts_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("truth");
-    let mut truth = Truth::create(&path).unwrap();
+    let path = directory.path().join("expected");
+    let mut file = Expected::create(&path).unwrap();
     for (lines, reached) in datagrams {
         for line in *lines {
-            truth.add(line.as_bytes())?;
+            file.add(line.as_bytes())?;
         }
         if *reached {
-            truth.confirm();
+            file.confirm();
         } else {
-            truth.discard();
+            file.discard();
         }
     }
-    truth.write().unwrap();
+    file.write().unwrap();
     Ok(std::fs::read_to_string(path).unwrap())
 }
 
 #[test]
 fn the_seeds_events_have_the_seeds_counts() {
-    let truth = truth_of(&[(
+    let counts = counts_of(&[(
         &[
             "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",
             "event_type=os_error,product=productA value=testusername2 1480876707352348928",
@@ -44,28 +44,28 @@ unique_user_event,event_type=browser_error,product=productB value=2 148087668000
 unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000
 unique_user_event,event_type=os_error,product=productA value=1 1480876680000000000
 ";
-    assert_eq!(truth.unwrap(), expected);
+    assert_eq!(counts.unwrap(), expected);
 }
 
 #[test]
 fn the_order_of_tags_and_repeats_make_no_difference() {
-    let truth = truth_of(&[(
+    let counts = counts_of(&[(
         &["b=1,a=2 value=x 5", "a=2,b=1 value=x 5\r", "# a comment"],
         true,
     )]);
     let expected = "cumulative_user_event,a=2,b=1 value=1 0\nunique_user_event,a=2,b=1 value=1 0\n";
-    assert_eq!(truth.unwrap(), expected);
+    assert_eq!(counts.unwrap(), expected);
 }
 
 #[test]
 fn what_nobody_was_sent_does_not_count() {
-    let truth = truth_of(&[
+    let counts = counts_of(&[
         (&["a=1 value=x 5"], true),
         (&["a=1 value=y 5", "a=1 value=x 5"], false),
         (&["a=1 value=x 6"], true),
     ]);
     let expected = "cumulative_user_event,a=1 value=2 0\nunique_user_event,a=1 value=1 0\n";
-    assert_eq!(truth.unwrap(), expected);
+    assert_eq!(counts.unwrap(), expected);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn lines_without_a_certain_count_are_refused() {
         ("a=1 value=x 9223372036854775808", NotSimple::Timestamp),
         ("a=1 value=x ", NotSimple::Timestamp),
     ] {
-        assert_eq!(truth_of(&[(&[line], true)]), Err(reason), "{line:?}");
+        assert_eq!(counts_of(&[(&[line], true)]), Err(reason), "{line:?}");
     }
 }
 
@@ -117,6 +117,6 @@ proptest! {
             expected.insert(format!("unique_user_event,p=1,t={series} value={unique} {start}\n"));
         }
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        prop_assert_eq!(truth_of(&[(&lines, true)]).unwrap(), expected.into_iter().collect::<String>());
+        prop_assert_eq!(counts_of(&[(&lines, true)]).unwrap(), expected.into_iter().collect::<String>());
     }
 }
