@@ -19,7 +19,7 @@ pub const WAITING_MAX: usize = 10_000;
 pub enum Locking {
     /// The lock is the holder's.
     Granted(Token),
-    /// Somebody else holds it, or is first in line. It is worth to ask again after this long, or when woken.
+    /// Somebody else holds it, or is first in the queue. Ask again after this long, or when woken.
     Busy(Duration),
     /// [`WAITING_MAX`] wait already.
     Crowded,
@@ -47,9 +47,9 @@ pub struct Entry {
 pub enum Beginning {
     /// There is a value.
     Value(Entry),
-    /// The last computation failed a moment ago, with these words.
+    /// The last computation failed a moment ago, with this message.
     Failed(String),
-    /// It is the caller's to compute.
+    /// The caller may compute.
     Granted(Token),
     /// Somebody computes. The right to do so is free after this long at the latest, unless it is renewed.
     Busy(Duration),
@@ -64,7 +64,7 @@ pub enum ArbiterError {
     /// No room for what should be kept. Try again later.
     #[error("the arbiter is full: {0}")]
     Full(String),
-    /// It will not serve until somebody mends something.
+    /// It does not serve until an operator fixes something.
     #[error("the arbiter refuses: {0}")]
     Refused(String),
 }
@@ -72,8 +72,8 @@ pub enum ArbiterError {
 /// The place that all processes share.
 #[async_trait]
 pub trait Arbiter: Send + Sync + std::fmt::Debug {
-    /// Takes a lock for `ttl`. If it is busy and `presence` is given, the holder gets a place in line, which is
-    /// his as long as he asks again within that time.
+    /// Takes a lock for `ttl`. If it is busy and `presence` is given, the holder gets a place in the queue, and
+    /// keeps it while it asks again within that time.
     async fn lock(
         &self,
         name: &Name,
@@ -85,10 +85,10 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Holds a lock, or the right to compute, until `ttl` from now. False when it is not the token's.
     async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError>;
 
-    /// Lets go of a lock and wakes who is next. False when it was not the token's any more.
+    /// Releases a lock and wakes the next waiter. False when the token does not hold it any more.
     async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError>;
 
-    /// Ends whatever this holder began: his place in line, his lock, his right to compute.
+    /// Ends whatever this holder began: its place in the queue, its lock, its right to compute.
     async fn leave(&self, name: &Name, holder: &Holder) -> Result<(), ArbiterError>;
 
     /// Reads a value. Leaves nothing behind, also where there is none, and needs no room.
@@ -114,12 +114,12 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
         ttl: Duration,
     ) -> Result<bool, ArbiterError>;
 
-    /// The same with the words of an error. A value that was to be refreshed stays.
+    /// The same with the message of an error. A value that was to be refreshed stays.
     async fn fail(
         &self,
         name: &Name,
         token: Token,
-        words: &str,
+        message: &str,
         ttl: Duration,
     ) -> Result<bool, ArbiterError>;
 
@@ -134,10 +134,10 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Reads a list; empty when there is none.
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError>;
 
-    /// Tells when it is worth to ask again: this holder when he is next for a lock, or everybody (`None`) who
-    /// waits for a value.
+    /// Wakes when to ask again: this holder when it is next for a lock, or everybody (`None`) who waits for a
+    /// value.
     fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener;
 
-    /// Where it is, in words for the log, without secrets.
+    /// Where it is, for the log, without secrets.
     fn describe(&self) -> String;
 }

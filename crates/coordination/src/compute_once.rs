@@ -1,8 +1,8 @@
 //! Computing a value once for all that ask, in any process.
 //!
 //! The first that asks gets the right to compute; the others wait until it has published, and read without
-//! consuming. The right is renewed while the computation goes on. When its process dies it lapses, and one of those
-//! that wait gets it. A value of somebody who lost the right is not published.
+//! consuming. The right is renewed while the computation goes on. When its process dies it lapses, and one of the
+//! waiters gets it. A value that is computed without the right is not published.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -19,12 +19,12 @@ use super::lease::{Attempt, Lease};
 use super::name::{Name, Token};
 use super::settings::{ComputeSettings, InvalidSetting};
 
-/// Who waits asks again after this long at the latest, in case that no wake-up reached him.
+/// A waiter asks again after this long at the latest, in case it missed a wake-up.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the arbiter did not answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest error that is passed on, in bytes.
-const WORDS_BYTES_MAX: usize = 1024;
+/// The longest message of an error that is passed on, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Values that are computed once.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl ComputeOnce {
     }
 
     /// The same as [`get`](Self::get), but one that finds a value `outdated` computes it again, unless somebody else does so already. The
-    /// others take the value as it is, and so does he when his computation fails.
+    /// others take the value as it is, and so does the caller whose computation fails.
     pub async fn get_unless<C, F, E>(
         &self,
         key: &str,
@@ -95,7 +95,7 @@ impl ComputeOnce {
                 }
                 return Ok(Computed::read(entry, Origin::Kept));
             }
-            Ok(Begun::Failed(words)) => return Err(ComputeError::Failed(words)),
+            Ok(Begun::Failed(message)) => return Err(ComputeError::Failed(message)),
             Ok(Begun::Granted(lease)) => {
                 if let Break(outcome) = self.compute(lease, &mut compute).await {
                     return outcome;
@@ -108,7 +108,7 @@ impl ComputeOnce {
         self.flights.share(&name, deadline, waiting).await
     }
 
-    /// Waits for the value of somebody else, or computes it in his stead.
+    /// Waits for the value of somebody else, or computes it instead.
     async fn wait<C, F, E>(
         &self,
         name: &Name,
@@ -126,7 +126,7 @@ impl ComputeOnce {
                 Ok(Begun::Value(entry)) => {
                     return Ok(Computed::read(entry, Origin::Awaited));
                 }
-                Ok(Begun::Failed(words)) => return Err(ComputeError::Failed(words)),
+                Ok(Begun::Failed(message)) => return Err(ComputeError::Failed(message)),
                 Ok(Begun::Granted(lease)) => {
                     if let Break(outcome) = self.compute(lease, &mut compute).await {
                         return outcome;
@@ -134,9 +134,9 @@ impl ComputeOnce {
                     Duration::ZERO
                 }
                 Ok(Begun::Busy(wait)) => wait,
-                Err(ArbiterError::Unavailable(words)) => {
+                Err(ArbiterError::Unavailable(message)) => {
                     if Instant::now() + PAUSE >= deadline {
-                        return Err(ArbiterError::Unavailable(words).into());
+                        return Err(ArbiterError::Unavailable(message).into());
                     }
                     sleep(PAUSE).await;
                     continue;
@@ -185,7 +185,7 @@ impl ComputeOnce {
                 return Ok(Begun::Granted(lease));
             }
             Beginning::Value(entry) => Begun::Value(entry),
-            Beginning::Failed(words) => Begun::Failed(words),
+            Beginning::Failed(message) => Begun::Failed(message),
             Beginning::Busy(wait) => Begun::Busy(wait),
         };
         attempt.settle();
@@ -227,7 +227,7 @@ impl ComputeOnce {
                 cost,
                 self.settings.value_ttl,
             )),
-            Err(words) => Err(ComputeError::Failed(shortened(&words).to_owned())),
+            Err(message) => Err(ComputeError::Failed(shortened(&message).to_owned())),
         })
     }
 
@@ -251,9 +251,9 @@ impl ComputeOnce {
                         .publish(name, token, value, cost, value_ttl)
                         .await
                 }
-                Err(words) => {
-                    let words = shortened(words);
-                    self.arbiter.fail(name, token, words, error_ttl).await
+                Err(message) => {
+                    let message = shortened(message);
+                    self.arbiter.fail(name, token, message, error_ttl).await
                 }
             };
             match published {
@@ -274,8 +274,8 @@ enum Begun {
     Busy(Duration),
 }
 
-fn shortened(words: &str) -> &str {
-    let fits = |end: &usize| words.is_char_boundary(*end);
-    let end = (0..=words.len().min(WORDS_BYTES_MAX)).rev().find(fits);
-    &words[..end.unwrap_or_default()]
+fn shortened(message: &str) -> &str {
+    let fits = |end: &usize| message.is_char_boundary(*end);
+    let end = (0..=message.len().min(MESSAGE_BYTES_MAX)).rev().find(fits);
+    &message[..end.unwrap_or_default()]
 }

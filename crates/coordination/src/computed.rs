@@ -99,7 +99,7 @@ impl Computed {
         serde_json::from_slice(&self.value).map_err(|error| NotAList(error.to_string()))
     }
 
-    /// The item at this position from 0; `None` behind the last.
+    /// The item at this position from 0; `None` beyond the last.
     pub fn position(&self, position: usize) -> Result<Option<String>, NotAList> {
         Ok(self.items()?.into_iter().nth(position))
     }
@@ -122,7 +122,7 @@ pub fn encode_list<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Vec<u8>
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeError {
-    /// The computation failed, with these words. All that waited for it get them.
+    /// The computation failed, with this message. All that waited for it get it.
     #[error("the computation failed: {0}")]
     Failed(String),
     /// Nobody was done within the caller's patience.

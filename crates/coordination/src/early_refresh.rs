@@ -1,8 +1,8 @@
 //! Computing a hot value again before it expires, so that nobody who reads it waits.
 //!
 //! The value lies together with its cost and its expiry. Each read draws a number and decides by
-//! [`xfetch`](super::xfetch) whether it is the one that computes again; [`ComputeOnce`] sees to it that it is only
-//! one at a time. The others go on reading the value as it is.
+//! [`xfetch`](super::xfetch) whether it is the one that computes again; [`ComputeOnce`] lets only one do so at a
+//! time. The others go on reading the value as it is.
 
 use std::fmt::Display;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! Requests of this process that wait for the same value: one of them asks the arbiter, the others share what it
 //! gets.
 //!
-//! There is no leader to lose: they take turns. Whoever gets his turn and finds an answer that was got after he came
-//! takes it; otherwise he asks himself. One that gives up lets the next have his turn.
+//! There is no leader to lose: they take turns. A request whose turn comes takes an answer that is newer than the
+//! request, and asks the arbiter otherwise. One that times out passes its turn on.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! A right that is held: a task renews it, and its loss is signalled.
 //!
-//! The task ends with the lease. A lease that is dropped is given back in the background; one whose process dies
-//! lapses by itself. The holder reckons from before he asked, by his own steady clock, so that he knows of the loss
-//! not later than the arbiter, clocks that run at different speeds apart.
+//! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies
+//! lapses. The holder counts on its own monotonic clock from before it asked, so it knows of the loss no later than the
+//! arbiter, as far as the two clocks run at one speed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const TRIES_PER_RENEWAL: u32 = 4;
 #[error("the lock was lost")]
 pub struct LockLost;
 
-/// What begins an attempt and must be ended.
+/// An attempt to get a lease, which must be ended.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) arbiter: Arc<dyn Arbiter>,
@@ -59,7 +59,7 @@ impl Drop for Attempt {
             let holder = self.holder.clone();
             runtime.spawn(async move {
                 if let Err(error) = arbiter.leave(&name, &holder).await {
-                    tracing::debug!(name = name.as_str(), %error, "a lock is left to lapse");
+                    tracing::debug!(name = name.as_str(), %error, "a lock was not released, and lapses");
                 }
             });
         }
@@ -118,7 +118,7 @@ impl Lease {
         Ok(is_held)
     }
 
-    /// Lets go of a lock. False when it had been lost.
+    /// Releases a lock. False when it had been lost.
     pub(super) async fn unlock(mut self) -> Result<bool, ArbiterError> {
         self.keeper.abort();
         let Attempt { arbiter, name, .. } = &self.attempt;

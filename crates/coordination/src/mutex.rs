@@ -1,7 +1,7 @@
 //! A named lock: at most one holder at a time among all processes, until it is released or lapses.
 //!
-//! Who has to wait stands in line and is woken when it is his turn. A holder that dies wakes nobody: the first in
-//! line asks again when the lock lapses. One that dies in line loses his place after [`PRESENCE`].
+//! Waiters queue by arrival, and a release wakes the first. A holder that dies wakes nobody: the first waiter asks again
+//! when the lock lapses. A waiter that dies loses its place after [`PRESENCE`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use super::lease::{Attempt, Lease, LockLost};
 use super::name::{Name, Token};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
-/// How long a place in line is kept without a sign of life.
+/// How long a place in the queue is kept while its waiter does not ask again.
 pub(super) const PRESENCE: Duration = Duration::from_secs(3);
-/// How often those in line give one.
+/// How often waiters ask again.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the arbiter did not answer.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub enum AcquireError {
 }
 
 impl Mutex {
-    /// The lock of this name. Every holder has it for `ttl`, 10 ms to 24 h, and keeps it as long as his process is
+    /// The lock of this name. Every holder has it for `ttl`, 10 ms to 24 h, and keeps it while its process is
     /// alive and reaches the arbiter; otherwise it lapses.
     pub fn new(
         arbiter: Arc<dyn Arbiter>,
@@ -73,7 +73,7 @@ impl Mutex {
     }
 
     /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that is
-    /// away is asked again until then. Whoever drops the future gives up his place.
+    /// away is asked again until then. Dropping the future gives up the place.
     pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
         let deadline = Instant::now() + patience;
         let attempt = Attempt::new(&self.arbiter, &self.name);
@@ -91,10 +91,10 @@ impl Mutex {
                 }
                 Ok(Locking::Crowded) => return Err(AcquireError::Crowded),
                 Ok(Locking::Busy(wait)) => wait,
-                Err(ArbiterError::Unavailable(words)) => {
+                Err(ArbiterError::Unavailable(message)) => {
                     let next = Instant::now() + PAUSE;
                     if next >= deadline {
-                        return Err(ArbiterError::Unavailable(words).into());
+                        return Err(ArbiterError::Unavailable(message).into());
                     }
                     sleep_until(next).await;
                     continue;
@@ -128,7 +128,7 @@ impl Guard {
         self.lease.token()
     }
 
-    /// How often it was asked for in vain before it was got. Not 0: somebody else held it meanwhile, and may have
+    /// How many tries failed before it was acquired. Not 0: somebody else held it meanwhile, and may have
     /// done what the lock was wanted for.
     #[must_use]
     pub fn tries(&self) -> u32 {
@@ -156,7 +156,7 @@ impl Guard {
         self.lease.renew().await
     }
 
-    /// Lets go of it. False when it had been lost before. After an error it is released in the background, or lapses.
+    /// Releases it. False when it had been lost before. After an error it is released in the background, or lapses.
     pub async fn release(self) -> Result<bool, ArbiterError> {
         self.lease.unlock().await
     }

@@ -1,4 +1,4 @@
-//! What the mechanisms are set to, checked once so that it cannot be wrong later.
+//! The settings of the mechanisms, checked once.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub enum InvalidSetting {
 /// How [`ComputeOnce`](super::ComputeOnce) keeps what was computed.
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeSettings {
-    /// For how long the right to compute is held without a sign of life. A process that dies passes the work on
+    /// For how long the right to compute is held without a renewal. A process that dies passes the work on
     /// after this long at the latest; one that lives renews it, so a computation may take longer.
     pub lock_ttl: Duration,
     /// For how long a value is given to all that ask.

@@ -1,8 +1,8 @@
-//! Who in this process wants to be woken by what.
+//! Which listeners of this process are woken by which channel.
 //!
-//! A wake-up is only a hint that it is worth to ask again. None is lost while a channel is heard: a listener is
-//! woken once as soon as it hears, and once more whenever the hearing was interrupted. So whoever asks, then
-//! listens, then asks again whenever woken misses nothing.
+//! A wake-up is only a hint to ask again. None is lost while a channel is heard: a listener is
+//! woken once as soon as its channel is heard, and once more after each interruption. So a caller that listens, asks, and
+//! asks again whenever woken misses nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -14,9 +14,9 @@ const MINUTE_NANOS: i64 = 60_000_000_000;
 /// Why a line has no certain count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotSimple {
-    /// Not three words with single spaces between them.
+    /// Not three parts with single spaces between them.
     #[error("expected `<tags> value=<user> <timestamp>`")]
-    Words,
+    Parts,
     /// Characters with a meaning of their own, or none.
     #[error(
         "escapes, quotes, control characters and bytes that are not UTF-8 are not understood here"
@@ -160,11 +160,11 @@ fn split(line: &[u8]) -> Result<(&str, &str, i64), NotSimple> {
     if line.contains(|c: char| c.is_control() || c == '\\' || c == '"') {
         return Err(NotSimple::Character);
     }
-    let mut words = line.split(' ');
+    let mut parts = line.split(' ');
     let (Some(tags), Some(field), Some(timestamp), None) =
-        (words.next(), words.next(), words.next(), words.next())
+        (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err(NotSimple::Words);
+        return Err(NotSimple::Parts);
     };
     let user = field.strip_prefix("value=").ok_or(NotSimple::User)?;
     if user.is_empty() || user.contains(['=', ',']) {

@@ -25,7 +25,7 @@ fn counts_of(datagrams: &[(&[&str], bool)]) -> Result<String, NotSimple> {
 }
 
 #[test]
-fn the_seeds_events_have_the_seeds_counts() {
+fn the_events_of_the_readme_have_the_counts_of_the_readme() {
     let counts = counts_of(&[(
         &[
             "event_type=http-5xx,product=productA value=testusername1 1480876707352348928",
@@ -71,9 +71,9 @@ fn what_nobody_was_sent_does_not_count() {
 #[test]
 fn lines_without_a_certain_count_are_refused() {
     for (line, reason) in [
-        ("a=1 value=x", NotSimple::Words),
-        ("a=1  value=x 5", NotSimple::Words),
-        ("a=1 value=x 5 6", NotSimple::Words),
+        ("a=1 value=x", NotSimple::Parts),
+        ("a=1  value=x 5", NotSimple::Parts),
+        ("a=1 value=x 5 6", NotSimple::Parts),
         ("a=\\ 1 value=x 5", NotSimple::Character),
         ("a=1 value=\"x\" 5", NotSimple::Character),
         ("a=1\t value=x 5", NotSimple::Character),

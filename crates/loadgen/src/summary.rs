@@ -19,7 +19,7 @@ pub struct Summary {
     pub copies_dropped: u64,
     /// Copies that the kernel refused, however often they were tried.
     pub copies_failed: u64,
-    /// Addresses at which nobody listens, and how many copies came back from each. The network need not tell of all.
+    /// Addresses at which nobody listens, and how many copies came back from each. The network may not report all.
     pub copies_refused: Vec<(SocketAddr, u64)>,
     /// Events of a time that a node rejects by default.
     pub events_untimely: u64,
@@ -31,7 +31,7 @@ pub struct Summary {
     pub elapsed: Duration,
     /// The seed that was given or drawn.
     pub seed: u64,
-    /// The last refusal of the kernel, in its words.
+    /// The last refusal of the kernel, as it says it.
     pub last_failure: Option<String>,
     /// The exit code of who is ended by a signal; `None`: all that there was is sent.
     pub stopped: Option<u8>,

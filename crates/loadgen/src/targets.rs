@@ -1,6 +1,6 @@
 //! The addresses that get a copy of each datagram.
 //!
-//! Each has a socket of its own, connected, so that the kernel tells of a port at which nobody listens: when the next
+//! Each has a socket of its own, connected, so that the kernel reports a port at which nobody listens: when the next
 //! datagram is sent, of one that was sent before. A copy counts as sent when the kernel took it, whether or not anybody
 //! listened: UDP promises no more than that, and a node that is down is what several addresses are for. Those that are
 //! known to be refused are counted beside.
@@ -23,7 +23,7 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Target {
     address: SocketAddr,
     socket: UdpSocket,
-    /// Copies that came back because nobody listens; the network need not tell of all.
+    /// Copies that came back because nobody listens; the network may not report all.
     pub(super) refused: u64,
 }
 
@@ -143,7 +143,7 @@ mod tests {
         for _ in 0..10 {
             assert!(targets[0].send(b"x").is_ok());
         }
-        assert_eq!(targets[0].refused, 9, "the next send tells of it");
+        assert_eq!(targets[0].refused, 9, "the next send reports it");
         wait_for_refusals(&mut targets);
         assert_eq!(targets[0].refused, 10);
     }

@@ -75,7 +75,7 @@ impl Fault {
         if let Some(hint) = tls::hint(error) {
             return refused("there is no trust between this node and Redis", hint);
         }
-        let stranger = STRANGERS.iter().find(|(words, _)| said.contains(words));
+        let stranger = STRANGERS.iter().find(|(answer, _)| said.contains(answer));
         Self::Unavailable {
             hint: stranger.map(|(_, hint)| hint.clone()),
             reason: said,
@@ -193,7 +193,7 @@ pub enum Hint {
     MasterName,
     /// It has no database of this number.
     Database,
-    /// In the words of the one who checks, see [`Check`](crate::Check).
+    /// As the user's check has it, see [`Check`](crate::Check).
     Own(String),
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn ends_connection(error: &RedisError) -> bool {
             .any(|code| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
-/// Whether another server may have become responsible. A transaction tells so in its words only.
+/// Whether another server may have become responsible. A transaction says so in its message only.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     const CODES: [&str; 6] = [
         "MOVED",
@@ -302,6 +302,6 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
         return true;
     }
-    let words = error.to_string();
-    CODES.iter().any(|code| words.contains(code))
+    let message = error.to_string();
+    CODES.iter().any(|code| message.contains(code))
 }

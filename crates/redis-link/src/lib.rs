@@ -4,12 +4,12 @@
 //! [`Redis`] runs commands on the server of a slot. It adds to the crate `redis` what a service needs that must not hang and
 //! must not forget:
 //!
-//! - **Every wait is bounded**: connecting, each answer, a peer that is gone without a word. While a server is away one caller
+//! - **Every wait is bounded**: connecting, each answer, a peer that vanishes. While a server is away one caller
 //!   tries to connect, after a pause that grows, and all others fail at once.
 //! - **Generations.** A number changes whenever a server may have forgotten what it confirmed: with a lost connection, another
 //!   server, another replication id. Who remembers what is stored compares it, and stores it again.
 //! - **Lanes.** A server has several connections, so that a large command on one does not delay another.
-//! - **One [`Fault`]** says what an error means, whom it is of, in one short line, and how to fix it.
+//! - **One [`Fault`]** says in one short line what an error means, of which server, and how to fix it.
 //! - **What a user checks** on each new connection is handed in.
 //!
 //! Nothing is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be

@@ -1,9 +1,9 @@
 //! A connection to Redis that is made again when it breaks.
 //!
-//! Nothing waits without a bound: connecting, each answer, and a peer that is gone without a word
+//! Nothing waits without a bound: connecting, each answer, and a peer that vanishes
 //! (`TCP_USER_TIMEOUT` for what was sent, keep-alive for an idle line). When there is no connection one caller
 //! makes it. The others wait for the first attempt; once that has failed, one caller tries again after a pause
-//! that grows, and all others are told at once.
+//! that grows, and all others fail at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -210,12 +210,12 @@ impl Link {
             .map_err(|fault: Fault| fault.at(&self.server()))
     }
 
-    /// Who it is connected to, in words.
+    /// What it is connected to, for messages.
     fn server(&self) -> String {
         format!("Redis at {}", self.client.get_connection_info().addr())
     }
 
-    /// Says what an error of a command means, and gives the connection up if it can no longer be trusted.
+    /// What an error of a command means. Ends a connection that can no longer be trusted.
     pub(crate) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> Fault {
         let meaning = Fault::of(error).at(&self.server());
         if !ends_connection(error) {

@@ -15,7 +15,7 @@ use crate::{Lane, info_field};
 /// How often its replication id is looked at, at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A server, and the connections to it. In words: where it is.
+/// A server, and the connections to it. It displays as where it is.
 #[derive(Debug)]
 pub struct Server {
     number: u64,
@@ -83,7 +83,7 @@ impl Server {
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// What is wrong with how it keeps its data, in words; `None`: nothing.
+    /// What is wrong with how it keeps its data, as a sentence; `None`: nothing.
     pub(crate) fn forgets(&self) -> Option<String> {
         let forgets = self.forgets.load(Ordering::Relaxed);
         forgets.then(|| self.warning())

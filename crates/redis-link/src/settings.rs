@@ -30,7 +30,7 @@ pub struct Settings {
     pub timeouts: Timeouts,
 }
 
-/// Where Redis listens. In words: whom a message is about, without secrets.
+/// Where Redis listens. It displays as what a message is about, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// One server.
@@ -246,6 +246,6 @@ fn check_ca(pem: &[u8]) -> redis::RedisResult<()> {
     {
         return Ok(());
     }
-    let words = "the authority's file holds no certificate in PEM";
-    Err((ErrorKind::InvalidClientConfig, words).into())
+    let message = "the authority's file holds no certificate in PEM";
+    Err((ErrorKind::InvalidClientConfig, message).into())
 }

@@ -217,7 +217,7 @@ impl Topology {
     }
 
     /// Asks those who know, one after the other, until one answers. Another one is the first each time: who is cut
-    /// off from the others goes on telling what was true before.
+    /// off from the others goes on answering what was true before.
     async fn look(&self) -> Result<Vec<(u16, u16, Endpoint)>, Fault> {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
         let mut failure = Fault::unavailable("nobody to ask".to_owned());

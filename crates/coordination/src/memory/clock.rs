@@ -9,7 +9,7 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     fn now_us(&self) -> u64;
 }
 
-/// Time as it goes by: the system's when the process began, and steady from then on.
+/// The system's time when the process began, and monotonic from then on.
 #[derive(Debug)]
 pub struct SteadyClock {
     began: Instant,
@@ -34,7 +34,7 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Time that goes by only when it is told to.
+/// Time that passes only when a test advances it.
 #[derive(Debug, Default)]
 pub struct SetClock(AtomicU64);
 
@@ -45,7 +45,7 @@ impl SetClock {
         Self(AtomicU64::new(now_us))
     }
 
-    /// Lets this much time go by.
+    /// Advances it.
     pub fn advance(&self, span: Duration) {
         self.0.fetch_add(micros(span), Ordering::SeqCst);
     }

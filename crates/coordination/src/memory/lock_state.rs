@@ -39,7 +39,7 @@ struct Value {
 
 #[derive(Debug)]
 struct Failure {
-    words: String,
+    message: String,
     expires_us: u64,
 }
 
@@ -73,7 +73,7 @@ impl LockState {
         Token(self.token)
     }
 
-    /// The first in line that is alive; the others leave.
+    /// The first in the queue that is alive; the others leave.
     fn head(&mut self, now: u64) -> Option<&Waiter> {
         self.queue.retain(|waiter| waiter.present_until_us > now);
         self.queue.front()
@@ -127,7 +127,7 @@ impl LockState {
             let wait = Duration::from_micros(self.until_us - now);
             return (Locking::Busy(wait), Wake::Nobody);
         }
-        // Free, but another's turn: told again, in case that it did not hear.
+        // Free, but another's turn: wake it again, in case it missed the wake-up.
         let wait = self.queue.front().map_or(0, |it| it.present_until_us - now);
         (Locking::Busy(Duration::from_micros(wait)), self.next(now))
     }
@@ -185,7 +185,7 @@ impl LockState {
         if let Some(failure) = &self.failure
             && failure.expires_us > now
         {
-            return Beginning::Failed(failure.words.clone());
+            return Beginning::Failed(failure.message.clone());
         }
         if self.is_held(now) && !self.is_held_by(holder) {
             return Beginning::Busy(Duration::from_micros(self.until_us - now));
@@ -216,12 +216,12 @@ impl LockState {
         true
     }
 
-    pub(super) fn fail(&mut self, now: u64, token: Token, words: &str, ttl: Duration) -> bool {
+    pub(super) fn fail(&mut self, now: u64, token: Token, message: &str, ttl: Duration) -> bool {
         if self.token != token.0 {
             return false;
         }
         self.failure = Some(Failure {
-            words: words.to_owned(),
+            message: message.to_owned(),
             expires_us: now + micros(ttl),
         });
         self.free(now);

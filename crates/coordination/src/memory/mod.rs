@@ -18,7 +18,7 @@ use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking};
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
-/// How often what is over is looked for.
+/// How often what is over is removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Locks, values and lists in the memory of this process.
@@ -32,7 +32,7 @@ pub struct MemoryArbiter {
 #[derive(Debug, Default)]
 struct States {
     by_name: HashMap<Name, LockState>,
-    /// When what is over was last looked for.
+    /// When what is over was last removed.
     swept_us: u64,
 }
 
@@ -43,7 +43,7 @@ impl Default for MemoryArbiter {
 }
 
 impl MemoryArbiter {
-    /// An arbiter that goes by this clock.
+    /// An arbiter by this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -152,10 +152,10 @@ impl Arbiter for MemoryArbiter {
         &self,
         name: &Name,
         token: Token,
-        words: &str,
+        message: &str,
         ttl: Duration,
     ) -> Result<bool, ArbiterError> {
-        let done = self.with(name, |state, now| state.fail(now, token, words, ttl));
+        let done = self.with(name, |state, now| state.fail(now, token, message, ttl));
         self.wake(name, &Wake::All);
         Ok(done)
     }

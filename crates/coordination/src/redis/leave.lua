@@ -1,4 +1,4 @@
--- Ends what a holder began without an end: takes it out of the line, or the lock from it.
+-- Ends what a holder began: its place in the queue, or its lock.
 --
 -- KEYS  lock, queue, present
 -- ARGV  holder, channel

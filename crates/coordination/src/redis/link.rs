@@ -11,7 +11,7 @@ use super::LANE;
 use super::scripts::{Arguments, Source};
 use crate::arbiter::ArbiterError;
 
-/// The way there. All scripts and commands may be carried out twice.
+/// Sends scripts and commands to the server that has their keys. Each may be carried out twice.
 #[derive(Debug)]
 pub(super) struct Link(pub(super) Arc<Redis>);
 

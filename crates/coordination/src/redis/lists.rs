@@ -56,8 +56,8 @@ fn whole(is_whole: bool) -> Result<(), ArbiterError> {
     if is_whole {
         return Ok(());
     }
-    let words = "the pieces of the list are gone: the writer was too slow, or the master changed";
-    Err(ArbiterError::Unavailable(words.to_owned()))
+    let message = "the pieces of the list are gone: the writer was too slow, or the master changed";
+    Err(ArbiterError::Unavailable(message.to_owned()))
 }
 
 fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {

@@ -1,4 +1,4 @@
--- Takes a lock, or a place in the line for it.
+-- Takes a lock, or a place in the queue for it.
 --
 -- KEYS  lock, queue, present
 -- ARGV  holder, ttl us, how long a place is kept us (0: takes none), most that wait, channel
@@ -36,6 +36,6 @@ end
 if held then
   return {'busy', {whole(tonumber(redis.call('HGET', lock, 'until')) - now)}}
 end
--- Free, but another's turn: told again, in case that it did not hear.
+-- Free, but another's turn: wake it again, in case it missed the wake-up.
 redis.call('PUBLISH', channel .. ':' .. first, '')
 return {'busy', {whole(tonumber(redis.call('ZSCORE', present, first)) - now)}}

@@ -1,7 +1,7 @@
 //! The arbiter that many processes share: Redis 7.0 or newer, one server, one behind Sentinel, or a cluster.
 //!
-//! Each operation is one Lua script on the keys of one name, by the clock of the server that has them. `link` is
-//! the way there, `switchboard` hears the wake-ups.
+//! Each operation is one Lua script on the keys of one name, by the clock of the server that has them. `link` sends
+//! them, `switchboard` listens for wake-ups.
 
 mod keys;
 mod link;
@@ -186,14 +186,14 @@ impl Arbiter for RedisArbiter {
         &self,
         name: &Name,
         token: Token,
-        words: &str,
+        message: &str,
         ttl: Duration,
     ) -> Result<bool, ArbiterError> {
         let keys = self.keys(name);
         let arguments = Arguments::keys([keys.lock(), keys.entry()])
             .number(token.number())
             .text(&keys.channel())
-            .text(words)
+            .text(message)
             .number(micros(ttl));
         self.is_done(&scripts::FAIL, &arguments).await
     }

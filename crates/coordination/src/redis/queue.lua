@@ -10,7 +10,7 @@ local function head(queue, present)
   return redis.call('ZRANGE', queue, 0, 0)[1]
 end
 
--- The lock is free: tells the first that waits in line, or else all that wait without one.
+-- The lock is free: wakes the first in the queue, or else all that wait without a place.
 local function wake(queue, present, channel)
   local first = head(queue, present)
   if first then

@@ -13,11 +13,11 @@ pub(super) type Answer = (String, Vec<Vec<u8>>);
 
 impl From<Fault> for ArbiterError {
     fn from(fault: Fault) -> Self {
-        let words = fault.to_string();
+        let message = fault.to_string();
         match fault {
-            Fault::Unavailable { .. } => Self::Unavailable(words),
-            Fault::Full(_) => Self::Full(words),
-            Fault::Refused { .. } => Self::Refused(words),
+            Fault::Unavailable { .. } => Self::Unavailable(message),
+            Fault::Full(_) => Self::Full(message),
+            Fault::Refused { .. } => Self::Refused(message),
         }
     }
 }
@@ -58,8 +58,8 @@ pub(super) fn peeked((kind, fields): Answer) -> Result<Option<Entry>, ArbiterErr
 pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterError> {
     match (kind.as_str(), fields.as_slice()) {
         ("value", [value, rest @ ..]) => Ok(Beginning::Value(entry(&kind, value, rest)?)),
-        ("failed", [words]) => Ok(Beginning::Failed(
-            String::from_utf8_lossy(words).into_owned(),
+        ("failed", [message]) => Ok(Beginning::Failed(
+            String::from_utf8_lossy(message).into_owned(),
         )),
         ("granted", [token]) => Ok(Beginning::Granted(Token(number(token)?))),
         ("busy", [wait]) => Ok(Beginning::Busy(Duration::from_micros(number(wait)?))),

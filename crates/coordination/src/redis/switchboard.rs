@@ -31,7 +31,7 @@ pub(super) struct Switchboard {
     pub(super) stopping: CancellationToken,
 }
 
-/// Why a connection is given up.
+/// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("{0}")]

@@ -1,4 +1,4 @@
--- Lets go of a lock and wakes who is next.
+-- Releases a lock and wakes the next waiter.
 --
 -- KEYS  lock, queue, present
 -- ARGV  token, channel
