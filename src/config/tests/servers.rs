@@ -341,7 +341,7 @@ fn warnings(store: &str, output: &str, listen: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_stays_on_this_host_or_is_encrypted_is_not_warned_warnings() {
+fn what_stays_on_this_host_or_is_encrypted_is_not_warned_of() {
     for store in [
         "memory:",
         "redis://127.0.0.1:6379",
@@ -371,7 +371,7 @@ fn what_stays_on_this_host_or_is_encrypted_is_not_warned_warnings() {
 }
 
 #[test]
-fn plain_text_that_leaves_this_host_is_warned_warnings() {
+fn plain_text_that_leaves_this_host_is_warned_of() {
     for store in [
         "redis://redis.example:6379",
         "redis://u:p@192.0.2.1/1",
