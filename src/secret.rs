@@ -35,7 +35,7 @@ impl fmt::Display for Secret {
 /// What is shown in place of a secret.
 pub(crate) const HIDDEN: &str = "[hidden]";
 
-/// A PEM file's bytes. Its `Debug` tells only where they came from, for one of them may be a private key.
+/// A PEM file's bytes. Its `Debug` shows only the path, for one of them may be a private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
     /// The file that was read.

@@ -19,7 +19,7 @@ const SPOOL: usize = 8;
 const PER_SERVER: usize = 10;
 /// The masters that a Redis Cluster may have beside those that are named.
 const UNNAMED_MASTERS: usize = 16;
-/// However small the limit is: health must be told.
+/// However small the limit is, /healthz must answer.
 const CONNECTIONS_MIN: usize = 4;
 
 /// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.

@@ -32,7 +32,7 @@ const UNREAD_MAX: Duration = Duration::from_millis(500);
 #[error("{0} events that this node had received are lost: the last line of the log says how")]
 pub struct EventsLost(u64);
 
-/// Runs a node until it is told to stop. `flags` and `environment` are read again for the log level on SIGHUP.
+/// Runs a node until it is asked to stop. `flags` and `environment` are read again for the log level on SIGHUP.
 pub fn run(
     config: &Config,
     flags: &Flags,
@@ -140,7 +140,7 @@ async fn serve(
             match requests.recv().await {
                 Some(Request::Reload) => reload(),
                 Some(Request::Drain) => {
-                    tracing::warn!("asked again to end; ending at once");
+                    tracing::warn!("asked again to stop; stopping at once");
                     at_once.cancel();
                 }
                 None => std::future::pending().await,
@@ -152,7 +152,7 @@ async fn serve(
         () = asked_again => unreachable!("it goes on for ever"),
     };
     watchdog.abort();
-    tell(&totals);
+    log_totals(&totals);
     match (failure, totals.lost()) {
         (Some(failure), _) => Err(failure.into()),
         (None, 0) => Ok(()),
@@ -161,7 +161,7 @@ async fn serve(
 }
 
 /// The last line of the log: what became of every event.
-fn tell(totals: &LedgerTotals) {
+fn log_totals(totals: &LedgerTotals) {
     let LedgerTotals {
         received,
         recorded,

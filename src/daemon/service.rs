@@ -1,8 +1,8 @@
 //! [`Service`]: the parts of a node, running.
 //!
 //! It owns the threads and tasks. Nothing is read before [`Service::listen`]. They stop in the order of the data: first the listeners, which read what the
-//! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker lets go
-//! of its claims meanwhile, or sends what is left of a store that ends with the process. Whatever hangs, the end does not
+//! kernel still holds; then the recorders, when they have recorded what the listeners left; the worker releases
+//! its claims meanwhile, or sends what is left of a store that ends with the process. Whatever hangs, the end does not
 //! wait for it longer than it may.
 
 mod way_in;
@@ -27,8 +27,8 @@ use crate::spool::SpoolError;
 use crate::store::{SET_ASIDE_MAX, Store};
 use crate::telemetry::Metrics;
 
-/// What a worker gets to let go of its claims, or to send the rest, when the time is over.
-const LET_GO_MAX: Duration = Duration::from_secs(3);
+/// How long a worker may take to release its claims, or to send the rest, when the time is over.
+const RELEASE_MAX: Duration = Duration::from_secs(3);
 /// How long the disk may take what the store did not; as long as a listener waits for it.
 const DISK_MAX: Duration = Duration::from_secs(12);
 /// The same when the node is to end at once.
@@ -74,7 +74,7 @@ pub struct PartFailed(#[from] tokio::task::JoinError);
 pub struct Service {
     /// Where the node listens for events, with the ports that the system chose.
     pub addresses: Vec<SocketAddr>,
-    /// Where it tells its health.
+    /// Where it answers by HTTP.
     pub http: Option<SocketAddr>,
     /// What its parts share and decide by.
     pub node: Arc<Node>,
@@ -93,7 +93,7 @@ pub struct Service {
     stop: CancellationToken,
     recorded: CancellationToken,
     stop_side: CancellationToken,
-    abandon: CancellationToken,
+    abort: CancellationToken,
 }
 
 impl Service {
@@ -125,7 +125,7 @@ impl Service {
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
             stop_side: CancellationToken::new(),
-            abandon: CancellationToken::new(),
+            abort: CancellationToken::new(),
         };
         let queries = Queries::new(sources, Arc::clone(&service.metrics), Arc::clone(&node))?;
         // In this order: what answers by HTTP can be sent events.
@@ -210,8 +210,8 @@ impl Service {
         }
     }
 
-    /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and lets go of all
-    /// claims. What ends with the process is closed and sent in the same time. `at_once` cuts all of it short. Answers what
+    /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and releases all
+    /// claims. What ends with the process is closed and sent in the same time. `at_once` cuts all of it short. Returns what
     /// became of all events.
     pub async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> LedgerTotals {
         let deadline = Instant::now() + within;
@@ -229,8 +229,8 @@ impl Service {
         // What they would have read stays where it is.
         self.listeners.clear();
         if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {
-            self.tell_of_unrecorded(self.node.ledger.totals().in_memory());
-            self.abandon.cancel();
+            self.log_unrecorded(self.node.ledger.totals().in_memory());
+            self.abort.cancel();
             let disk_max = Instant::now() + DISK_MAX;
             if !all_end(&mut self.ingest, until(disk_max, AT_ONCE_MAX)).await {
                 tracing::error!(
@@ -239,8 +239,8 @@ impl Service {
             }
         }
         self.recorded.cancel();
-        let let_go = deadline.max(Instant::now() + LET_GO_MAX);
-        all_end(&mut self.flush, until(let_go, Duration::ZERO)).await;
+        let released = deadline.max(Instant::now() + RELEASE_MAX);
+        all_end(&mut self.flush, until(released, Duration::ZERO)).await;
         self.flush.abort_all();
         self.stop_side.cancel();
         // A client that keeps its connection open does not keep the node.
@@ -250,8 +250,8 @@ impl Service {
         self.node.ledger.totals().at_end(given_up)
     }
 
-    /// Says what becomes of events that cannot be recorded in time. None: only the last answers were waited for.
-    fn tell_of_unrecorded(&self, events: u64) {
+    /// Logs what becomes of events that cannot be recorded in time. None: only the last answers were waited for.
+    fn log_unrecorded(&self, events: u64) {
         if events > 0 && self.spools {
             tracing::warn!(
                 events,

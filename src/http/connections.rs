@@ -37,7 +37,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often the log says that connections wait, or cannot be taken.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves `most` connections at a time, and tells how many are `open`, until `stop` is cancelled, and then what is under way.
+/// Serves `most` connections at a time, and counts those that are `open`, until `stop` is cancelled; then it finishes what
+/// is under way.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -47,9 +48,9 @@ pub(super) async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(most));
     let connections = TaskTracker::new();
-    let mut told = Throttle::new(LOG_INTERVAL);
+    let mut logged = Throttle::new(LOG_INTERVAL);
     while !stop.is_cancelled() {
-        if places.available_permits() == 0 && told.is_due() {
+        if places.available_permits() == 0 && logged.is_due() {
             tracing::warn!(
                 connections = most,
                 "all HTTP connections are taken; new ones wait until one is closed. Let a firewall admit only those who \
@@ -72,7 +73,7 @@ pub(super) async fn serve(
                 });
             }
             Err(error) => {
-                if told.is_due() {
+                if logged.is_due() {
                     tracing::error!(
                         %error,
                         "cannot take an HTTP connection; trying again. If there are too many open files, raise \

@@ -77,7 +77,7 @@ impl LedgerTotals {
         self.received == self.recorded + rejected + dropped + self.queued
     }
 
-    /// The same once the process ends: what is not on disk is dropped, and so many recorded events are given up.
+    /// The totals once the process ends: what is not on disk is dropped, and so many recorded events are given up.
     #[must_use]
     pub const fn at_end(mut self, given_up: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
@@ -100,7 +100,7 @@ impl LedgerTotals {
     }
 }
 
-/// What one thread did with the lines that it read since it last told the ledger.
+/// What one thread did with the lines that it read since it last updated the ledger.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Intake {
     /// Events put into batches.
@@ -151,8 +151,8 @@ impl Ledger {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the log should show a line that was rejected for this reason: the first, and one a minute. Then it answers
-    /// how many were rejected since the one before.
+    /// Whether the log should show a line that was rejected for this reason: the first, and one a minute. Returns how
+    /// many were rejected since the one before.
     pub fn is_time_to_show(&self, reason: Rejection) -> Option<u64> {
         let lines = self.lock().rejected[reason.index()];
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl Ledger {
         *self.lock()
     }
 
-    /// Enters what was read, and answers the totals after it.
+    /// Enters what was read, and returns the totals after it.
     pub fn take_in(&self, intake: &Intake) -> LedgerTotals {
         let mut totals = self.lock();
         totals.received +=
@@ -206,7 +206,7 @@ impl Ledger {
         totals.rejected[reason.index()] += events as u64;
     }
 
-    /// Events of the queue were given up.
+    /// Events of the queue were dropped.
     pub fn dropped(&self, reason: DropReason, events: usize) {
         let mut totals = self.lock();
         totals.queued -= events as u64;

@@ -1,14 +1,13 @@
-//! Signs of life: each worker says in every round of its loop that it goes round, and a watchdog is fed only
-//! while all of them do.
+//! Heartbeats: each worker beats in every round of its loop, and a watchdog is fed only while all of them do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a worker that waits for others gives a sign.
+/// How often a worker that waits for others beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The sign of life of one worker. Ends being watched when it is dropped: the worker has finished.
+/// The heartbeat of one worker. Dropped, the worker has finished and is not watched any more.
 #[derive(Debug)]
 pub struct Heartbeat {
     name: String,
@@ -23,7 +22,7 @@ struct Watched {
     last_ms: Arc<AtomicU64>,
 }
 
-/// The signs of life of all workers.
+/// The heartbeats of all workers.
 #[derive(Debug, Clone)]
 pub struct Progress {
     began: Instant,
@@ -64,7 +63,7 @@ impl Progress {
         }
     }
 
-    /// The workers that gave no sign for this long.
+    /// The workers that have not beaten for this long.
     #[must_use]
     pub fn stalled(&self, limit: Duration) -> Vec<String> {
         let now_ms = millis_since(self.began);
@@ -82,13 +81,13 @@ impl Progress {
 }
 
 impl Heartbeat {
-    /// Says that the worker turns to what takes as long as it takes, such as a disk: to end the process would not mend it.
-    /// Until it beats again it is not watched.
+    /// Pauses the watch until the next beat: the worker turns to what takes as long as it takes, such as a disk, and a
+    /// restart would not help.
     pub fn rest(&self) {
         self.last_ms.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Does work that waits for others, with time limits of its own, and says meanwhile that the worker goes round.
+    /// Beats while it waits for work that has time limits of its own.
     pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         let mut work = std::pin::pin!(work);
@@ -101,7 +100,7 @@ impl Heartbeat {
         }
     }
 
-    /// Says that the worker goes round.
+    /// Records that the worker makes progress.
     pub fn beat(&self) {
         self.last_ms
             .store(millis_since(self.began), Ordering::Relaxed);

@@ -1,52 +1,52 @@
 //! [`Rounded`]: warns of timestamps that are rounded to seconds, by which events of a user become one.
 //!
-//! Repeats alone tell nothing: behind two relayers, or on two nodes, each event comes twice on purpose. So only events
-//! are looked at that were recorded together and all have whole seconds, which no clock gives by chance.
+//! Repeats alone mean nothing: behind two relayers, or on two nodes, each event arrives twice on purpose. So it looks
+//! only at events that were recorded together and all have whole seconds, which no clock gives by chance.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long events are gathered before they are judged.
-const GATHERED_FOR: Duration = Duration::from_secs(60);
-/// How often it is told, at most.
-const TOLD_EVERY: Duration = Duration::from_secs(3600);
-/// Fewer events say nothing.
+/// How long events are collected before they are judged.
+const COLLECTED_FOR: Duration = Duration::from_secs(60);
+/// How often it warns, at most.
+const WARN_INTERVAL: Duration = Duration::from_secs(3600);
+/// Fewer events prove nothing.
 const EVENTS_MIN: u64 = 100;
 /// Of so many events one must be a repeat.
 const NOTABLE_ONE_IN: u64 = 10;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Rounded(Mutex<Gathered>);
+pub struct Rounded(Mutex<Collected>);
 
 #[derive(Debug, Default)]
-struct Gathered {
+struct Collected {
     since: Option<Instant>,
     events: u64,
     repeated: u64,
-    told: Option<Instant>,
+    warned: Option<Instant>,
 }
 
 impl Rounded {
     /// So many events with whole seconds were recorded together, and so many of them the store had already. Answers
     /// whether it warned.
     pub fn recorded(&self, events: u64, repeated: u64, now: Instant) -> bool {
-        let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gathered.events += events;
-        gathered.repeated += repeated;
-        if now - *gathered.since.get_or_insert(now) < GATHERED_FOR {
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        collected.events += events;
+        collected.repeated += repeated;
+        if now - *collected.since.get_or_insert(now) < COLLECTED_FOR {
             return false;
         }
-        let (events, repeated, told) = (gathered.events, gathered.repeated, gathered.told);
-        *gathered = Gathered {
-            told,
-            ..Gathered::default()
+        let (events, repeated, warned) = (collected.events, collected.repeated, collected.warned);
+        *collected = Collected {
+            warned,
+            ..Collected::default()
         };
-        let told_lately = told.is_some_and(|told| now - told < TOLD_EVERY);
-        if told_lately || events < EVENTS_MIN || repeated * NOTABLE_ONE_IN < events {
+        let warned_lately = warned.is_some_and(|at| now - at < WARN_INTERVAL);
+        if warned_lately || events < EVENTS_MIN || repeated * NOTABLE_ONE_IN < events {
             return false;
         }
-        gathered.told = Some(now);
+        collected.warned = Some(now);
         tracing::warn!(
             events,
             repeated,
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notable_share_is_told_once_an_hour() {
+    fn a_notable_share_is_warned_of_once_an_hour() {
         let rounded = Rounded::default();
         let began = Instant::now();
         let after = |seconds, events, repeated| {
@@ -73,7 +73,7 @@ mod tests {
         assert!(!after(59, 1000, 900));
         assert!(after(60, 1000, 900));
         assert!(!after(100, 1000, 900));
-        assert!(!after(200, 1000, 900), "told a minute ago");
+        assert!(!after(200, 1000, 900), "it warned a minute ago");
         assert!(!after(3700, 1000, 90));
         assert!(!after(3760, 1000, 90), "too few of them");
         assert!(!after(3800, 50, 50));

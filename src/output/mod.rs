@@ -43,13 +43,13 @@ pub enum WriteError {
     /// No answer to a request that was sent, or a fault of the server: time-out, broken connection, 408, most of 5xx.
     #[error("output fails: {reason}")]
     Failed {
-        /// What happened, in words for the log.
+        /// What happened, for the log.
         reason: String,
     },
     /// The server is away, or asks to be left alone: refused connection, 425, 429, 503, any `Retry-After`.
     #[error("output is unavailable: {reason}")]
     Unavailable {
-        /// What happened, in words for the log.
+        /// What happened, for the log.
         reason: String,
         /// How long the server asked to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
@@ -75,6 +75,6 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     /// Safe to drop half-way, and to call from several tasks at once. Bounded by the output's own time-out.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
-    /// Where the points go, in words for the log, without secrets.
+    /// Where the points go, for the log, without secrets.
     fn describe(&self) -> String;
 }

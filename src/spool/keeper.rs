@@ -27,7 +27,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const SHORTAGE_MAX: Duration = Duration::from_secs(10);
 /// The pause before writing is tried again.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-/// How often it is said that events are lost here, or wait.
+/// How often the log says that events are lost here, or wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The thread that owns the directory.
@@ -39,7 +39,7 @@ pub struct Keeper {
     node: Arc<Node>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
-    told: Throttle,
+    logged: Throttle,
     /// Since when there is no descriptor or no memory.
     short_since: Option<Instant>,
 }
@@ -93,10 +93,10 @@ impl Keeper {
             heartbeat: node.progress.watch("the keeper of the spool"),
             node,
             metrics,
-            told: Throttle::new(LOG_INTERVAL),
+            logged: Throttle::new(LOG_INTERVAL),
             short_since: None,
         };
-        keeper.tell_state();
+        keeper.report_state();
         let orders = sender;
         Ok((keeper, Spool { orders, state }))
     }
@@ -147,13 +147,13 @@ impl Keeper {
                 }
             }
         }
-        self.tell_state();
+        self.report_state();
     }
 
     fn keep(&mut self, batch: &Batch) {
-        let (told, short_since) = (&mut self.told, &mut self.short_since);
+        let (logged, short_since) = (&mut self.logged, &mut self.short_since);
         let appended = self.directory.append(batch, |error| {
-            if told.is_due() {
+            if logged.is_due() {
                 tracing::error!(
                     %error,
                     "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped: raise \
@@ -179,7 +179,7 @@ impl Keeper {
         // disk is full are better off in memory.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
-        if lost > 0 && self.told.is_due() {
+        if lost > 0 && self.logged.is_due() {
             if let Some(error) = appended.error {
                 tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
             } else {
@@ -197,7 +197,7 @@ impl Keeper {
         }
     }
 
-    fn tell_state(&self) {
+    fn report_state(&self) {
         self.node.lag.set_on_disk(!self.directory.is_empty());
         let bytes = i64::try_from(self.directory.bytes()).unwrap_or(i64::MAX);
         self.metrics.spool_bytes.set(bytes);

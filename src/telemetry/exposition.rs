@@ -1,4 +1,4 @@
-//! [`Format`]: the two texts in which metrics are told, and which of them a client asks for.
+//! [`Format`]: the two text formats of metrics, and which of them a client asks for.
 
 use std::fmt::Write as _;
 

@@ -237,7 +237,7 @@ impl Collector for NodeCollector {
             .iter()
             .map(|reason| reason.label())
             .zip(totals.dropped);
-        by_reason(to, "events_dropped", "Events given up", dropped)
+        by_reason(to, "events_dropped", "Events that were not kept", dropped)
     }
 }
 

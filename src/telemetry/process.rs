@@ -1,4 +1,4 @@
-//! [`Process`]: what the kernel tells of this process, under the names that all Prometheus clients have for it.
+//! [`Process`]: what the kernel knows of this process, under the names that all Prometheus clients give it.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ pub(super) struct Process {
 }
 
 impl Default for Process {
-    /// Begun just now. Not asked of the kernel: `/proc/stat`, which it takes, is hidden by `ProcSubset=pid`.
+    /// Started just now. The kernel would say it in `/proc/stat`, which `ProcSubset=pid` hides.
     fn default() -> Self {
         Self {
             started: SystemTime::now(),
@@ -26,7 +26,7 @@ impl Default for Process {
     }
 }
 
-/// `RLIMIT_NOFILE`; `None` when there is none, or nobody tells.
+/// `RLIMIT_NOFILE`; `None` when there is none, or it cannot be read.
 #[must_use]
 pub fn open_files_max() -> Option<u64> {
     let limits = procfs::process::Process::myself().and_then(|process| process.limits());
@@ -87,7 +87,7 @@ impl Collector for Process {
                 of_stat(|stat| stat.num_threads.unsigned_abs()),
             ),
         ] {
-            // What cannot be read now is left out, and all else is told.
+            // What cannot be read now is left out.
             if let Some(value) = value {
                 let name = format!("process_{name}");
                 one(&mut encoder, &name, help, &ConstGauge::new(value))?;

@@ -100,7 +100,7 @@ fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
 }
 
 #[test]
-fn open_minutes_are_told_as_provisional_and_closed_ones_exactly() {
+fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
     const MINUTES: &str = "/api/v1/minutes?from=2016-12-04T18:38:00Z&to=2016-12-04T18:39:00Z";
     let site = Site::start();
     let nodes: Vec<_> = ["one", "two", "three"]

@@ -1,4 +1,4 @@
-//! What Prometheus gets of a node, and what it is told of the process, of capacities and of what waits.
+//! What Prometheus scrapes: formats, the process, capacities, and what waits.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -88,7 +88,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
 }
 
 #[test]
-fn open_metrics_is_told_only_where_it_is_asked_for() {
+fn open_metrics_is_sent_only_where_it_is_asked_for() {
     let (_site, node) = under_load();
     for (accept, is_open) in [
         (&[][..], false),
@@ -115,7 +115,7 @@ fn open_metrics_is_told_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn the_process_is_told_under_the_usual_names() {
+fn the_process_has_its_metrics_under_the_usual_names() {
     let before = SystemTime::now();
     let node = Node::start("one", &[]);
     let metrics = node.metrics();
@@ -137,7 +137,7 @@ fn the_process_is_told_under_the_usual_names() {
 }
 
 #[test]
-fn what_fills_is_told_with_what_it_may_hold() {
+fn what_fills_is_reported_with_what_it_may_hold() {
     let keys = [
         ("input.queue_events", "1234"),
         ("input.queue_bytes", "3MiB"),
@@ -152,7 +152,7 @@ fn what_fills_is_told_with_what_it_may_hold() {
     let mut sender = Sender::paced_by(&node);
     // Of the minute that is open now.
     sender.send_unrecorded(b"a=b value=c", &node, &[]);
-    eventually("the memory of the open minute is told", SOON, || {
+    eventually("the memory of the open minute is reported", SOON, || {
         let bytes = node.metrics().count("eds_store_memory_bytes");
         when(bytes > 0, bytes)
     });

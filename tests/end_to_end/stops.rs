@@ -150,7 +150,7 @@ fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() 
 }
 
 #[test]
-fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_told_all_the_same() {
+fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
     let site = Site::start();
     let (mut node, _proxy) = with_a_mute_redis(&site, "10m");
     node.signal("TERM");

@@ -38,7 +38,7 @@ impl Service {
             for socket in held {
                 let held = self.receivers(settings, socket)?.into_iter();
                 receivers.extend(held.map(Receiver::outliving).inspect(|receiver| {
-                    self.tell_inherited(address, receiver.drops_before());
+                    self.report_inherited(address, receiver.drops_before());
                 }));
             }
         }
@@ -88,7 +88,7 @@ impl Service {
         socket: Socket,
     ) -> Result<Vec<Receiver>, StartError> {
         self.addresses.extend(socket.local_addr()?.as_socket());
-        // The kernel tells the double of what it has room for.
+        // The kernel reports the double of what it has room for.
         let buffer = i64::try_from(socket.recv_buffer_size()? / 2).unwrap_or(i64::MAX);
         self.metrics.receive_buffer_bytes.inc_by(buffer);
         let mut receivers = Vec::new();
@@ -100,7 +100,7 @@ impl Service {
         Ok(receivers)
     }
 
-    fn tell_inherited(&self, address: SocketAddr, drops: u32) {
+    fn report_inherited(&self, address: SocketAddr, drops: u32) {
         self.metrics.kernel_drops_inherited.inc_by(i64::from(drops));
         if drops > 0 {
             tracing::warn!(
@@ -137,7 +137,7 @@ impl Service {
                 node: Arc::clone(&self.node),
                 metrics: Arc::clone(&self.metrics),
                 heartbeat: self.node.progress.watch(name),
-                abort: self.abandon.clone(),
+                abort: self.abort.clone(),
             };
             self.ingest.spawn(recorder.run());
             sender

@@ -52,7 +52,7 @@ pub(super) struct MinutesAnswer {
 pub(super) struct LiveAnswer {
     pub(super) provisional: bool,
     pub(super) filter: Filter,
-    /// Whether there are older open minutes that this does not tell of.
+    /// Whether there are older open minutes that this leaves out.
     pub(super) minutes_left_out: bool,
     pub(super) counts: Vec<Count>,
 }

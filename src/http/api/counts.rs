@@ -12,7 +12,7 @@ use crate::store::Reading;
 pub(super) const ANSWER_MAX: usize = 10_000;
 /// The most counts that are read for one answer, those that do not match included.
 pub(super) const READ_MAX: u64 = 1_000_000;
-/// The most open minutes that an answer tells of: the newest.
+/// The most open minutes in an answer: the newest.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
 /// The minutes whose sizes are asked for at once.
 const SIZES_AT_ONCE: usize = 120;
@@ -105,7 +105,7 @@ impl Source<'_> {
     ) -> Result<(BTreeMap<Minute, Vec<crate::event::Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
         for partition in self.partitions.iter() {
-            // One more than is told, to know that there are more.
+            // One more than is answered, to know that there are more.
             let most = OPEN_MINUTES_MAX + 1;
             for minute in self
                 .pace

@@ -169,7 +169,7 @@ fn kept_label(id: &str, key: &str) -> String {
     format!("{id}:{key}")
 }
 
-/// A list with what it is a list of: a line that is JSON or made of words and numbers, so it has one end.
+/// A list with what it is a list of: a line of JSON or of letters and digits, so it has one end.
 fn labelled(label: &str, list: &[u8]) -> Vec<u8> {
     [label.as_bytes(), b"\n", list].concat()
 }

@@ -9,7 +9,7 @@
 //! | `http.rs` | all other requests: v1, and whatever is `https://` or below a path |
 //! | `tls.rs` | certificates and their errors |
 //!
-//! `docs/decisions/0002-https-to-influxdb.md` says why there are two ways. Both follow no redirects, which would
+//! `docs/decisions/0002-https-to-influxdb.md` says why there are two clients. Both follow no redirects, which would
 //! turn a POST into a GET or carry the token elsewhere, and use no proxy, not even from the environment:
 //! the database is a neighbour, and a proxy that was meant for something else must not see the token.
 
@@ -41,13 +41,13 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 /// An output to one bucket or database.
 #[derive(Debug)]
 pub struct InfluxDb {
-    way: Way,
+    client: Client,
     description: String,
 }
 
 /// How a body reaches the server.
 #[derive(Debug)]
-enum Way {
+enum Client {
     Crate(V2),
     Own(Http),
 }
@@ -56,10 +56,10 @@ impl InfluxDb {
     /// Checks the settings. Connects to nothing yet, so a server that is away is no error here.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let url = settings.check()?;
-        let way = match &settings.api {
+        let client = match &settings.api {
             // The crate would put its own path in the place of the URL's.
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
-                Way::Crate(V2::new(
+                Client::Crate(V2::new(
                     &url,
                     org,
                     bucket,
@@ -67,10 +67,10 @@ impl InfluxDb {
                     settings.timeout,
                 )?)
             }
-            Api::V2 { .. } | Api::V1 { .. } => Way::Own(Http::new(&url, settings)?),
+            Api::V2 { .. } | Api::V1 { .. } => Client::Own(Http::new(&url, settings)?),
         };
         Ok(Self {
-            way,
+            client,
             description: describe(&url, &settings.api),
         })
     }
@@ -93,9 +93,9 @@ fn describe(url: &Url, api: &Api) -> String {
 impl Output for InfluxDb {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         let body = body(counts)?;
-        match &self.way {
-            Way::Crate(v2) => v2.post(body).await,
-            Way::Own(http) => http.post(body).await,
+        match &self.client {
+            Client::Crate(v2) => v2.post(body).await,
+            Client::Own(http) => http.post(body).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What an InfluxDB output is told, and the checks before anything is connected.
+//! The settings of an InfluxDB output, and the checks before anything is connected.
 
 use std::fmt;
 use std::path::PathBuf;

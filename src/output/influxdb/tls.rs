@@ -1,4 +1,4 @@
-//! What TLS needs: a cryptography provider, certificates to trust, and the errors that are an operator's to mend.
+//! What TLS needs: a cryptography provider, certificates to trust, and the errors that an operator can fix.
 
 use std::error::Error;
 use std::io;
@@ -37,7 +37,7 @@ pub(super) fn read_certificates(path: &Path) -> Result<Vec<Certificate>, Setting
     Ok(certificates)
 }
 
-/// What to mend when a request failed because the two sides do not agree about TLS; `None` for other failures.
+/// What to fix when a request failed because the two sides do not agree about TLS; `None` for other failures.
 pub(super) fn fault(error: &(dyn Error + 'static)) -> Option<&'static str> {
     match find_tls(error)? {
         rustls::Error::InvalidCertificate(_) => Some(

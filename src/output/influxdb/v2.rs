@@ -1,6 +1,6 @@
 //! The v2 API in the clear, through the `influxdb2` crate.
 //!
-//! Owns the crate's client. The crate keeps an answer's status and words but drops its headers, so there is no
+//! Owns the crate's client. The crate keeps an answer's status and message but drops its headers, so there is no
 //! `Retry-After` here. It reads the whole of an error's body; the total time-out alone bounds that.
 
 use std::fmt;

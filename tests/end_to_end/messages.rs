@@ -1,4 +1,4 @@
-//! What a node and a command say where something is wrong: whom it is about, and no cause twice.
+//! Messages of a node and of commands when something is wrong: each names what it is about, and no cause twice.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -9,20 +9,20 @@ use crate::support::node::{Node, eds};
 
 /// What the command says on standard error, which fails with this code.
 #[track_caller]
-fn said(arguments: &[&str], code: i32) -> String {
+fn stderr_of(arguments: &[&str], code: i32) -> String {
     let output = eds().args(arguments).output().unwrap();
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{words}");
-    words
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
 }
 
 #[test]
 fn an_idle_node_says_that_redis_is_away_and_that_it_is_back() {
     let mut redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
-    let log_has = |words: &str| {
+    let log_has = |message: &str| {
         eventually("it is in the log", SOON, || {
-            when(node.log().contains(words), node.log())
+            when(node.log().contains(message), node.log())
         });
     };
     redis.stop();
@@ -42,15 +42,11 @@ fn a_cause_is_said_once_and_with_its_address() {
         (input.as_str(), "127.0.0.1:0", &input),
         ("127.0.0.1:0", http.as_str(), &http),
     ] {
-        let words = said(&["run", "--listen", listen, "--http", http], 1);
-        let last = words.lines().last().unwrap();
+        let text = stderr_of(&["run", "--listen", listen, "--http", http], 1);
+        let last = text.lines().last().unwrap();
         assert!(last.contains(whom), "{last}");
         assert_eq!(last.matches("in use").count(), 1, "{last}");
     }
-    let words = said(&["send", "--to", "127.0.0.1", "--events", "1"], 1);
-    assert_eq!(
-        words.matches("invalid socket address").count(),
-        1,
-        "{words}"
-    );
+    let text = stderr_of(&["send", "--to", "127.0.0.1", "--events", "1"], 1);
+    assert_eq!(text.matches("invalid socket address").count(), 1, "{text}");
 }

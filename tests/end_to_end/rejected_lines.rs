@@ -1,4 +1,4 @@
-//! What the log tells of events that are not counted: enough to find who sends them, and never so much that it floods.
+//! What the log says of lines that are rejected: enough to find who sends them, and never so much that it floods.
 
 use std::net::UdpSocket;
 
@@ -24,7 +24,7 @@ fn lines(node: &Node, words: &str) -> Vec<String> {
 }
 
 #[test]
-fn late_events_are_told_once_a_minute() {
+fn late_events_are_logged_once_a_minute() {
     let keys = [("flush.grace", "300ms"), ("log.level", "info")];
     let mut node = Node::start("one", &keys);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -69,7 +69,7 @@ fn late_events_are_told_once_a_minute() {
     }
 }
 #[test]
-fn each_reason_of_rejection_is_told_with_a_line_and_its_source() {
+fn each_reason_of_rejection_is_logged_with_a_line_and_its_source() {
     let keys = [("log.level", "info"), ("input.max_users_per_series", "1")];
     let mut node = Node::start("one", &keys);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -108,7 +108,7 @@ fn each_reason_of_rejection_is_told_with_a_line_and_its_source() {
 }
 
 #[test]
-fn more_detail_tells_more_lines_and_each_datagram() {
+fn more_detail_logs_more_lines_and_each_datagram() {
     let mut node = Node::start("one", &[("log.level", "trace")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = format!("source={}", socket.local_addr().unwrap());
