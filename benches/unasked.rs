@@ -8,7 +8,7 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 /// See the module.
@@ -50,7 +50,7 @@ impl Store for Unasked {
         &self,
         partition: Partition,
         generation: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         self.0.record(partition, generation, recordings).await
     }
@@ -75,7 +75,7 @@ impl Store for Unasked {
         Err(only_records())
     }
 
-    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
+    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         Err(only_records())
     }
 

@@ -67,7 +67,7 @@ enum QuarantineCommand {
     /// Everything about each
     Show(WithFlags<quarantine::Show>),
     /// Take counts back: any node sends them again, with the value that they had. For when the server will take
-    /// them; those that it refuses are set aside again
+    /// them; those that it refuses are quarantined again
     #[command(override_usage = SELECTING)]
     Retry(WithFlags<quarantine::Change>),
     /// Print counts, and forget them for good
@@ -101,7 +101,7 @@ pub fn main() -> ExitCode {
         Command::Run(flags) => run(&flags),
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
-        Command::Quarantine(command) => set_aside(command),
+        Command::Quarantine(command) => quarantine(command),
         Command::Settings(command) => settings(&command),
         Command::Send(options) => match loadgen::run(&options, first_line) {
             Ok(loadgen::Summary {
@@ -135,7 +135,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     daemon::run(&config, flags, &environment)
 }
 
-fn set_aside(command: QuarantineCommand) -> anyhow::Result<()> {
+fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
     use QuarantineCommand::{Drop, List, Retry, Show};
     use quarantine::Action;
 

@@ -20,7 +20,7 @@ use event_data_service::ingest::{
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -90,7 +90,7 @@ impl Store for Confirming {
         &self,
         _: Partition,
         _: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let users = recordings.iter().map(|it| it.new_users.len()).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
@@ -117,7 +117,7 @@ impl Store for Confirming {
         unreachable!("a recorder only records")
     }
 
-    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
+    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         unreachable!("a recorder only records")
     }
 

@@ -21,8 +21,8 @@ use event_data_service::ingest::{
 use event_data_service::node::{Intake, LedgerTotals, Node};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -105,7 +105,7 @@ impl Store for Replaced {
         &self,
         partition: Partition,
         _: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         if self.at.contains(&number) {
@@ -136,7 +136,7 @@ impl Store for Replaced {
         unreachable!("a recorder only records")
     }
 
-    async fn set_aside(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
+    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
         unreachable!("a recorder only records")
     }
 

@@ -78,11 +78,11 @@ suite! {
     claiming:
         a_minute_that_is_not_over_is_not_claimed
         the_oldest_minute_that_is_not_done_is_told_wherever_it_is
-        a_minute_is_claimed_when_it_was_quiet_for_the_grace
-        while_a_node_is_behind_quiet_minutes_stay_open
-        a_node_is_behind_for_a_lease_if_it_says_no_more
-        a_minute_is_held_no_longer_than_max_hold_for_a_node_that_is_behind
-        a_minute_that_never_is_quiet_is_claimed_after_max_hold
+        a_minute_is_claimed_when_it_was_idle_for_the_grace
+        while_a_node_lags_idle_minutes_stay_open
+        a_node_lags_for_a_lease_if_it_says_no_more
+        a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags
+        a_minute_that_is_never_idle_is_claimed_after_max_hold
         the_lowest_minute_comes_first
         a_minute_that_still_fills_does_not_hold_back_a_later_one
         a_claimed_minute_is_not_claimed_twice
@@ -103,10 +103,10 @@ suite! {
         only_the_counts_remain
         a_late_event_leads_to_a_claim_that_ends_with_nothing_sent;
     refused:
-        counts_set_aside_keep_their_words
-        the_room_for_counts_set_aside_is_bounded;
+        quarantined_counts_keep_the_message
+        the_room_of_the_quarantine_is_bounded;
     quarantine:
-        what_is_set_aside_is_read_in_pages
+        the_quarantine_is_read_in_pages
         counts_sent_again_come_out_as_they_were
         counts_sent_again_are_remembered_when_the_store_has_forgotten_them
         counts_sent_again_under_a_claim_keep_it_open

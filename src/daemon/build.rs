@@ -15,11 +15,11 @@ use crate::output::influxdb::InfluxDb;
 use crate::output::stdout::Lines;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{RedisStore, Settings};
-use crate::store::{Reading, Store};
+use crate::store::{CountReader, Store};
 
 /// The store, and what queries are answered from.
 pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySources)> {
-    let sources = |reading: Arc<dyn Reading>, arbiter: Arc<dyn Arbiter>| QuerySources {
+    let sources = |reading: Arc<dyn CountReader>, arbiter: Arc<dyn Arbiter>| QuerySources {
         reading,
         partitions: config.partitions.clone(),
         retention: config.retention,

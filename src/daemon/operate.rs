@@ -15,7 +15,7 @@ use crate::store::redis::RedisStore;
 /// The store of this configuration keeps nothing that another process could see.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "store.url is memory:, which is within the node's own process; what is set aside there stands in its log only, and \
+    "store.url is memory:, which is within the node's own process; what is quarantined there stands in its log only, and \
      there are no settings to share. Name the Redis of the nodes by --store or --config"
 )]
 pub struct NothingShared;

@@ -24,7 +24,7 @@ use crate::ingest::{BindError, InheritError, Inherited, Listener};
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
 use crate::spool::SpoolError;
-use crate::store::{SET_ASIDE_MAX, Store};
+use crate::store::{QUARANTINE_MAX, Store};
 use crate::telemetry::Metrics;
 
 /// How long a worker may take to release its claims, or to send the rest, when the time is over.
@@ -294,8 +294,8 @@ fn report_capacities(settings: &ServiceSettings, store: &dyn Store, metrics: &Me
     metrics.spool_max_bytes.set(number(spool));
     let (_, memory) = store.memory().unwrap_or_default();
     metrics.store_memory_max_bytes.set(number(memory));
-    let set_aside = u64::from(settings.batcher.partitions.count()) * SET_ASIDE_MAX as u64;
-    metrics.counts_set_aside_max.set(number(set_aside));
+    let quarantined = u64::from(settings.batcher.partitions.count()) * QUARANTINE_MAX as u64;
+    metrics.counts_quarantined_max.set(number(quarantined));
     let connections = settings.http.map_or(0, |_| settings.http_connections);
     metrics.http_connections_max.set(number(connections as u64));
 }

@@ -32,7 +32,7 @@ impl Worker {
         } = self.settings;
         self.hand_back(partition, watches).await?;
         let recorded = self.node.confirmed.recorded(partition);
-        let behind = self.node.lag.is_lagging(partition);
+        let lagging = self.node.lag.is_lagging(partition);
         let request = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
@@ -45,7 +45,7 @@ impl Worker {
                 lease,
                 lapsed_max: most(watch.settling.may_take_over(now, interval)),
                 finished_max: most(watch.settling.may_close(now, grace)),
-                behind: watch.settling.is_behind(behind, now, grace),
+                lagging: watch.settling.is_lagging(lagging, now, grace),
                 known: watch.witness.known(now),
             }
         };

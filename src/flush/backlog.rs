@@ -20,11 +20,15 @@ pub(super) async fn look(
     };
     let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
-    metrics.backlog_waiting.set(sum(|backlog| backlog.waiting));
-    metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
     metrics
-        .counts_set_aside
-        .set(sum(|backlog| backlog.set_aside));
+        .partition_minutes_pending
+        .set(sum(|backlog| backlog.waiting));
+    metrics
+        .partition_minutes_claimed
+        .set(sum(|backlog| backlog.claimed));
+    metrics
+        .counts_quarantined
+        .set(sum(|backlog| backlog.quarantined));
     let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
     let age = oldest.map_or(0.0, |minute| {
         let offset = clock.store_ahead_seconds();

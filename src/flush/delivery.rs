@@ -74,9 +74,9 @@ async fn post(
 /// What it means that nothing is accepted.
 fn takes_nothing(error: WriteError) -> WriteError {
     match error {
-        WriteError::Rejected { message, mend } => WriteError::Misconfigured {
+        WriteError::Rejected { message, hint } => WriteError::Misconfigured {
             reason: format!("every count is rejected, lately with: {message}"),
-            mend: format!("{mend}; nothing is quarantined meanwhile"),
+            hint: format!("{hint}; nothing is quarantined meanwhile"),
         },
         error => error,
     }

@@ -95,7 +95,7 @@ async fn set_deadlines(store: &dyn Store, claims: Vec<Claim>, lease: Duration) {
         .iter()
         .map(|(&partition, claims)| store.extend(partition, claims, lease));
     for result in futures_util::future::join_all(calls).await {
-        // Nothing to mend: the lease runs out, and the minute is taken over.
+        // Nothing to do: the lease runs out, and the minute is taken over.
         if let Err(error) = result {
             tracing::debug!(%error, "cannot move the deadline of claims");
         }

@@ -32,7 +32,7 @@ pub use worker::Worker;
 pub struct FlushSettings {
     /// How long a round takes at least.
     pub interval: Duration,
-    /// How long a minute that is over must be quiet before it is closed.
+    /// How long a minute that is over must be idle before it is closed.
     pub grace: Duration,
     /// When it is closed in any case, counted from its end or its first event.
     pub max_hold: Duration,

@@ -61,7 +61,7 @@ impl Sender<'_> {
                         )
                     })
                     .collect();
-                match self.store.set_aside(claim, &with_messages).await {
+                match self.store.quarantine(claim, &with_messages).await {
                     Ok(fates) => {
                         for (refusal, is_kept) in refused.iter().zip(fates) {
                             let tally = if is_kept { &mut kept } else { &mut discarded };
@@ -72,7 +72,7 @@ impl Sender<'_> {
                 }
             }
         }
-        self.metrics.points_set_aside.inc_by(2 * kept.counts);
+        self.metrics.points_quarantined.inc_by(2 * kept.counts);
         self.metrics.points_discarded.inc_by(2 * discarded.counts);
         let output = self.output.describe();
         if let Some((first, last)) = kept.minutes {

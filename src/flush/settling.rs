@@ -1,6 +1,6 @@
 //! Whether minutes may be closed after the store was away. Pure: the caller brings the time.
 //!
-//! A store that comes back looks quiet although it is not: nothing arrived while it was away, and what waits in
+//! A store that comes back looks idle although it is not: nothing arrived while it was away, and what waits in
 //! the nodes is not recorded yet. A minute that is closed at that moment loses these events. So for a while
 //! after the last trouble no minute is closed; claims that lapse are taken over all the same. A node that starts
 //! cannot know what was before, and waits as well: after a power cut all come back at the same time, and some have
@@ -30,8 +30,8 @@ pub(super) struct Settling {
     changed: Option<Instant>,
     /// Until when nothing is closed because the store's clock jumped.
     hold_until: Option<Instant>,
-    /// When this node was last seen to be behind.
-    behind: Option<Instant>,
+    /// When this node was last seen to be lagging.
+    lagging: Option<Instant>,
 }
 
 impl Settling {
@@ -64,16 +64,16 @@ impl Settling {
         self.trouble = Some(now);
     }
 
-    /// Whether this node counts as behind: while it is, and as long after as a minute must be quiet.
-    pub(super) fn is_behind(&mut self, behind: bool, now: Instant, grace: Duration) -> bool {
-        if behind {
-            self.behind = Some(now);
+    /// Whether this node counts as lagging: while it is, and as long after as a minute must be idle.
+    pub(super) fn is_lagging(&mut self, lagging: bool, now: Instant, grace: Duration) -> bool {
+        if lagging {
+            self.lagging = Some(now);
         }
-        self.behind
+        self.lagging
             .is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
     }
 
-    /// Whether minutes that are over and quiet may be closed now.
+    /// Whether minutes that are over and idle may be closed now.
     pub(super) fn may_close(&self, now: Instant, grace: Duration) -> bool {
         let is_past = |at: Option<Instant>, long: Duration| {
             at.is_none_or(|at| now.duration_since(at) >= long)
@@ -153,10 +153,10 @@ mod tests {
     fn a_node_that_brought_what_was_on_disk_is_behind_for_the_grace() {
         let now = Instant::now();
         let mut settling = Settling::default();
-        assert!(!settling.is_behind(false, now, GRACE));
-        assert!(settling.is_behind(true, now, GRACE));
-        assert!(settling.is_behind(false, now + GRACE / 2, GRACE));
-        assert!(!settling.is_behind(false, now + GRACE, GRACE));
+        assert!(!settling.is_lagging(false, now, GRACE));
+        assert!(settling.is_lagging(true, now, GRACE));
+        assert!(settling.is_lagging(false, now + GRACE / 2, GRACE));
+        assert!(!settling.is_lagging(false, now + GRACE, GRACE));
     }
 
     #[test]

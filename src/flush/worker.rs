@@ -131,7 +131,7 @@ impl Worker {
         watches.late().tell(true);
     }
 
-    /// Closes what is over, quiet or not, for nothing more can come, and sends it. A minute that still fills stays: a part
+    /// Closes what is over, idle or not, for nothing more can come, and sends it. A minute that still fills stays: a part
     /// of its events would be published as if it were all.
     async fn close_all(mut self, held: &Held, breaker: &mut Breaker, watches: &Watches) {
         self.stop = CancellationToken::new();
@@ -238,7 +238,7 @@ impl Worker {
     }
 
     /// Claims what is finished or lapsed; nothing if this node does not agree with the others, which it only tells then
-    /// that it is behind. One partition's failure does not keep the others from it.
+    /// that it is lagging. One partition's failure does not keep the others from it.
     async fn claim_all(
         &self,
         watches: &Watches,
@@ -311,7 +311,7 @@ impl Worker {
                 .await
             {
                 Ok(done) => {
-                    self.metrics.series_counted.inc_by(done.counted);
+                    self.metrics.series_sealed.inc_by(done.sealed);
                     if done.late > 0 {
                         self.metrics.events_late.inc_by(done.late);
                         let now = self.node.clock.now_nanos();

@@ -9,7 +9,7 @@ use super::*;
 use crate::event::{Batch, Minute};
 use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
-use crate::store::Recording;
+use crate::store::RecordRequest;
 use crate::store::memory::MemoryStore;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ async fn record(store: &MemoryStore, partition: Partition) {
     let nanos = (START_MICROS - 600_000_000) * 1000;
     assert!(batch.push(Minute::of_nanos(nanos), "a=1", "user", nanos));
     let group = &batch.groups()[0];
-    let recording = Recording {
+    let recording = RecordRequest {
         minute: group.minute,
         series: "a=1",
         gathered_from: None,
@@ -83,15 +83,15 @@ async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
     };
     let running = tokio::spawn(worker.run());
     output.asked.notified().await;
-    let behind_for = || {
+    let lagging_for = || {
         let now_ms = START_MICROS / 1000 + i64::try_from(began.elapsed().as_millis()).unwrap();
-        let until_ms = store.look(|state| state.partitions[0].behind.get("node").copied());
+        let until_ms = store.look(|state| state.partitions[0].lagging.get("node").copied());
         until_ms.unwrap_or_default() - now_ms
     };
     tokio::time::sleep(3 * LEASE).await;
-    assert!(behind_for() > 0, "{} ms", behind_for());
+    assert!(lagging_for() > 0, "{} ms", lagging_for());
     node.lag.set(partition, false);
     tokio::time::sleep(3 * LEASE).await;
-    assert!(behind_for() <= 0, "{} ms", behind_for());
+    assert!(lagging_for() <= 0, "{} ms", lagging_for());
     running.abort();
 }

@@ -83,7 +83,7 @@ pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     for counts in counts {
         let points = Points::of(counts).map_err(|error| WriteError::Rejected {
             message: error.to_string(),
-            mend: "this is a bug of eds",
+            hint: "this is a bug of eds",
         })?;
         // Writing to a string cannot fail.
         let _ = write!(body, "{points}");

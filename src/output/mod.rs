@@ -38,7 +38,7 @@ pub enum WriteError {
         /// The server's message, shortened to 512 bytes.
         message: String,
         /// What to look at if the server refuses every count so.
-        mend: &'static str,
+        hint: &'static str,
     },
     /// No answer to a request that was sent, or a fault of the server: time-out, broken connection, 408, most of 5xx.
     #[error("output fails: {reason}")]
@@ -56,12 +56,12 @@ pub enum WriteError {
     },
     /// The server looks as if it turned every write away until somebody mends the configuration: 401, 403, 404, a
     /// certificate that does not hold.
-    #[error("output refuses this configuration: {reason}; {mend}")]
+    #[error("output refuses this configuration: {reason}; {hint}")]
     Misconfigured {
         /// What the server said.
         reason: String,
         /// Which configuration key to look at, and what to do.
-        mend: String,
+        hint: String,
     },
 }
 

@@ -1,88 +1,88 @@
-//! How counts that are set aside are printed.
+//! How counts that are quarantined are printed.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use chrono::{DateTime, SecondsFormat};
 
-use crate::store::SetAside;
+use crate::store::Quarantined;
 
-/// What of a server's words fits a line.
-const WORDS_CHARS: usize = 60;
+/// What of a server's message fits a line.
+const MESSAGE_CHARS: usize = 60;
 
 /// Columns, with a line of headings; nothing at all of nothing.
-pub(super) fn table(all: &BTreeSet<SetAside>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let width = |text: fn(&SetAside) -> usize, least: usize| {
+    let width = |text: fn(&Quarantined) -> usize, least: usize| {
         all.iter().map(text).max().unwrap_or(0).max(least)
     };
     let minute = width(|it| it.minute.to_string().len(), "minute".len());
     let series = width(|it| printable(&it.series).chars().count(), "series".len());
     writeln!(
         out,
-        "{:minute$}  {:series$}  {:>10}  {:>10}  {:20}  words",
+        "{:minute$}  {:series$}  {:>10}  {:>10}  {:20}  message",
         "minute", "series", "unique", "cumulative", "since"
     )?;
-    for set_aside in all {
+    for quarantined in all {
         writeln!(
             out,
             "{:minute$}  {:series$}  {:>10}  {:>10}  {:20}  {}",
-            set_aside.minute.to_string(),
-            printable(&set_aside.series),
-            set_aside.unique,
-            set_aside.cumulative,
-            since(set_aside),
-            first_words(&set_aside.words),
+            quarantined.minute.to_string(),
+            printable(&quarantined.series),
+            quarantined.unique,
+            quarantined.cumulative,
+            since(quarantined),
+            beginning(&quarantined.message),
         )?;
     }
     Ok(())
 }
 
 /// A block of lines.
-pub(super) fn in_full(set_aside: &SetAside, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "minute      {}", set_aside.minute)?;
-    writeln!(out, "begins      {}", begins(set_aside))?;
-    writeln!(out, "series      {}", printable(&set_aside.series))?;
-    writeln!(out, "unique      {}", set_aside.unique)?;
-    writeln!(out, "cumulative  {}", set_aside.cumulative)?;
-    writeln!(out, "since       {}", since(set_aside))?;
-    writeln!(out, "words       {}\n", printable(&set_aside.words))
+pub(super) fn in_full(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "minute      {}", quarantined.minute)?;
+    writeln!(out, "begins      {}", begins(quarantined))?;
+    writeln!(out, "series      {}", printable(&quarantined.series))?;
+    writeln!(out, "unique      {}", quarantined.unique)?;
+    writeln!(out, "cumulative  {}", quarantined.cumulative)?;
+    writeln!(out, "since       {}", since(quarantined))?;
+    writeln!(out, "message       {}\n", printable(&quarantined.message))
 }
 
 /// One object on one line.
-pub(super) fn json(set_aside: &SetAside, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn json(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
     let object = serde_json::json!({
-        "minute": set_aside.minute.to_string(),
-        "begins": begins(set_aside),
-        "series": set_aside.series,
-        "unique": set_aside.unique,
-        "cumulative": set_aside.cumulative,
-        "since": since(set_aside),
-        "words": set_aside.words,
+        "minute": quarantined.minute.to_string(),
+        "begins": begins(quarantined),
+        "series": quarantined.series,
+        "unique": quarantined.unique,
+        "cumulative": quarantined.cumulative,
+        "since": since(quarantined),
+        "message": quarantined.message,
     });
     writeln!(out, "{object}")
 }
 
 /// Each of them in full, and nothing kept back.
-pub(super) fn each(all: &[SetAside], as_json: bool, out: &mut dyn Write) -> io::Result<()> {
-    for set_aside in all {
+pub(super) fn each(all: &[Quarantined], as_json: bool, out: &mut dyn Write) -> io::Result<()> {
+    for quarantined in all {
         if as_json {
-            json(set_aside, out)?;
+            json(quarantined, out)?;
         } else {
-            in_full(set_aside, out)?;
+            in_full(quarantined, out)?;
         }
     }
     out.flush()
 }
 
-fn since(set_aside: &SetAside) -> String {
-    instant(set_aside.since)
+fn since(quarantined: &Quarantined) -> String {
+    instant(quarantined.since)
 }
 
-fn begins(set_aside: &SetAside) -> String {
-    instant(set_aside.minute.epoch_minutes().saturating_mul(60))
+fn begins(quarantined: &Quarantined) -> String {
+    instant(quarantined.minute.epoch_minutes().saturating_mul(60))
 }
 
 /// RFC 3339, in UTC.
@@ -93,11 +93,11 @@ fn instant(seconds: i64) -> String {
     )
 }
 
-fn first_words(words: &str) -> String {
-    let words = printable(words);
-    match words.char_indices().nth(WORDS_CHARS) {
-        Some((end, _)) => format!("{}…", &words[..end]),
-        None => words,
+fn beginning(message: &str) -> String {
+    let message = printable(message);
+    match message.char_indices().nth(MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message,
     }
 }
 

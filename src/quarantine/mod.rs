@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 pub use self::options::{Action, Change, List, Selection, Show};
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Quarantine, SetAside, StoreError};
+use crate::store::{Quarantine, Quarantined, StoreError};
 
 /// The most counts of one step of the store.
 const STEP: usize = 500;
@@ -27,7 +27,7 @@ pub enum QuarantineError {
     #[error("cannot write the answer: {0}")]
     Io(#[from] io::Error),
     /// A selection to which nothing belongs, perhaps mistyped.
-    #[error("nothing that is set aside has this minute and series; see eds quarantine list")]
+    #[error("nothing in the quarantine has this minute and series; see eds quarantine list")]
     NothingSelected,
 }
 
@@ -48,7 +48,7 @@ pub async fn run(
     }
 }
 
-/// All that is set aside.
+/// All that is quarantined.
 struct Table<'a> {
     store: &'a dyn Quarantine,
     partitions: Partitions,
@@ -60,11 +60,11 @@ impl Table<'_> {
         &self,
         partition: Partition,
         selection: &Selection,
-    ) -> Result<BTreeSet<SetAside>, StoreError> {
+    ) -> Result<BTreeSet<Quarantined>, StoreError> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self.store.set_aside_page(partition, at).await?;
+            let page = self.store.quarantined_page(partition, at).await?;
             let selected = page.counts.into_iter().filter(|it| selection.holds(it));
             found.extend(selected);
             cursor = page.next;
@@ -90,8 +90,8 @@ impl Table<'_> {
             }
         }
         if options.json {
-            for set_aside in &first {
-                listing::json(set_aside, out)?;
+            for quarantined in &first {
+                listing::json(quarantined, out)?;
             }
         } else {
             listing::table(&first, out)?;
@@ -101,7 +101,7 @@ impl Table<'_> {
         if shown < total {
             writeln!(notes, "{shown} of {total} shown; --limit shows more")?;
         } else if total == 0 && !options.json {
-            writeln!(notes, "nothing is set aside")?;
+            writeln!(notes, "nothing is quarantined")?;
         }
         Ok(())
     }
@@ -113,11 +113,11 @@ impl Table<'_> {
     ) -> Result<(), QuarantineError> {
         let mut shown = 0;
         for partition in self.partitions.iter() {
-            for set_aside in self.read(partition, &options.selection).await? {
+            for quarantined in self.read(partition, &options.selection).await? {
                 if options.json {
-                    listing::json(&set_aside, out)?;
+                    listing::json(&quarantined, out)?;
                 } else {
-                    listing::in_full(&set_aside, out)?;
+                    listing::in_full(&quarantined, out)?;
                 }
                 shown += 1;
             }
@@ -134,21 +134,24 @@ impl Table<'_> {
     ) -> Result<(), QuarantineError> {
         let mut taken = 0;
         for partition in self.partitions.iter() {
-            let mut minutes: BTreeMap<Minute, Vec<SetAside>> = BTreeMap::new();
-            for set_aside in self.read(partition, &options.selection).await? {
-                minutes.entry(set_aside.minute).or_default().push(set_aside);
+            let mut minutes: BTreeMap<Minute, Vec<Quarantined>> = BTreeMap::new();
+            for quarantined in self.read(partition, &options.selection).await? {
+                minutes
+                    .entry(quarantined.minute)
+                    .or_default()
+                    .push(quarantined);
             }
-            for (minute, set_aside) in &minutes {
-                for step in set_aside.chunks(STEP) {
+            for (minute, quarantined) in &minutes {
+                for step in quarantined.chunks(STEP) {
                     let series: Vec<&str> = step.iter().map(|it| it.series.as_str()).collect();
-                    taken += self.store.send_again(partition, *minute, &series).await?;
+                    taken += self.store.requeue(partition, *minute, &series).await?;
                     listing::each(step, options.json, out)?;
                 }
             }
         }
         writeln!(
             notes,
-            "{taken} taken back; a node sends them when their minute was quiet for flush.grace"
+            "{taken} taken back; a node sends them when their minute was idle for flush.grace"
         )?;
         options.selection.answered_by(taken)
     }
@@ -166,7 +169,7 @@ impl Table<'_> {
             let found: Vec<_> = found.into_iter().collect();
             for step in found.chunks(STEP) {
                 listing::each(step, options.json, out)?;
-                dropped += self.store.forget(partition, step).await?;
+                dropped += self.store.discard(partition, step).await?;
             }
         }
         writeln!(notes, "{dropped} dropped")?;

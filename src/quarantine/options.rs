@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::QuarantineError;
 use crate::event::Minute;
-use crate::store::SetAside;
+use crate::store::Quarantined;
 
 /// Lines of a table that are still looked at.
 const LIMIT: usize = 1000;
@@ -85,9 +85,9 @@ impl List {
 
 impl Selection {
     /// Whether these counts belong to it.
-    pub(super) fn holds(&self, set_aside: &SetAside) -> bool {
-        (self.minute.is_empty() || self.minute.contains(&set_aside.minute))
-            && (self.series.is_empty() || self.series.contains(&set_aside.series))
+    pub(super) fn holds(&self, quarantined: &Quarantined) -> bool {
+        (self.minute.is_empty() || self.minute.contains(&quarantined.minute))
+            && (self.series.is_empty() || self.series.contains(&quarantined.series))
     }
 
     /// A selection that found nothing is a failure; all of nothing is none.

@@ -7,16 +7,16 @@ use std::time::Duration;
 use super::*;
 use crate::event::Batch;
 use crate::store::memory::MemoryStore;
-use crate::store::{ClaimRequest, Known, Recording, Store};
+use crate::store::{ClaimRequest, Known, RecordRequest, Store};
 
-const WORDS: &str =
+const MESSAGE: &str =
     "partial write: max-values-per-tag limit exceeded (2/2): measurement=\"a\" tag=\"b\" dropped=1";
 
 fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::new(4).unwrap())
 }
 
-/// A store in which these series of two minutes are set aside.
+/// A store in which these series of two minutes are quarantined.
 async fn store(series: &[&str]) -> MemoryStore {
     let clock = Arc::new(|| 1_480_900_000_000_000);
     let store = MemoryStore::new("n", &partitions(), Duration::from_secs(60), u64::MAX, clock);
@@ -29,7 +29,7 @@ async fn store(series: &[&str]) -> MemoryStore {
             let recordings: Vec<_> = batch
                 .groups()
                 .iter()
-                .map(|group| Recording {
+                .map(|group| RecordRequest {
                     minute,
                     series: &group.series,
                     gathered_from: None,
@@ -47,7 +47,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         lease: Duration::from_secs(9),
         lapsed_max: 9,
         finished_max: 9,
-        behind: false,
+        lagging: false,
         known: Known::default(),
     };
     for partition in partitions().iter() {
@@ -56,7 +56,7 @@ async fn store(series: &[&str]) -> MemoryStore {
             store.compact(&claim, 99, lease).await.unwrap();
             for unsent in store.unsent(&claim, 0).await.unwrap().counts {
                 store
-                    .set_aside(&claim, &[(&unsent.series, WORDS)])
+                    .quarantine(&claim, &[(&unsent.series, MESSAGE)])
                     .await
                     .unwrap();
             }
@@ -104,7 +104,7 @@ async fn a_table_has_a_line_each_in_order() {
     let (result, out, notes) = act(&store, list(None, false)).await;
     result.unwrap();
     let expected = "\
-minute         series       unique  cumulative  since                 words
+minute         series       unique  cumulative  since                 message
 20161204:1118  a=1               1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
 20161204:1118  b=\u{fffd}[31m           1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
 20161204:1119  a=1               1           1  2016-12-05T01:06:40Z  partial write: max-values-per-tag limit exceeded (2/2): meas…
@@ -131,7 +131,7 @@ async fn json_is_an_object_a_line_with_all_there_is() {
         "unique": 1,
         "cumulative": 1,
         "since": "2016-12-05T01:06:40Z",
-        "words": WORDS,
+        "message": MESSAGE,
     });
     assert_eq!(first, expected);
 }
@@ -143,7 +143,7 @@ async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
     result.unwrap();
     assert_eq!(
         (out.as_str(), notes.as_str()),
-        ("", "nothing is set aside\n")
+        ("", "nothing is quarantined\n")
     );
     for action in [Action::Retry, Action::Drop] {
         let (result, ..) = act(&store, action(change(&[], &[]))).await;
@@ -163,7 +163,7 @@ async fn only_what_is_selected_is_shown_and_changed() {
     let (result, out, _) = act(&store, Action::Show(show)).await;
     result.unwrap();
     assert_eq!(out.matches("series      b=2").count(), 1, "{out}");
-    assert!(out.contains(WORDS) && !out.contains("a=1"), "{out}");
+    assert!(out.contains(MESSAGE) && !out.contains("a=1"), "{out}");
 
     let (result, out, notes) = act(&store, Action::Drop(change(&["20161204:1118"], &[]))).await;
     result.unwrap();

@@ -4,7 +4,7 @@
 //!
 //! 1. [`admit`](Store::admit) says which series get sets of their own; those beyond the cap share the overflow series.
 //!    [`record`](Store::record) adds users and events to sets. Idempotent: doing it again changes nothing.
-//! 2. [`claim`](Store::claim) takes minutes that are over and quiet, each with a token and for the length of a
+//! 2. [`claim`](Store::claim) takes minutes that are over and idle, each with a token and for the length of a
 //!    lease. A claim that lapses is taken over with a new token.
 //! 3. [`compact`](Store::compact) turns the sets into counts, once for good, and drops the sets.
 //! 4. [`unsent`](Store::unsent) reads the counts that no output has confirmed.
@@ -27,14 +27,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use self::admission::{Admission, AdmitRequest, Admitted, SeriesUsers};
-pub use self::quarantine::{Quarantine, SET_ASIDE_MAX, SetAside, SetAsidePage};
-pub use self::reading::{OpenPage, Reading, SealedPage, SeriesCounts};
+pub use self::quarantine::{QUARANTINE_MAX, Quarantine, Quarantined, QuarantinedPage};
+pub use self::reading::{CountReader, OpenPage, SealedPage, SeriesCounts};
 pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Claimed, Known, Testimony};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// Events of one series in one minute, to be recorded.
 #[derive(Debug)]
-pub struct Recording<'a> {
+pub struct RecordRequest<'a> {
     /// The minute.
     pub minute: Minute,
     /// The canonical series under which they are recorded.
@@ -53,9 +53,9 @@ pub struct Recording<'a> {
 /// What a claim is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRequest {
-    /// How long a minute that is over must be quiet.
+    /// How long a minute that is over must be idle.
     pub grace: Duration,
-    /// When a minute is closed although it is not quiet, counted from its end or its first event.
+    /// When a minute is closed although it is not idle, counted from its end or its first event.
     pub max_hold: Duration,
     /// How long the claim holds.
     pub lease: Duration,
@@ -64,8 +64,8 @@ pub struct ClaimRequest {
     /// The most finished minutes to claim at once.
     pub finished_max: usize,
     /// Whether this node has events of the partition that it could not record, or any on disk. It counts for a lease,
-    /// or until the node says otherwise; as long as any node is behind, quiet minutes are not closed before `max_hold`.
-    pub behind: bool,
+    /// or until the node says otherwise; as long as any node is lagging, idle minutes are not closed before `max_hold`.
+    pub lagging: bool,
     /// What the node has seen of the partition before.
     pub known: Known,
 }
@@ -89,7 +89,7 @@ pub struct Claim {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
     /// Series whose counts are fixed now.
-    pub counted: u64,
+    pub sealed: u64,
     /// Events of series whose counts were fixed before: too late. Copies of counted events count here too,
     /// since nobody can tell them apart any more.
     pub late: u64,
@@ -124,8 +124,8 @@ pub struct Backlog {
     pub waiting: u64,
     /// Minutes that are claimed and not done.
     pub claimed: u64,
-    /// Counts set aside.
-    pub set_aside: u64,
+    /// Counts in the quarantine.
+    pub quarantined: u64,
     /// The earliest of all these minutes.
     pub oldest: Option<Minute>,
 }
@@ -140,12 +140,12 @@ pub enum StoreError {
     #[error("store is full: {0}")]
     Full(String),
     /// It will not serve this node until somebody mends something.
-    #[error("store cannot be used: {reason}; {mend}")]
+    #[error("store cannot be used: {reason}; {hint}")]
     Refused {
         /// What is wrong.
         reason: String,
-        /// How to mend it.
-        mend: String,
+        /// How to fix it.
+        hint: String,
     },
     /// The store lacks what this node has seen in it; nothing was done. Hand back what is closed first.
     #[error("the store went back to what it was before, or is another one")]
@@ -202,7 +202,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         &self,
         partition: Partition,
         generation: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError>;
 
     /// Hands back what this node knows to be closed: a minute that is handed back is closed, whatever the store knew of
@@ -213,7 +213,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError>;
 
-    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and quiet, lowest first.
+    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and idle, lowest first.
     /// Tells what was closed since the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn claim(
         &self,
@@ -244,7 +244,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Puts counts of a claim that the output refuses into the quarantine, each series with the server's message.
     /// Answers for each whether there was room; the others leave `unsent` all the same.
-    async fn set_aside(
+    async fn quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],

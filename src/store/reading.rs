@@ -1,4 +1,4 @@
-//! The counts, as somebody sees them who only looks: the [`Reading`] trait.
+//! The counts, as somebody sees them who only looks: the [`CountReader`] trait.
 //!
 //! Apart from [`Store`](super::Store), because no node needs it: events become counts without it. Each call asks
 //! for little, so that none holds up those who record and drain; who wants much calls often.
@@ -39,7 +39,7 @@ pub struct OpenPage {
 
 /// Looking at the counts, without changing anything.
 #[async_trait]
-pub trait Reading: Send + Sync + std::fmt::Debug {
+pub trait CountReader: Send + Sync + std::fmt::Debug {
     /// How many series of a partition have fixed counts in each of these minutes, in their order, or more where some
     /// wait to be counted. The caller asks for some hundred minutes at most.
     async fn sealed_sizes(

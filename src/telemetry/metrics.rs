@@ -95,13 +95,13 @@ metrics! {
     /// Claims that were taken over from this node while it worked on them.
     claims_lost: Counter = Counter::default();
     /// Series of a minute whose counts this node fixed.
-    series_counted: Counter = Counter::default();
+    series_sealed: Counter = Counter::default();
     /// Events that came after the counts of their minute and series were fixed.
     events_late: Counter = Counter::default();
     /// Points that the output confirmed; one that was written twice counts twice.
     points_sent: Counter = Counter::default();
-    /// Points that the output refused and that are set aside.
-    points_set_aside: Counter = Counter::default();
+    /// Points that the output refused and that are quarantined.
+    points_quarantined: Counter = Counter::default();
     /// Points that the output refused and for which the quarantine had no room.
     points_discarded: Counter = Counter::default();
     /// Writes that failed and are made again.
@@ -111,16 +111,16 @@ metrics! {
     /// From the end of a minute until this node sent its last point, in seconds.
     publish_delay_seconds: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 13));
     /// Minutes times partitions that wait for being claimed, open ones included.
-    backlog_waiting: Gauge = Gauge::default();
+    partition_minutes_pending: Gauge = Gauge::default();
     /// Minutes times partitions that are claimed by any node.
-    backlog_claimed: Gauge = Gauge::default();
+    partition_minutes_claimed: Gauge = Gauge::default();
     /// How long ago the oldest minute ended that waits or is claimed by any node; 0: none is over. A minute that is
     /// closed and sent counts again when events come for it.
     oldest_unsent_minute_age_seconds: Gauge<f64, AtomicU64> = Gauge::default();
-    /// Counts that are set aside in the store.
-    counts_set_aside: Gauge = Gauge::default();
-    /// The most counts that all partitions together set aside.
-    counts_set_aside_max: Gauge = Gauge::default();
+    /// Counts that are quarantined in the store.
+    counts_quarantined: Gauge = Gauge::default();
+    /// The most counts that the quarantines of all partitions hold.
+    counts_quarantined_max: Gauge = Gauge::default();
     /// The memory that open minutes take in this process, roughly; 0: they are in Redis.
     store_memory_bytes: Gauge = Gauge::default();
     /// The most memory for them (`store.memory_max`); 0: they are in Redis.

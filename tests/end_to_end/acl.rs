@@ -8,7 +8,7 @@ use testing::http_proxy::Mode;
 use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
 use testing::redis::RedisServer;
 
-use crate::quarantine::{answer, mend, poison, site};
+use crate::quarantine::{answer, make_room, poison, site};
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
@@ -86,10 +86,10 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
     node.wait_ready();
     let mut sender = Sender::paced_by(&node);
 
-    // Two minutes, one with a count that is set aside, looked at and sent again; one with one that is dropped.
+    // Two minutes, one with a count that is quarantined, looked at and sent again; one with one that is dropped.
     poison(&site, &node, &mut sender);
     assert_eq!(answer(&node, &["list"]).lines().count(), 2);
-    let mut expected = mend(&site, &sender);
+    let mut expected = make_room(&site, &sender);
     answer(&node, &["retry", "--all"]);
     site.wait_exact(&expected, SOON);
 
@@ -138,9 +138,9 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
         let line = format!("event_type={event_type},product=shop value=ann {at}");
         expectation.send(line.as_bytes(), &node, &[]);
     }
-    eventually("it is set aside", SOON, || {
-        let set_aside = node.metrics().count("eds_points_set_aside_total");
-        when(set_aside == 4, set_aside)
+    eventually("it is quarantined", SOON, || {
+        let quarantined = node.metrics().count("eds_points_quarantined_total");
+        when(quarantined == 4, quarantined)
     });
     answer(&node, &["drop", "--all"]);
     look(&site.redis, &node);

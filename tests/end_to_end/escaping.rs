@@ -187,7 +187,7 @@ fn names_go_to_influxdb_and_come_back() {
     });
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_events_rejected_total"), refused);
-    assert_eq!(metrics.count("eds_points_set_aside_total"), 0);
+    assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     let measurements = site.query("SHOW MEASUREMENTS");
     assert_eq!(measurements[0]["values"].as_array().unwrap().len(), 2);
 }

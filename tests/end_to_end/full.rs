@@ -54,7 +54,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
             .iter()
             .filter(|key| key.contains("_user:"))
             .count();
-        when(sets == 0 && count("eds_series_counted_total") == 100, sets)
+        when(sets == 0 && count("eds_series_sealed_total") == 100, sets)
     });
     let first_minute = sender.truth.points();
     let second: Vec<_> = load(1).datagrams().collect();

@@ -81,7 +81,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     // The minutes that are over; lines without a timestamp lie in the present one.
     eventually("the minutes are written", SOON, || {
         let metrics = node.metrics();
-        let claimed = metrics.count("eds_backlog_claimed");
+        let claimed = metrics.count("eds_partition_minutes_claimed");
         when(
             metrics.count("eds_points_sent_total") > 1000 && claimed == 0,
             claimed,
@@ -89,7 +89,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     });
     // InfluxDB takes them all, and what it takes is line protocol for others, too.
     let metrics = node.metrics();
-    assert_eq!(metrics.count("eds_points_set_aside_total"), 0);
+    assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     assert_eq!(metrics.count("eds_points_discarded_total"), 0);
     for write in site.writes.writes() {
         let body = String::from_utf8(write.body).expect("points are UTF-8");

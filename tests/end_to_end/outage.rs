@@ -58,7 +58,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
             }
             sender.wait_received(&nodes[0]);
         };
-        // Every minute has begun before Redis goes away, and looks quiet when it comes back.
+        // Every minute has begun before Redis goes away, and looks idle when it comes back.
         let datagrams: Vec<_> = half_hour(number).datagrams().collect();
         let (before, during) = datagrams.split_at(datagrams.len() / 20);
         send(before);

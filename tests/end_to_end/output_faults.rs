@@ -86,7 +86,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         site.wait_exact(&sender.truth.points(), BACK);
         eprintln!("{mode:?}: exact {:?} after it was over", back.elapsed());
         eventually("all is confirmed", BACK, || {
-            let claimed = nodes[0].metrics().count("eds_backlog_claimed");
+            let claimed = nodes[0].metrics().count("eds_partition_minutes_claimed");
             when(claimed == 0, claimed)
         });
     }
@@ -176,7 +176,7 @@ fn a_database_that_asks_for_peace_gets_it() {
 
 /// Somebody wrote words where numbers go, in the same week: the database takes none of our numbers beside them.
 #[test]
-fn a_minute_that_the_database_refuses_by_its_type_is_set_aside_and_all_others_are_written() {
+fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_are_written() {
     const WEEK_NS: i64 = 7 * 1440 * MINUTE_NS;
     let site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
@@ -195,9 +195,9 @@ fn a_minute_that_the_database_refuses_by_its_type_is_set_aside_and_all_others_ar
     poisoned.minutes_ns = vec![SEED_MINUTE_NS + WEEK_NS];
     send(&mut sender, &nodes, &good);
     send(&mut sender, &nodes, &poisoned);
-    eventually("the poison is set aside", SOON, || {
-        let set_aside = nodes[1].metrics().count("eds_counts_set_aside");
-        when(set_aside == 5, set_aside)
+    eventually("the poison is quarantined", SOON, || {
+        let quarantined = nodes[1].metrics().count("eds_counts_quarantined");
+        when(quarantined == 5, quarantined)
     });
     let mut expected = sender.truth.points();
     expected.retain(|point, _| {

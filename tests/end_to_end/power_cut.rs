@@ -45,14 +45,14 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
             let key = keys.iter().find(|key| key.ends_with(what));
             key.map_or(vec![], |key| site.redis.query(&["HVALS", key]))
         };
-        let (arrivals, quiet) = (values(":arrivals"), values(":quiet"));
-        let seen = match (&arrivals[..], &quiet[..]) {
+        let (arrivals, idle) = (values(":arrivals"), values(":idle"));
+        let seen = match (&arrivals[..], &idle[..]) {
             ([count], [seen]) => seen.starts_with(&format!("{count}|")),
             _ => false,
         };
         when(
             queued == 0 && seen,
-            format!("{queued} queued, {arrivals:?}, {quiet:?}"),
+            format!("{queued} queued, {arrivals:?}, {idle:?}"),
         )
     });
     site.redis.stop();
@@ -64,7 +64,7 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     sender.wait_received(&other);
     first.kill();
     assert!(other.terminate().success());
-    // How long there is no power: long enough for the minute to look quiet.
+    // How long there is no power: long enough for the minute to look idle.
     thread::sleep(GRACE);
 
     site.redis.restart();

@@ -1,4 +1,4 @@
-//! Counts that the database refuses are set aside with its words, alone; and come out as they were when it has been
+//! Counts that the database refuses are quarantined with its message, alone; and come out as they were when it has been
 //! mended.
 
 use std::process::Output;
@@ -73,14 +73,14 @@ pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     }
     send(sender, node, "poison", 1);
     site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
-    eventually("the poison is set aside", SOON, || {
-        let set_aside = node.metrics().count("eds_points_set_aside_total");
-        when(set_aside == 2, set_aside)
+    eventually("the poison is quarantined", SOON, || {
+        let quarantined = node.metrics().count("eds_points_quarantined_total");
+        when(quarantined == 2, quarantined)
     });
 }
 
 /// Makes room in the database. What it must hold when the poison has been sent again.
-pub(crate) fn mend(site: &Site, sender: &Sender) -> Points {
+pub(crate) fn make_room(site: &Site, sender: &Sender) -> Points {
     site.command(
         "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 'passing'",
     );
@@ -88,7 +88,7 @@ pub(crate) fn mend(site: &Site, sender: &Sender) -> Points {
 }
 
 #[test]
-fn refused_counts_are_set_aside_alone_and_sent_again_when_the_database_is_mended() {
+fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixed() {
     let site = site(RedisServer::start(&[]));
     let node = site.start_node("one", &[]);
     let mut sender = Sender::paced_by(&node);
@@ -115,21 +115,21 @@ fn refused_counts_are_set_aside_alone_and_sent_again_when_the_database_is_mended
         "event_type=poison,product=shop",
     ];
     let shown = answer(&node, &[&["show"], &selection[..]].concat());
-    let words = listed["words"].as_str().expect("the server's words");
+    let message = listed["message"].as_str().expect("the server's message");
     assert!(
-        words.contains("event_type") && shown.contains(words),
+        message.contains("event_type") && shown.contains(message),
         "{shown}"
     );
 
-    // Sent again before it is mended, it is set aside again, and nothing else is harmed.
+    // Sent again before it is mended, it is quarantined again, and nothing else is harmed.
     answer(&node, &[&["retry"], &selection[..]].concat());
     eventually("it is refused again", SOON, || {
-        let set_aside = node.metrics().count("eds_points_set_aside_total");
-        when(set_aside == 4, set_aside)
+        let quarantined = node.metrics().count("eds_points_quarantined_total");
+        when(quarantined == 4, quarantined)
     });
     site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
 
-    let expected = mend(&site, &sender);
+    let expected = make_room(&site, &sender);
     let answered = answer(&node, &["retry", "--all"]);
     assert!(answered.contains("event_type=poison"), "{answered}");
     site.wait_exact(&expected, SOON);

@@ -55,8 +55,8 @@ fn points(site: &Site) -> Points {
     points
 }
 
-fn set_aside(nodes: &[Node]) -> u64 {
-    nodes[0].metrics().count("eds_counts_set_aside")
+fn quarantined(nodes: &[Node]) -> u64 {
+    nodes[0].metrics().count("eds_counts_quarantined")
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
     let mut slowest = Duration::ZERO;
     let mut minute = 0;
     let discarded = |node: &Node| node.metrics().count("eds_points_discarded_total") / 2;
-    let done = || set_aside(&nodes) + nodes.iter().map(discarded).sum::<u64>();
+    let done = || quarantined(&nodes) + nodes.iter().map(discarded).sum::<u64>();
     while minute < 3 || done() < refused as u64 {
         minute += 1;
         for kind in 0..5 {
@@ -103,7 +103,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         "{requests}"
     );
     eventually("nothing is left to do", IN_TIME, || {
-        let claimed = nodes[0].metrics().count("eds_backlog_claimed");
+        let claimed = nodes[0].metrics().count("eds_partition_minutes_claimed");
         when(claimed == 0, claimed)
     });
     let errors = |node: &Node| node.log().matches("ERROR").count() as u64;
@@ -142,7 +142,7 @@ fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
         testing::truth::compare(&expected, &points(&site))
     });
     eventually("the others are in the quarantine", IN_TIME, || {
-        let found = set_aside(&nodes);
+        let found = quarantined(&nodes);
         when(found == phrases.len() as u64, found)
     });
     let table = answer(&nodes[0], &["list"]);

@@ -167,7 +167,11 @@ fn what_fills_is_reported_with_what_it_may_hold() {
             7 << 20,
         ),
         ("eds_http_connections", "eds_http_connections_max", 256),
-        ("eds_counts_set_aside", "eds_counts_set_aside_max", 320_000),
+        (
+            "eds_counts_quarantined",
+            "eds_counts_quarantined_max",
+            320_000,
+        ),
         (
             "eds_kernel_drops_total",
             "eds_receive_buffer_bytes",

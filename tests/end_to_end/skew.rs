@@ -158,7 +158,7 @@ fn assert_all_recorded_but_rejected(nodes: &[Node; 3]) {
 }
 
 /// Events of the present minute, further apart than the grace, while Redis' clock jumps far ahead: the minute looks over, and
-/// quiet. When the clock is right again it closes as ever.
+/// idle. When the clock is right again it closes as ever.
 #[test]
 fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     let directory = tempfile::tempdir().unwrap();

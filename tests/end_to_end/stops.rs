@@ -189,7 +189,7 @@ fn a_long_backlog_keeps_no_node() {
             sender.send(&datagram, &node, &[]);
         }
         eventually("all is counted", SOON, || {
-            let counted = node.metrics().count("eds_series_counted_total");
+            let counted = node.metrics().count("eds_series_sealed_total");
             when(counted > 1_500, counted)
         });
         let written = site.writes.writes().len();

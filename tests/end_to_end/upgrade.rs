@@ -16,7 +16,7 @@ use testing::udp_socket::udp_socket;
 use crate::site::Site;
 use crate::support::node::Node;
 
-/// The grace is longer than a restart, during which nothing may arrive: the minutes must not look quiet.
+/// The grace is longer than a restart, during which nothing may arrive: the minutes must not look idle.
 const KEYS: [(&str, &str); 4] = [
     ("flush.grace", "8s"),
     ("flush.max_hold", "10m"),

@@ -109,7 +109,7 @@ fn check_unavailable(error: &WriteError) {
 #[track_caller]
 fn check_misconfigured(error: &WriteError, key: &str) {
     match error {
-        WriteError::Misconfigured { mend, .. } => assert!(mend.contains(key), "{error:?}"),
+        WriteError::Misconfigured { hint, .. } => assert!(hint.contains(key), "{error:?}"),
         _ => panic!("{error:?}"),
     }
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");

@@ -133,7 +133,7 @@ impl Publisher {
 
     pub(super) fn quarantined(&self) -> Names {
         self.store.look(|state| {
-            let entries = state.partitions[0].set_aside.keys().cloned();
+            let entries = state.partitions[0].quarantine.keys().cloned();
             entries
                 .map(|(minute, series)| (minute.epoch_minutes(), series))
                 .collect()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -25,7 +25,7 @@ pub(crate) enum Call {
     Compact(Claim, usize, Duration),
     Unsent(Claim, u64),
     Acknowledge(Claim, Vec<String>, Duration),
-    SetAside(Claim, Vec<(String, String)>),
+    Quarantine(Claim, Vec<(String, String)>),
     Extend(Partition, Vec<Claim>, Duration),
     TryProbe(Duration),
     EndProbe,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Parcel {
 }
 
 impl Parcel {
-    pub(crate) fn new(recordings: &[Recording<'_>]) -> Self {
+    pub(crate) fn new(recordings: &[RecordRequest<'_>]) -> Self {
         let mut batch = Batch::default();
         let mut details: Vec<(Vec<String>, Option<String>)> = Vec::new();
         let mut events = Vec::new();
@@ -111,10 +111,10 @@ impl Parcel {
         }
     }
 
-    fn recordings(&self) -> Vec<Recording<'_>> {
+    fn recordings(&self) -> Vec<RecordRequest<'_>> {
         let groups = self.batch.groups().iter().zip(&self.details);
         groups
-            .map(|(group, (users, overflow))| Recording {
+            .map(|(group, (users, overflow))| RecordRequest {
                 minute: group.minute,
                 series: overflow.as_deref().unwrap_or(&group.series),
                 gathered_from: overflow.is_some().then_some(&*group.series),
@@ -178,12 +178,12 @@ impl Call {
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
                 Answer::Yes(store.acknowledge(claim, &series, *lease).await?)
             }
-            Self::SetAside(claim, refused) => {
+            Self::Quarantine(claim, refused) => {
                 let refused: Vec<_> = refused
                     .iter()
                     .map(|(series, words)| (&**series, &**words))
                     .collect();
-                Answer::Kept(store.set_aside(claim, &refused).await?)
+                Answer::Kept(store.quarantine(claim, &refused).await?)
             }
             Self::Extend(partition, claims, lease) => {
                 let claims: Vec<&Claim> = claims.iter().collect();
@@ -202,16 +202,16 @@ impl Call {
     pub(crate) const fn is_of_a_claim(&self) -> bool {
         matches!(
             self,
-            Self::Compact(..) | Self::Acknowledge(..) | Self::SetAside(..) | Self::Extend(..)
+            Self::Compact(..) | Self::Acknowledge(..) | Self::Quarantine(..) | Self::Extend(..)
         )
     }
 
     /// Whether it changes a claim that is not its caller's any more.
     fn is_stale(&self, world: &World) -> bool {
         match self {
-            Self::Compact(claim, ..) | Self::Acknowledge(claim, ..) | Self::SetAside(claim, ..) => {
-                !world.oracle().is_current(claim)
-            }
+            Self::Compact(claim, ..)
+            | Self::Acknowledge(claim, ..)
+            | Self::Quarantine(claim, ..) => !world.oracle().is_current(claim),
             Self::Extend(_, claims, _) => {
                 let oracle = world.oracle();
                 !claims.iter().any(|claim| oracle.is_current(claim))
@@ -272,14 +272,14 @@ impl Call {
                 let times = (now_ms, deadline(lease));
                 oracle.acknowledged(claim, &series, *done, times, state)
             }
-            (Self::SetAside(claim, refused), Ok(Answer::Kept(kept)))
+            (Self::Quarantine(claim, refused), Ok(Answer::Kept(kept)))
                 if kept.iter().all(|kept| *kept) && kept.len() == refused.len() =>
             {
                 let series: Vec<u8> = refused
                     .iter()
                     .map(|(series, _)| series_number(series))
                     .collect();
-                oracle.set_aside(claim, &series, now_ms, state)
+                oracle.quarantine(claim, &series, now_ms, state)
             }
             (Self::Extend(_, claims, lease), Ok(Answer::Held(held))) => {
                 oracle.extended(claims, deadline(lease), *held)

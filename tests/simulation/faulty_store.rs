@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -232,7 +232,7 @@ impl Store for FaultyStore {
         &self,
         partition: Partition,
         _: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let parcel = Arc::new(Parcel::new(recordings));
         answer!(self, Call::Record(partition, parcel), Answer::Nothing => 0)
@@ -259,7 +259,7 @@ impl Store for FaultyStore {
     ) -> Result<Claimed, StoreError> {
         let generation = self.generation(partition);
         let request = ClaimRequest {
-            behind: request.behind && self.mutant != Some(Mutant::NoLag),
+            lagging: request.lagging && self.mutant != Some(Mutant::NoLag),
             ..*request
         };
         let interval = self.world.plan.flush.interval;
@@ -310,7 +310,7 @@ impl Store for FaultyStore {
         answer!(self, call, Answer::Yes(done) => done)
     }
 
-    async fn set_aside(
+    async fn quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],
@@ -318,7 +318,7 @@ impl Store for FaultyStore {
         let refused = refused
             .iter()
             .map(|(series, words)| (series.to_string(), words.to_string()));
-        let call = Call::SetAside(claim.clone(), refused.collect());
+        let call = Call::Quarantine(claim.clone(), refused.collect());
         answer!(self, call, Answer::Kept(kept) => kept)
     }
 

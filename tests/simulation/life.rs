@@ -133,7 +133,7 @@ impl Life {
         let young = self.world.plan.max_age.saturating_sub(OLDEST);
         let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
         let lags = unrecorded.get(&partition.index()).is_some_and(is_young);
-        if lags && !request.behind {
+        if lags && !request.lagging {
             return Err(format!("life {} lags and does not say so", self.number));
         }
         Ok(())

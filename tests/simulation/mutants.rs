@@ -10,7 +10,7 @@ use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::MINUTE;
@@ -206,11 +206,11 @@ impl Store for MutantStore {
         &self,
         partition: Partition,
         generation: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let mut repeated = 0;
         for recording in recordings {
-            let renamed = Recording {
+            let renamed = RecordRequest {
                 minute: self.namesake(partition, recording.minute),
                 series: recording.series,
                 gathered_from: recording
@@ -282,12 +282,12 @@ impl Store for MutantStore {
             .await
     }
 
-    async fn set_aside(
+    async fn quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
-        self.right.set_aside(&self.claim_of(claim), refused).await
+        self.right.quarantine(&self.claim_of(claim), refused).await
     }
 
     async fn extend(

@@ -96,7 +96,7 @@ impl ScriptedOutput {
                 let _ = reject(&self.world, counts);
                 Err(WriteError::Misconfigured {
                     reason: "as planned".to_owned(),
-                    mend: "wait".to_owned(),
+                    hint: "wait".to_owned(),
                 })
             }
             Fate::Part(taken) => {
@@ -181,7 +181,7 @@ fn reject(world: &World, counts: &[SealedCounts]) -> WriteError {
     }
     WriteError::Rejected {
         message: "not this one".to_owned(),
-        mend: "wait",
+        hint: "wait",
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition};
-use event_data_service::store::{Admission, AdmitRequest, Admitted, Recording, SeriesUsers};
+use event_data_service::store::{Admission, AdmitRequest, Admitted, RecordRequest, SeriesUsers};
 use rand::seq::SliceRandom;
 
 use super::done::assert_only_counts;
@@ -51,7 +51,7 @@ async fn gather(node: &Node, events: &[Event]) {
     }
     let groups = batch.groups().iter().map(|group| {
         let users: BTreeSet<&str> = group.occurrences.iter().map(|o| batch.user(o)).collect();
-        Recording {
+        RecordRequest {
             minute: group.minute,
             series: OVERFLOW,
             gathered_from: Some(&group.series),
@@ -132,7 +132,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
         .await;
     assert_eq!(open.unwrap().len(), 1);
     let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    assert_eq!((done.counted, done.late, done.left), (1, 0, 0));
+    assert_eq!((done.sealed, done.late, done.left), (1, 0, 0));
     let sealed = reading
         .sealed_page(partition(), minute(SEED_MINUTE), 0)
         .await;
@@ -145,7 +145,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    assert_eq!((done.counted, done.late), (0, 1));
+    assert_eq!((done.sealed, done.late), (0, 1));
 }
 
 pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(ground: &Ground) {
@@ -226,7 +226,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.compact(&claim).await;
-    node.set_aside(&claim, &[(series, "words")], true).await;
+    node.quarantine(&claim, &[(series, "message")], true).await;
     assert!(node.acknowledge(&claim, &[]).await);
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     assert_eq!(node.claim(&AT_ONCE).await, []);
@@ -234,7 +234,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     assert_eq!(admit(&node, &[series], 1).await, [true]);
     let again = ground.quarantine();
     let wanted = [series.as_str()];
-    let again = again.send_again(partition(), minute(SEED_MINUTE), &wanted);
+    let again = again.requeue(partition(), minute(SEED_MINUTE), &wanted);
     assert_eq!(again.await.unwrap(), 1);
     let claim = node.claim_one(&AT_ONCE).await;
     assert_eq!(node.finish(&[claim]).await, model(&events));

@@ -54,7 +54,7 @@ pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(gr
     assert_eq!(node.oldest().await, None);
 }
 
-pub(crate) async fn a_minute_is_claimed_when_it_was_quiet_for_the_grace(ground: &Ground) {
+pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {
         grace: Duration::from_millis(300),
@@ -76,7 +76,7 @@ pub(crate) async fn a_minute_is_claimed_when_it_was_quiet_for_the_grace(ground: 
     assert_eq!(node.finish(&[claim]).await, model(&events));
 }
 
-pub(crate) async fn a_minute_that_never_is_quiet_is_claimed_after_max_hold(ground: &Ground) {
+pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {
         grace: Duration::from_secs(3600),
@@ -193,46 +193,44 @@ pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &
     assert_eq!(node.backlog().await, (1, 1, 0));
 }
 
-pub(crate) async fn while_a_node_is_behind_quiet_minutes_stay_open(ground: &Ground) {
-    let (behind, other) = (ground.node("a"), ground.node("b"));
+pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
+    let (lagging, other) = (ground.node("a"), ground.node("b"));
     let request = ClaimRequest {
-        behind: true,
+        lagging: true,
         ..AT_ONCE
     };
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
     other.record(&events).await;
-    assert_eq!(behind.claim(&request).await, []);
+    assert_eq!(lagging.claim(&request).await, []);
     assert_eq!(
         other.claim(&AT_ONCE).await,
         [],
-        "it was quiet for long enough"
+        "it was idle for long enough"
     );
     // The other's word is not the first one's.
     assert_eq!(other.claim(&AT_ONCE).await, []);
-    assert_eq!(behind.claim(&AT_ONCE).await.len(), 1);
+    assert_eq!(lagging.claim(&AT_ONCE).await.len(), 1);
 }
 
-pub(crate) async fn a_node_is_behind_for_a_lease_if_it_says_no_more(ground: &Ground) {
-    let (behind, other) = (ground.node("a"), ground.node("b"));
+pub(crate) async fn a_node_lags_for_a_lease_if_it_says_no_more(ground: &Ground) {
+    let (lagging, other) = (ground.node("a"), ground.node("b"));
     let request = ClaimRequest {
         lease: Duration::from_millis(300),
-        behind: true,
+        lagging: true,
         ..AT_ONCE
     };
     other.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();
-    assert_eq!(behind.claim(&request).await, []);
+    assert_eq!(lagging.claim(&request).await, []);
     other.claim_one(&AT_ONCE).await;
     assert!(began.elapsed() + ROUNDING >= request.lease);
 }
 
-pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_is_behind(
-    ground: &Ground,
-) {
+pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {
         max_hold: Duration::from_millis(300),
-        behind: true,
+        lagging: true,
         ..AT_ONCE
     };
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;

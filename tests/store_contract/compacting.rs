@@ -16,10 +16,10 @@ pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
         .collect();
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    for (counted, left) in [(4, 6), (4, 2), (2, 0), (0, 0)] {
+    for (sealed, left) in [(4, 6), (4, 2), (2, 0), (0, 0)] {
         let done = node.0.compact(&claim, 4, AT_ONCE.lease).await.unwrap();
         let expected = Compaction {
-            counted,
+            sealed,
             late: 0,
             left,
         };
@@ -52,7 +52,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     b.record(std::slice::from_ref(&new_series)).await;
     let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
     let expected = Compaction {
-        counted: 1,
+        sealed: 1,
         late: 3,
         left: 0,
     };
@@ -73,7 +73,7 @@ pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: 
 
     let claim = node.claim_one(&AT_ONCE).await;
     let done = node.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    assert_eq!((done.counted, done.late), (0, 1), "one point, one value");
+    assert_eq!((done.sealed, done.late), (0, 1), "one point, one value");
     assert_eq!(node.unsent(&claim).await, BTreeMap::new());
     assert!(node.acknowledge(&claim, &[]).await);
 }

@@ -42,7 +42,7 @@ pub(crate) async fn only_the_counts_remain(ground: &Ground) {
         .map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i))
         .collect();
     node.record(&events).await;
-    // Looked at before it is quiet, so that every key of a partition comes to be.
+    // Looked at before it is idle, so that every key of a partition comes to be.
     let filling = ClaimRequest {
         grace: RETENTION,
         ..AT_ONCE
@@ -65,7 +65,7 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
         let claim = node.claim_one(&AT_ONCE).await;
         assert!(!claim.taken_over);
         let done = node.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-        assert_eq!((done.counted, done.late, done.left), (0, 1, 0));
+        assert_eq!((done.sealed, done.late, done.left), (0, 1, 0));
         assert_eq!(node.unsent(&claim).await, BTreeMap::new());
         assert!(node.acknowledge(&claim, &[]).await);
         assert_eq!(node.backlog().await, (0, 0, 0));

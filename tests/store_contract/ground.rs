@@ -9,7 +9,8 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    Claim, ClaimRequest, Known, Quarantine, Reading, Recording, Store, StoreError, UnsentCounts,
+    Claim, ClaimRequest, CountReader, Known, Quarantine, RecordRequest, Store, StoreError,
+    UnsentCounts,
 };
 use redis_link::{Address, Timeouts};
 use testing::eventually::SOON;
@@ -30,7 +31,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: Duration::from_secs(600),
     lapsed_max: 100,
     finished_max: 100,
-    behind: false,
+    lagging: false,
     known: NOTHING_KNOWN,
 };
 
@@ -139,7 +140,7 @@ impl Ground {
     }
 
     /// What somebody holds who only looks.
-    pub(crate) fn reading(&self) -> Arc<dyn Reading> {
+    pub(crate) fn reading(&self) -> Arc<dyn CountReader> {
         match self {
             Self::Memory(store) => store.clone(),
             Self::Redis(server) => Arc::new(redis_store(server, "reader")),
@@ -210,7 +211,7 @@ impl Node {
                 .map(|group| {
                     let users: BTreeSet<_> =
                         group.occurrences.iter().map(|o| batch.user(o)).collect();
-                    Recording {
+                    RecordRequest {
                         minute: group.minute,
                         series: &group.series,
                         gathered_from: None,
@@ -290,8 +291,8 @@ impl Node {
     }
 
     /// Puts counts into the quarantine, all of which are kept, or none.
-    pub(crate) async fn set_aside(&self, claim: &Claim, refused: &[(&str, &str)], kept: bool) {
-        let fates = self.0.set_aside(claim, refused).await.unwrap();
+    pub(crate) async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)], kept: bool) {
+        let fates = self.0.quarantine(claim, refused).await.unwrap();
         assert_eq!(fates, vec![kept; refused.len()]);
     }
 
@@ -328,14 +329,14 @@ impl Node {
         all.iter().min().map(|minute| minute.epoch_minutes())
     }
 
-    /// Waiting, claimed and set aside, over all partitions.
+    /// Waiting, claimed and quarantined, over all partitions.
     pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
         let mut sum = (0, 0, 0);
         for partition in partitions().iter() {
             let backlog = self.0.backlog(partition).await.unwrap();
             sum.0 += backlog.waiting;
             sum.1 += backlog.claimed;
-            sum.2 += backlog.set_aside;
+            sum.2 += backlog.quarantined;
         }
         sum
     }

@@ -29,7 +29,12 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
             .unwrap_err(),
     );
     lost(store.acknowledge(claim, &[], lease).await.unwrap_err());
-    lost(store.set_aside(claim, &[(series, "no")]).await.unwrap_err());
+    lost(
+        store
+            .quarantine(claim, &[(series, "no")])
+            .await
+            .unwrap_err(),
+    );
     let extended = store
         .extend(claim.partition, &[claim], Duration::ZERO)
         .await;
@@ -144,7 +149,7 @@ pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground
     a.record(&events).await;
     let claim = a.claim_one(&FOR_A_MOMENT).await;
     let compacted = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    assert_eq!((compacted.counted, compacted.left), (2, 0));
+    assert_eq!((compacted.sealed, compacted.left), (2, 0));
     tokio::time::sleep(2 * BRIEF).await;
     assert_eq!(b.claim(&AT_ONCE).await, [], "compacting has renewed it");
 

@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::{Claim, Quarantine, SetAside};
+use event_data_service::store::{Claim, Quarantine, Quarantined};
 
 use super::ground::{
     AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, partitions,
     series_of_one_partition,
 };
 
-const WORDS: &str = "partial write: 100%s | \"é\" {}";
+const MESSAGE: &str = "partial write: 100%s | \"é\" {}";
 
 fn minute() -> Minute {
     Minute::from_epoch_minutes(SEED_MINUTE).unwrap()
 }
 
 /// Everything of a partition, page by page.
-async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<SetAside> {
+async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quarantined> {
     let mut all = Vec::new();
     let mut cursor = Some(0);
     while let Some(at) = cursor {
-        let page = quarantine.set_aside_page(partition, at).await.unwrap();
+        let page = quarantine.quarantined_page(partition, at).await.unwrap();
         all.extend(page.counts);
         cursor = page.next;
     }
@@ -40,8 +40,8 @@ async fn fill(node: &Node, series: &[String]) -> Claim {
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.compact(&claim).await;
-    let refused: Vec<_> = series.iter().map(|series| (&**series, WORDS)).collect();
-    node.set_aside(&claim, &refused, true).await;
+    let refused: Vec<_> = series.iter().map(|series| (&**series, MESSAGE)).collect();
+    node.quarantine(&claim, &refused, true).await;
     claim
 }
 
@@ -57,13 +57,13 @@ fn counts(series: &[&str], unique: u64, cumulative: u64) -> Counts {
     series.iter().map(of).collect()
 }
 
-/// Claims one minute, when it was quiet, and finishes it.
+/// Claims one minute, when it was idle, and finishes it.
 async fn finish_one(node: &Node) -> Counts {
     let claim = node.claim_one(&AT_ONCE).await;
     node.finish(&[claim]).await
 }
 
-pub(crate) async fn what_is_set_aside_is_read_in_pages(ground: &Ground) {
+pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
     let node = ground.node("a");
     let mut series = series_of_one_partition(1234);
     series.push("a=1:2|3".to_owned());
@@ -80,7 +80,7 @@ pub(crate) async fn what_is_set_aside_is_read_in_pages(ground: &Ground) {
     assert_eq!(names, series);
     for it in found {
         assert_eq!((it.minute, it.unique, it.cumulative), (minute(), 1, 2));
-        assert_eq!(it.words, WORDS);
+        assert_eq!(it.message, MESSAGE);
         assert!((now - 60..=now + 1).contains(&it.since), "{}", it.since);
     }
     for partition in partitions().iter().filter(|it| *it != claim.partition) {
@@ -94,7 +94,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let [first, second, third] = [0, 1, 2].map(|at| series[at].as_str());
     let quarantine = ground.quarantine();
-    let unknown = quarantine.send_again(partition, minute(), &["never=heard"]);
+    let unknown = quarantine.requeue(partition, minute(), &["never=heard"]);
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
     if let Ground::Redis(server) = ground {
@@ -107,7 +107,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let wanted = [first, second, "never=heard"];
     assert_eq!(
         quarantine
-            .send_again(partition, minute(), &wanted)
+            .requeue(partition, minute(), &wanted)
             .await
             .unwrap(),
         2
@@ -115,7 +115,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(node.backlog().await, (1, 0, 1));
     assert_eq!(
         quarantine
-            .send_again(partition, minute(), &wanted)
+            .requeue(partition, minute(), &wanted)
             .await
             .unwrap(),
         0,
@@ -148,7 +148,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     let names = [series[0].as_str()];
     assert_eq!(
         quarantine
-            .send_again(partition, minute(), &names)
+            .requeue(partition, minute(), &names)
             .await
             .unwrap(),
         1
@@ -172,7 +172,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     let claim = fill(&node, &series).await;
     let quarantine = ground.quarantine();
     let names = [series[1].as_str()];
-    let again = quarantine.send_again(claim.partition, minute(), &names);
+    let again = quarantine.requeue(claim.partition, minute(), &names);
     assert_eq!(again.await.unwrap(), 1);
     // Nobody else takes the minute meanwhile, and its holder cannot end the claim without them.
     assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
@@ -191,19 +191,19 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
     let names = [series[0].as_str()];
     assert_eq!(
         quarantine
-            .send_again(partition, minute(), &names)
+            .requeue(partition, minute(), &names)
             .await
             .unwrap(),
         1
     );
     let claim = node.claim_one(&AT_ONCE).await;
-    node.set_aside(&claim, &[(names[0], "no, again")], true)
+    node.quarantine(&claim, &[(names[0], "no, again")], true)
         .await;
     assert!(node.acknowledge(&claim, &[]).await);
     let kept = read(&*quarantine, partition).await;
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].unique, kept[0].cumulative), (1, 2));
-    assert_eq!(kept[0].words, "no, again");
+    assert_eq!(kept[0].message, "no, again");
 }
 
 pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
@@ -212,13 +212,13 @@ pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let quarantine = ground.quarantine();
     let mut seen = read(&*quarantine, partition).await;
-    seen[1].words.push_str(", or so");
-    assert_eq!(quarantine.forget(partition, &seen).await.unwrap(), 2);
+    seen[1].message.push_str(", or so");
+    assert_eq!(quarantine.discard(partition, &seen).await.unwrap(), 2);
     let left = read(&*quarantine, partition).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].series, seen[1].series);
-    assert_eq!(quarantine.forget(partition, &left).await.unwrap(), 1);
-    assert_eq!(quarantine.forget(partition, &left).await.unwrap(), 0);
+    assert_eq!(quarantine.discard(partition, &left).await.unwrap(), 1);
+    assert_eq!(quarantine.discard(partition, &left).await.unwrap(), 0);
     assert_eq!(node.claim(&AT_ONCE).await, [], "nothing to send");
     assert_eq!(node.backlog().await, (0, 0, 0));
 }

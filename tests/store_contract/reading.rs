@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::Reading;
+use event_data_service::store::CountReader;
 
 use super::ground::{
     AT_ONCE, Counts, Event, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
@@ -13,7 +13,7 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-async fn sealed(reading: &dyn Reading, minutes: &[i64]) -> Counts {
+async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
     let mut all = Counts::new();
     for partition in partitions().iter() {
         let asked: Vec<_> = minutes.iter().map(|number| minute(*number)).collect();
@@ -36,7 +36,7 @@ async fn sealed(reading: &dyn Reading, minutes: &[i64]) -> Counts {
     all
 }
 
-async fn open_of(reading: &dyn Reading, partition: Partition, most: usize) -> Counts {
+async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -> Counts {
     let mut all = Counts::new();
     for minute in reading.open_minutes(partition, most).await.unwrap() {
         let mut series = BTreeSet::new();
@@ -62,7 +62,7 @@ async fn open_of(reading: &dyn Reading, partition: Partition, most: usize) -> Co
     all
 }
 
-async fn open(reading: &dyn Reading) -> Counts {
+async fn open(reading: &dyn CountReader) -> Counts {
     let mut all = Counts::new();
     for partition in partitions().iter() {
         all.extend(open_of(reading, partition, 100).await);

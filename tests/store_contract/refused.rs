@@ -9,7 +9,7 @@ use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, series_of_one_partition
 /// What a partition keeps at most.
 const ROOM: usize = 10_000;
 
-pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
+pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     for series in &series {
@@ -21,9 +21,10 @@ pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
     }
     let claim = node.claim_one(&AT_ONCE).await;
     node.compact(&claim).await;
-    let words = "field type conflict: \"value\" | 100%s {} 'é'";
+    let message = "field type conflict: \"value\" | 100%s {} 'é'";
     for _ in 0..2 {
-        node.set_aside(&claim, &[(&series[0], words)], true).await;
+        node.quarantine(&claim, &[(&series[0], message)], true)
+            .await;
     }
     let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);
     assert_eq!(node.unsent(&claim).await, unsent);
@@ -38,8 +39,8 @@ pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
         let minute = Minute::from_epoch_minutes(SEED_MINUTE).unwrap();
         let entry = &kept[&format!("{minute}:{}", series[0])];
         let (counts, rest) = entry.split_once('|').unwrap();
-        let (_seconds, kept_words) = rest.split_once('|').unwrap();
-        assert_eq!((counts, kept_words), ("1:2", words));
+        let (_seconds, kept_message) = rest.split_once('|').unwrap();
+        assert_eq!((counts, kept_message), ("1:2", message));
         assert_eq!(
             server.query::<i64>(&["TTL", &key]),
             -1,
@@ -48,7 +49,7 @@ pub(crate) async fn counts_set_aside_keep_their_words(ground: &Ground) {
     }
 }
 
-pub(crate) async fn the_room_for_counts_set_aside_is_bounded(ground: &Ground) {
+pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(ROOM + 2);
     let events: Vec<_> = series
@@ -68,11 +69,11 @@ pub(crate) async fn the_room_for_counts_set_aside_is_bounded(ground: &Ground) {
 
     let refused: Vec<_> = series[..=ROOM].iter().map(|it| (&**it, "no")).collect();
     for refused in refused[..ROOM].chunks(1000) {
-        node.set_aside(&claim, refused, true).await;
+        node.quarantine(&claim, refused, true).await;
     }
-    node.set_aside(&claim, &refused[ROOM..], false).await;
+    node.quarantine(&claim, &refused[ROOM..], false).await;
     let mixed = [refused[0], refused[ROOM], refused[1]];
-    let kept = node.0.set_aside(&claim, &mixed).await.unwrap();
+    let kept = node.0.quarantine(&claim, &mixed).await.unwrap();
     assert_eq!(kept, [true, false, true], "some have their place already");
     assert_eq!(node.backlog().await, (0, 1, ROOM as u64));
     let unsent: Vec<_> = node.unsent(&claim).await.into_keys().collect();

@@ -43,7 +43,7 @@ async fn attest(node: &Node, testimony: &Testimony) -> Attested {
 async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
     let done = node.0.compact(claim, 9, AT_ONCE.lease).await.unwrap();
     assert_eq!(done.left, 0);
-    (done.counted, done.late)
+    (done.sealed, done.late)
 }
 
 pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground: &Ground) {

@@ -132,7 +132,7 @@ impl Drawing {
         let lease_ms = self.dice.pick(&LEASES_MS);
         let node = self.index(NODES);
         if self.crowded && self.dice.one_in(6) {
-            return self.set_aside();
+            return self.quarantine();
         }
         match self.dice.below(130) {
             0..20 => self.clock(),
@@ -154,7 +154,7 @@ impl Drawing {
                 node,
                 claim: self.pick(),
             },
-            90..97 => self.set_aside(),
+            90..97 => self.quarantine(),
             97..101 => Step::Extend {
                 at: self.at(),
                 claims: (0..self.dice.below(4)).map(|_| self.pick()).collect(),
@@ -237,7 +237,7 @@ impl Drawing {
                 lease_ms,
                 lapsed_max: 0,
                 finished_max: 1,
-                behind: false,
+                lagging: false,
                 known: Knowledge::Nothing,
                 expected: None,
             },
@@ -247,7 +247,7 @@ impl Drawing {
                 series_max: 10_000,
                 lease_ms,
             },
-            Step::SetAside {
+            Step::Quarantine {
                 node: 0,
                 claim,
                 nth: 0,
@@ -261,8 +261,8 @@ impl Drawing {
         Step::FillQuarantine { partition, room }
     }
 
-    fn set_aside(&mut self) -> Step {
-        Step::SetAside {
+    fn quarantine(&mut self) -> Step {
+        Step::Quarantine {
             node: self.index(NODES),
             claim: self.pick(),
             nth: self.index(SERIES.len()),
@@ -288,7 +288,7 @@ impl Drawing {
             lease_ms,
             lapsed_max: self.dice.pick(&[0, 1, 2, 100, 100]),
             finished_max: self.dice.pick(&[0, 1, 2, 100, 100]),
-            behind: self.dice.one_in(6),
+            lagging: self.dice.one_in(6),
             known: self.knowledge(),
             expected: self
                 .dice

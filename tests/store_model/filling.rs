@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::{Batch, Group, Minute, overflow_series};
-use event_data_service::store::{Admission, AdmitRequest, Recording};
+use event_data_service::store::{Admission, AdmitRequest, RecordRequest};
 
 use super::answers::{Both, refused, told};
 use super::ground::partition;
@@ -87,7 +87,7 @@ impl World<'_> {
                 let users: BTreeSet<_> =
                     group.occurrences.iter().map(|it| batch.user(it)).collect();
                 let is_refused = recording(group);
-                Recording {
+                RecordRequest {
                     minute: group.minute,
                     series: if is_refused { &overflow } else { &group.series },
                     gathered_from: is_refused.then_some(&group.series),
@@ -126,7 +126,7 @@ impl World<'_> {
                 minute.start_nanos()
             ));
         }
-        let recordings = batch.groups().iter().map(|group| Recording {
+        let recordings = batch.groups().iter().map(|group| RecordRequest {
             minute,
             series: &group.series,
             gathered_from: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use event_data_service::store::SetAside;
+use event_data_service::store::Quarantined;
 use event_data_service::store::memory::{MinuteState, PartitionState, State};
 use redis::{Connection, Value, from_redis_value, pipe};
 
@@ -77,7 +77,7 @@ fn kind(name: &str) -> Kind {
     };
     match rest.splitn(3, ':').last().unwrap() {
         "minutes" | "claims" | "closed" => Kind::SortedSet,
-        "tokens" | "arrivals" | "quiet" | "behind" | "quarantine" | "witness" | "stamps" => {
+        "tokens" | "arrivals" | "idle" | "lagging" | "quarantine" | "witness" | "stamps" => {
             Kind::Hash
         }
         "counts" => Kind::Counts,
@@ -128,30 +128,30 @@ fn of_partition(
     let arrivals = minutes().filter(|(_, state)| state.arrivals > 0);
     let arrivals = arrivals.map(|(minute, state)| format!("{minute}={}", state.arrivals));
     put("arrivals", arrivals.collect(), None);
-    let quiet = minutes().filter_map(|(minute, state)| {
-        let quiet = state.quiet.as_ref()?;
-        let (since, first) = (quiet.since_ms, quiet.first_ms);
-        Some(format!("{minute}={}|{since}|{first}", quiet.arrivals))
+    let idle = minutes().filter_map(|(minute, state)| {
+        let idle = state.idle.as_ref()?;
+        let (since, first) = (idle.since_ms, idle.first_ms);
+        Some(format!("{minute}={}|{since}|{first}", idle.arrivals))
     });
-    put("quiet", quiet.collect(), None);
-    let behind = partition.behind.iter();
+    put("idle", idle.collect(), None);
+    let lagging = partition.lagging.iter();
     put(
-        "behind",
-        behind
+        "lagging",
+        lagging
             .map(|(node, until)| format!("{node}={until}"))
             .collect(),
         None,
     );
-    let quarantine = partition.set_aside.values().map(|entry| {
-        let SetAside {
+    let quarantine = partition.quarantine.values().map(|entry| {
+        let Quarantined {
             minute,
             series,
             unique,
             cumulative,
             since,
-            words,
+            message,
         } = entry;
-        format!("{minute}:{series}={unique}:{cumulative}|{since}|{words}")
+        format!("{minute}:{series}={unique}:{cumulative}|{since}|{message}")
     });
     put("quarantine", quarantine.collect(), None);
     let witness = &partition.witness;

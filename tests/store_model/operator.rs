@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::{Minute, overflow_series};
-use event_data_service::store::{SetAside, StoreError};
+use event_data_service::store::{Quarantined, StoreError};
 
 use super::answers::{Both, told};
 use super::ground::{Node, partition};
@@ -19,24 +19,24 @@ impl World<'_> {
         let minute = minute_of(0);
         let there = self
             .memory
-            .look(|state| state.partitions[at].set_aside.len());
+            .look(|state| state.partitions[at].quarantine.len());
         let mut fill = redis::pipe();
         let key = format!("{}:quarantine", self.ground.tags[at]);
         for number in there..QUARANTINE_MAX - room {
             let series = format!("filled={number}");
             fill.hset(&key, format!("{minute}:{series}"), "1:2|3|full");
-            let (unique, cumulative, since, words) = (1, 2, 3, "full".to_owned());
-            let entry = SetAside {
+            let (unique, cumulative, since, message) = (1, 2, 3, "full".to_owned());
+            let entry = Quarantined {
                 minute,
                 series: series.clone(),
                 unique,
                 cumulative,
                 since,
-                words,
+                message,
             };
             self.memory.look(|state| {
                 state.partitions[at]
-                    .set_aside
+                    .quarantine
                     .insert((minute, series), entry)
             });
         }
@@ -47,9 +47,9 @@ impl World<'_> {
     }
 
     /// So many entries of the quarantine, from the so-many-eth on.
-    fn entries(&self, at: usize, nth: usize, most: usize) -> Vec<SetAside> {
+    fn entries(&self, at: usize, nth: usize, most: usize) -> Vec<Quarantined> {
         self.memory.look(|state| {
-            let all = &state.partitions[at].set_aside;
+            let all = &state.partitions[at].quarantine;
             all.values()
                 .cycle()
                 .skip(nth % all.len().max(1))
@@ -59,24 +59,24 @@ impl World<'_> {
         })
     }
 
-    pub(super) async fn send_again(&self, at: usize, nth: usize, most: usize) -> Both {
+    pub(super) async fn requeue(&self, at: usize, nth: usize, most: usize) -> Both {
         let entries = self.entries(at, nth, most);
         let minute = entries.first().map_or(minute_of(0), |entry| entry.minute);
         // Also some that are not there, as they are of another minute.
         let mut series: Vec<_> = entries.iter().map(|entry| &*entry.series).collect();
         series.push("never=seen");
         self.both(0, async |node| {
-            node.send_again(partition(at), minute, &series).await
+            node.requeue(partition(at), minute, &series).await
         })
         .await
     }
 
-    pub(super) async fn forget(&self, at: usize, nth: usize, most: usize, altered: bool) -> Both {
+    pub(super) async fn discard(&self, at: usize, nth: usize, most: usize, altered: bool) -> Both {
         let mut entries = self.entries(at, nth, most);
         if let Some(first) = entries.first_mut().filter(|_| altered) {
             first.since += 1;
         }
-        self.both(0, async |node| node.forget(partition(at), &entries).await)
+        self.both(0, async |node| node.discard(partition(at), &entries).await)
             .await
     }
 
@@ -149,11 +149,11 @@ async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, 
     Ok(all)
 }
 
-async fn quarantine(node: &dyn Node, at: usize) -> Result<BTreeSet<SetAside>, StoreError> {
+async fn quarantine(node: &dyn Node, at: usize) -> Result<BTreeSet<Quarantined>, StoreError> {
     let mut all = BTreeSet::new();
     let mut cursor = Some(0);
     while let Some(from) = cursor {
-        let page = node.set_aside_page(partition(at), from).await?;
+        let page = node.quarantined_page(partition(at), from).await?;
         all.extend(page.counts);
         cursor = page.next;
     }

@@ -113,7 +113,7 @@ pub(crate) enum Step {
         lease_ms: u64,
         lapsed_max: usize,
         finished_max: usize,
-        behind: bool,
+        lagging: bool,
         known: Knowledge,
         /// How far the node's expectation is from the clock.
         expected: Option<i64>,
@@ -136,7 +136,7 @@ pub(crate) enum Step {
         lease_ms: u64,
     },
     /// So many of those that are unsent, and one more.
-    SetAside {
+    Quarantine {
         node: usize,
         claim: Pick,
         nth: usize,

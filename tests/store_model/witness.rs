@@ -41,7 +41,7 @@ impl World<'_> {
             lease_ms,
             lapsed_max,
             finished_max,
-            behind,
+            lagging,
             known,
             expected,
         } = step
@@ -55,7 +55,7 @@ impl World<'_> {
             lease: millis(lease_ms),
             lapsed_max,
             finished_max,
-            behind,
+            lagging,
             known: Known {
                 epoch,
                 expected_ms: expected.map(|off| self.ground.now_ms() + off),

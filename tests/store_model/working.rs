@@ -38,13 +38,13 @@ impl World<'_> {
                 })
                 .await
             }
-            &Step::SetAside { nth, most, .. } => {
+            &Step::Quarantine { nth, most, .. } => {
                 let unsent = self.unsent(claim);
                 let series = unsent.iter().skip(nth).take(most).map(String::as_str);
                 // One that may have no counts, or come twice.
                 let series = series.chain([SERIES[0]]);
                 let refused: Vec<_> = series.zip(MESSAGES.into_iter().cycle()).collect();
-                self.both(node, async |node| node.set_aside(claim, &refused).await)
+                self.both(node, async |node| node.quarantine(claim, &refused).await)
                     .await
             }
             _ => self.read_unsent(node, claim).await,

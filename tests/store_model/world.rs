@@ -128,7 +128,7 @@ impl<'a> World<'a> {
             Step::Compact { node, claim, .. }
             | Step::Unsent { node, claim }
             | Step::Acknowledge { node, claim, .. }
-            | Step::SetAside { node, claim, .. } => match self.picked(*node, claim) {
+            | Step::Quarantine { node, claim, .. } => match self.picked(*node, claim) {
                 Some(claim) => self.work(*node, &claim, step).await,
                 None => Both::nothing(),
             },
@@ -157,13 +157,13 @@ impl<'a> World<'a> {
                 partition,
                 nth,
                 most,
-            } => self.send_again(partition, nth, most).await,
+            } => self.requeue(partition, nth, most).await,
             &Step::Forget {
                 partition,
                 nth,
                 most,
                 altered,
-            } => self.forget(partition, nth, most, altered).await,
+            } => self.discard(partition, nth, most, altered).await,
             &Step::Read {
                 partition,
                 minute,

@@ -65,15 +65,15 @@ async fn a_hundred_thousand_series_in_a_minute() {
     print_slowlog(&server, "record");
 
     let claims = store.claim(partition(), &AT_ONCE).await.unwrap().claims;
-    let mut counted = 0;
+    let mut sealed = 0;
     loop {
         let done = store.compact(&claims[0], 200, LEASE).await.unwrap();
-        counted += done.counted;
+        sealed += done.sealed;
         if done.left == 0 {
             break;
         }
     }
-    assert_eq!(counted, SERIES as u64);
+    assert_eq!(sealed, SERIES as u64);
     print_slowlog(&server, "compact by 200");
 
     let mut unsent = Vec::new();
@@ -116,7 +116,7 @@ async fn a_thousand_waiting_minutes() {
     }
     let request = ClaimRequest {
         finished_max: 16,
-        behind: false,
+        lagging: false,
         ..AT_ONCE
     };
     let mut claimed = 0;

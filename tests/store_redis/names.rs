@@ -11,22 +11,22 @@ use super::site::{AT_ONCE, claim, minute, partition, record, store, tcp};
 async fn a_node_does_not_take_back_what_another_of_its_name_says() {
     let server = RedisServer::start(&[]);
     // Both are named "node".
-    let [behind, other] = [(); 2].map(|()| store(&tcp(&server)));
+    let [lagging, other] = [(); 2].map(|()| store(&tcp(&server)));
     record(&other, minute(), &["s=1"], 1).await.unwrap();
-    let says_behind = ClaimRequest {
-        behind: true,
+    let says_lagging = ClaimRequest {
+        lagging: true,
         ..AT_ONCE
     };
     for _ in 0..3 {
-        let says = behind.claim(partition(), &says_behind).await.unwrap();
+        let says = lagging.claim(partition(), &says_lagging).await.unwrap();
         assert_eq!(says.claims, []);
         assert_eq!(claim(&other).await.unwrap(), []);
     }
-    assert_eq!(claim(&behind).await.unwrap().len(), 1);
+    assert_eq!(claim(&lagging).await.unwrap().len(), 1);
 
     // A turn to probe is of one of them, too.
     let lease = Duration::from_secs(600);
-    assert!(behind.try_probe(lease).await.unwrap());
+    assert!(lagging.try_probe(lease).await.unwrap());
     other.end_probe().await.unwrap();
     assert!(!other.try_probe(lease).await.unwrap());
 }

@@ -138,7 +138,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
             2 => s.compact(claim, 1, LEASE).await.map(drop),
             3 => s.unsent(claim, 0).await.map(drop),
             4 => s.acknowledge(claim, &[], LEASE).await.map(drop),
-            5 => s.set_aside(claim, &[("s=1", "words")]).await.map(drop),
+            5 => s.quarantine(claim, &[("s=1", "words")]).await.map(drop),
             6 => s.extend(partition(), &[claim], LEASE).await.map(drop),
             7 => s.try_probe(LEASE).await.map(drop),
             _ => s.check().await,

@@ -13,14 +13,14 @@ use testing::redis::RedisServer;
 
 use super::site::{store, tcp};
 
-/// The store refuses itself, and says what is wrong and how to mend it.
+/// The store refuses itself, and says what is wrong and how to fix it.
 async fn refuses(settings: &Settings, wrong: &str, mended_by: &str) {
     let store = store(settings);
     for _ in 0..2 {
         match store.check().await {
-            Err(StoreError::Refused { reason, mend }) => {
+            Err(StoreError::Refused { reason, hint }) => {
                 assert!(reason.contains(wrong), "{reason}");
-                assert!(mend.contains(mended_by), "{mend}");
+                assert!(hint.contains(mended_by), "{hint}");
             }
             other => panic!("not refused: {other:?}"),
         }
@@ -73,17 +73,17 @@ async fn nodes_with_other_partitions() {
 async fn a_wrong_password() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["ACL", "SETUSER", "eds", "on", ">right", "~*", "+@all"]);
-    let mend = "store.username and store.password_file";
+    let hint = "store.username and store.password_file";
     refuses(
         &with_password(&server, Some("eds"), "wrong"),
         "credentials",
-        mend,
+        hint,
     )
     .await;
     refuses(
         &with_password(&server, Some("nobody"), "right"),
         "credentials",
-        mend,
+        hint,
     )
     .await;
     store(&with_password(&server, Some("eds"), "right"))
@@ -93,8 +93,8 @@ async fn a_wrong_password() {
 
     // From now on nobody comes in without one.
     server.query::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
-    refuses(&tcp(&server), "NOAUTH", mend).await;
-    refuses(&with_password(&server, None, "wrong"), "credentials", mend).await;
+    refuses(&tcp(&server), "NOAUTH", hint).await;
+    refuses(&with_password(&server, None, "wrong"), "credentials", hint).await;
     store(&with_password(&server, None, "secret"))
         .check()
         .await
@@ -104,7 +104,7 @@ async fn a_wrong_password() {
 #[tokio::test]
 async fn a_user_without_rights() {
     let server = RedisServer::start(&[]);
-    let mend = "config/redis-acl.conf";
+    let hint = "config/redis-acl.conf";
     for rights in [
         &["~*", "-@all"][..],
         &["~*", "-@all", "+info"],
@@ -117,7 +117,7 @@ async fn a_user_without_rights() {
         ]
         .concat();
         server.query::<()>(&user);
-        refuses(&with_password(&server, Some("poor"), "secret"), "", mend).await;
+        refuses(&with_password(&server, Some("poor"), "secret"), "", hint).await;
         assert_eq!(server.keys(), [""; 0]);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Claim, ClaimRequest, Known, Recording, Store, StoreError, Testimony,
+    AdmitRequest, Claim, ClaimRequest, Known, RecordRequest, Store, StoreError, Testimony,
 };
 use redis_link::{Address, Timeouts};
 use testing::eventually::SOON;
@@ -20,7 +20,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: LEASE,
     lapsed_max: 100,
     finished_max: 100,
-    behind: false,
+    lagging: false,
     known: Known {
         epoch: 0,
         stamp_ms: 0,
@@ -100,7 +100,7 @@ pub(crate) async fn record_as_of(
     let recordings: Vec<_> = batch
         .groups()
         .iter()
-        .map(|group| Recording {
+        .map(|group| RecordRequest {
             minute,
             series: &group.series,
             gathered_from: None,
@@ -146,7 +146,10 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
         while store.compact(claim, 1, LEASE).await?.left > 0 {}
         let page = store.unsent(claim, 0).await?;
         let series = &page.counts[0].series;
-        assert_eq!(store.set_aside(claim, &[(series, "words")]).await?, [true]);
+        assert_eq!(
+            store.quarantine(claim, &[(series, "message")]).await?,
+            [true]
+        );
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
         assert!(store.try_probe(LEASE).await?);
         store.end_probe().await?;

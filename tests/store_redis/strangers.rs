@@ -48,9 +48,9 @@ fn assert_says(error: &StoreError, words: &[&str]) {
     assert!(said.len() < 1024, "{said}");
 }
 
-async fn assert_check_says(settings: &Settings, whom: SocketAddr, mend: &str) {
+async fn assert_check_says(settings: &Settings, whom: SocketAddr, hint: &str) {
     let error = store(settings).check().await.unwrap_err();
-    assert_says(&error, &[&whom.to_string(), mend]);
+    assert_says(&error, &[&whom.to_string(), hint]);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::parameters::{Filter, Range, matches};
 use super::turns::Pace;
 use crate::event::{Minute, Partitions};
 use crate::http::problem::Problem;
-use crate::store::Reading;
+use crate::store::CountReader;
 
 /// The most counts, or series, in one answer.
 pub(super) const ANSWER_MAX: usize = 10_000;
@@ -25,7 +25,7 @@ pub(super) type Counts = BTreeMap<(Minute, String), (u64, u64)>;
 /// The counts, and from where.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
-    pub(super) reading: &'a dyn Reading,
+    pub(super) reading: &'a dyn CountReader,
     pub(super) partitions: Partitions,
     pub(super) filter: &'a Filter,
     pub(super) pace: Pace,

@@ -29,7 +29,7 @@ use self::turns::{Pace, Turns};
 use crate::event::Partitions;
 use crate::http::problem::Problem;
 use crate::node::Node;
-use crate::store::Reading;
+use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
 /// How long a request may take in all.
@@ -43,7 +43,7 @@ const PLACES_MAX: i64 = 200_000;
 #[derive(Debug)]
 pub struct QuerySources {
     /// The counts.
-    pub reading: Arc<dyn Reading>,
+    pub reading: Arc<dyn CountReader>,
     /// How the series are spread.
     pub partitions: Partitions,
     /// How long the counts of a minute are kept.
@@ -55,7 +55,7 @@ pub struct QuerySources {
 /// The queries of a node.
 #[derive(Debug)]
 pub struct Queries {
-    reading: Arc<dyn Reading>,
+    reading: Arc<dyn CountReader>,
     partitions: Partitions,
     window_max: i64,
     lists: Lists,

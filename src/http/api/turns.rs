@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::problem::Problem;
-use crate::store::{Reading, StoreError};
+use crate::store::{CountReader, StoreError};
 
 /// After how long another node has its turn when the one that had it is gone.
 const LOCK_TTL: Duration = Duration::from_secs(3);
@@ -47,7 +47,7 @@ impl Turns {
     /// Looks, when it is time to.
     pub(super) async fn look<T>(
         &self,
-        reading: &dyn Reading,
+        reading: &dyn CountReader,
         looking: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
         has_room(reading).await?;
@@ -72,7 +72,7 @@ impl Turns {
 }
 
 /// Whether the store has room for more than events.
-pub(super) async fn has_room(reading: &dyn Reading) -> Result<(), Problem> {
+pub(super) async fn has_room(reading: &dyn CountReader) -> Result<(), Problem> {
     match reading.shortage().await? {
         None => Ok(()),
         Some(shortage) => Err(Problem::unavailable(shortage)),

@@ -11,7 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::store::{Recording, StoreError};
+use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
     /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
@@ -79,7 +79,7 @@ impl Recorder {
         batch: &'a Batch,
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
-    ) -> Result<(Vec<Recording<'a>>, Vec<KnownUser>), StoreError> {
+    ) -> Result<(Vec<RecordRequest<'a>>, Vec<KnownUser>), StoreError> {
         let Known { caps, dedup } = known;
         let keys = parts.iter().map(Part::key);
         caps.ask(&*self.store, keys, Instant::now()).await?;
@@ -97,7 +97,7 @@ impl Recorder {
         let mut all_users: Vec<KnownUser> = Vec::new();
         let mut at = 0;
         for (request, fingerprints) in wanted {
-            let mut add = |request: Recording<'a>, users: Vec<Fingerprint>| {
+            let mut add = |request: RecordRequest<'a>, users: Vec<Fingerprint>| {
                 all_users.extend(users.into_iter().map(|user| (request.minute, user)));
                 requests.push(request);
             };
@@ -136,7 +136,7 @@ impl Recorder {
     async fn refused_of_overflow<'a>(
         &self,
         known: &mut Known,
-        wanted: &[(Recording<'a>, Vec<Fingerprint>)],
+        wanted: &[(RecordRequest<'a>, Vec<Fingerprint>)],
     ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
         let mut new: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
         let requests = wanted.iter().map(|(request, _)| request);
@@ -171,8 +171,8 @@ impl Recorder {
     }
 
     /// Counts what the store has confirmed, and what of it the store had already.
-    fn confirmed(&self, requests: &[Recording<'_>], repeated: u64, origin: Origin, now: Instant) {
-        let count = |it: &Recording<'_>| it.occurrences.len();
+    fn confirmed(&self, requests: &[RecordRequest<'_>], repeated: u64, origin: Origin, now: Instant) {
+        let count = |it: &RecordRequest<'_>| it.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
         let users: usize = requests.iter().map(|it| it.new_users.len()).sum();
         if origin != Origin::Replay {

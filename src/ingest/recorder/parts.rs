@@ -4,7 +4,7 @@ use hashbrown::HashSet;
 
 use crate::event::{Batch, Group, Minute};
 use crate::ingest::dedup::{Dedup, Fingerprint};
-use crate::store::Recording;
+use crate::store::RecordRequest;
 
 /// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl<'a> Part<'a> {
         batch: &'a Batch,
         overflow: Option<&'a str>,
         dedup: &Dedup,
-    ) -> (Recording<'a>, Vec<Fingerprint>) {
+    ) -> (RecordRequest<'a>, Vec<Fingerprint>) {
         let (minute, own) = self.key();
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
@@ -53,7 +53,7 @@ impl<'a> Part<'a> {
             .map(|user| (user, of.of(user)))
             .filter(|(_, user)| !dedup.contains(minute, *user) && seen.insert(*user));
         let (new_users, fingerprints) = new.unzip();
-        let request = Recording {
+        let request = RecordRequest {
             minute,
             series,
             gathered_from: overflow.map(|_| own),

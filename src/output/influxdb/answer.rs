@@ -62,7 +62,7 @@ const REQUEST_FAULTS: [(&str, &str); 6] = [
 ];
 
 /// What to look at when every count is rejected with a message that tells nothing.
-const MEND_REJECTIONS: &str = "look at the server's limits and at the type of its field `value`, at output.url and at \
+const REJECTION_HINT: &str = "look at the server's limits and at the type of its field `value`, at output.url and at \
                                what stands between";
 
 /// The verdict on an answer.
@@ -84,21 +84,21 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
         }
         (400 | 413 | 422, _) => WriteError::Rejected {
             message: if message.is_empty() { reason } else { message },
-            mend: REQUEST_FAULTS
+            hint: REQUEST_FAULTS
                 .iter()
                 .find(|(phrase, _)| lower.contains(phrase))
-                .map_or(MEND_REJECTIONS, |(_, mend)| mend),
+                .map_or(REJECTION_HINT, |(_, hint)| hint),
         },
         (408 | 500 | 502..=504 | 506..=599, None) => WriteError::Failed { reason },
         (status, _) => WriteError::Misconfigured {
             reason,
-            mend: mend(dialect, status, &lower).to_owned(),
+            hint: hint(dialect, status, &lower).to_owned(),
         },
     })
 }
 
 /// What an operator should look at, by status and the message in lower case.
-fn mend(dialect: Dialect, status: u16, message: &str) -> &'static str {
+fn hint(dialect: Dialect, status: u16, message: &str) -> &'static str {
     match (dialect, status) {
         (Dialect::V1, 401) => "look at output.username and output.password_file",
         (Dialect::V1, 403) => {

@@ -170,9 +170,9 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
 fn failure(error: &reqwest::Error) -> WriteError {
     let reason = || on_one_line(&chain(error));
     match tls::fault(error) {
-        Some(mend) => WriteError::Misconfigured {
+        Some(hint) => WriteError::Misconfigured {
             reason: reason(),
-            mend: mend.to_owned(),
+            hint: hint.to_owned(),
         },
         None if error.is_connect() => WriteError::Unavailable {
             reason: reason(),

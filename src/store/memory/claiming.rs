@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::state::{Held, MinuteState, PartitionState, Quiet, State, deadline};
+use super::state::{Held, Idle, MinuteState, PartitionState, State, deadline};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::{Claim, ClaimRequest, Claimed, StoreError};
 
 impl State {
-    /// Claims for this node, `micros` since the epoch: lapsed claims first, then what is over and quiet.
+    /// Claims for this node, `micros` since the epoch: lapsed claims first, then what is over and idle.
     pub(super) fn claim(
         &mut self,
         node: &str,
@@ -20,8 +20,8 @@ impl State {
         let partition = self.partition(index);
         partition.witness.stamp(node, request, now_ms)?;
         partition.set_back(now_ms);
-        let behind_until = request.behind.then(|| deadline(now_ms, request.lease));
-        let grace = if partition.is_behind(node, behind_until, now_ms) {
+        let lagging_until = request.lagging.then(|| deadline(now_ms, request.lease));
+        let grace = if partition.is_lagging(node, lagging_until, now_ms) {
             request.grace.max(request.max_hold)
         } else {
             request.grace
@@ -60,7 +60,7 @@ impl State {
                 grant(partition, minute, false);
                 partition.waiting.remove(&minute);
                 if let Some(state) = partition.minutes.get_mut(&minute) {
-                    state.quiet = None;
+                    state.idle = None;
                 }
                 finished += 1;
             }
@@ -143,14 +143,14 @@ impl PartitionState {
         token
     }
 
-    /// Notes until when this node is behind, and answers whether any is.
-    fn is_behind(&mut self, node: &str, until_ms: Option<i64>, now_ms: i64) -> bool {
+    /// Notes until when this node is lagging, and answers whether any is.
+    fn is_lagging(&mut self, node: &str, until_ms: Option<i64>, now_ms: i64) -> bool {
         match until_ms {
-            Some(until_ms) => self.behind.insert(node.to_owned(), until_ms),
-            None => self.behind.remove(node),
+            Some(until_ms) => self.lagging.insert(node.to_owned(), until_ms),
+            None => self.lagging.remove(node),
         };
-        self.behind.retain(|_, until_ms| *until_ms > now_ms);
-        !self.behind.is_empty()
+        self.lagging.retain(|_, until_ms| *until_ms > now_ms);
+        !self.lagging.is_empty()
     }
 
     /// Whether a minute that is over may be closed.
@@ -166,11 +166,11 @@ impl PartitionState {
             for held in self.claims.values_mut() {
                 held.deadline_ms -= back;
             }
-            for until_ms in self.behind.values_mut() {
+            for until_ms in self.lagging.values_mut() {
                 *until_ms -= back;
             }
             for state in self.minutes.values_mut() {
-                state.quiet = None;
+                state.idle = None;
             }
         }
     }
@@ -179,17 +179,17 @@ impl PartitionState {
 impl MinuteState {
     fn is_finished(&mut self, minute: Minute, now_ms: i64, request: &ClaimRequest) -> bool {
         let arrivals = self.arrivals;
-        let quiet = self.quiet.get_or_insert(Quiet {
+        let idle = self.idle.get_or_insert(Idle {
             arrivals,
             since_ms: now_ms,
             first_ms: now_ms,
         });
-        if quiet.arrivals != arrivals {
-            quiet.arrivals = arrivals;
-            quiet.since_ms = now_ms;
+        if idle.arrivals != arrivals {
+            idle.arrivals = arrivals;
+            idle.since_ms = now_ms;
         }
-        let hold_from = minute.end_millis().max(quiet.first_ms);
-        now_ms >= deadline(quiet.since_ms, request.grace)
+        let hold_from = minute.end_millis().max(idle.first_ms);
+        now_ms >= deadline(idle.since_ms, request.grace)
             || now_ms >= deadline(hold_from, request.max_hold)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::state::{PartitionState, Sets, State, deadline};
 use crate::store::witness::kept_for;
 use crate::store::{
-    Claim, Compaction, SET_ASIDE_MAX, SetAside, StoreError, UnsentCounts, UnsentPage,
+    Claim, Compaction, QUARANTINE_MAX, Quarantined, StoreError, UnsentCounts, UnsentPage,
 };
 
 /// The counts given at once.
@@ -38,10 +38,10 @@ impl State {
                 state.admitted.remove(&series);
                 state.counts.insert(series.clone(), counts);
                 state.unsent.insert(series);
-                done.counted += 1;
+                done.sealed += 1;
             }
         }
-        if done.counted > 0 {
+        if done.sealed > 0 {
             // Counts that were admitted after their events came would be forgotten otherwise.
             state.expires_ms = None;
         }
@@ -104,18 +104,21 @@ impl State {
     /// The different events that no output has, those of refused counts included.
     pub(super) fn unpublished(&self) -> u64 {
         let of = |partition: &PartitionState| {
-            let set_aside = partition.set_aside.values().map(|counts| counts.cumulative);
+            let quarantine = partition
+                .quarantine
+                .values()
+                .map(|counts| counts.cumulative);
             let minutes = partition.minutes.values().flat_map(|minute| {
                 let unsent = minute.unsent.iter().filter_map(|it| minute.counts.get(it));
                 let open = minute.sets.values().map(Sets::cumulative);
                 open.chain(unsent.map(|&(_, cumulative)| cumulative))
             });
-            set_aside.chain(minutes).sum::<u64>()
+            quarantine.chain(minutes).sum::<u64>()
         };
         self.partitions.iter().map(of).sum()
     }
 
-    pub(super) fn set_aside(
+    pub(super) fn quarantine(
         &mut self,
         claim: &Claim,
         refused: &[(&str, &str)],
@@ -123,7 +126,7 @@ impl State {
     ) -> Result<Vec<bool>, StoreError> {
         let (partition, _) = self.held(claim)?;
         let mut kept = Vec::new();
-        for &(series, words) in refused {
+        for &(series, message) in refused {
             let state = partition.minutes.get_mut(&claim.minute);
             let counts = state.and_then(|state| {
                 state.unsent.remove(series);
@@ -135,18 +138,18 @@ impl State {
                 continue;
             };
             let entry = (claim.minute, series.to_owned());
-            let room = partition.set_aside.len() < SET_ASIDE_MAX
-                || partition.set_aside.contains_key(&entry);
+            let room = partition.quarantine.len() < QUARANTINE_MAX
+                || partition.quarantine.contains_key(&entry);
             if room {
-                let set_aside = SetAside {
+                let quarantine = Quarantined {
                     minute: claim.minute,
                     series: series.to_owned(),
                     unique: counts.0,
                     cumulative: counts.1,
                     since: now_ms.div_euclid(1000),
-                    words: words.to_owned(),
+                    message: message.to_owned(),
                 };
-                partition.set_aside.insert(entry, set_aside);
+                partition.quarantine.insert(entry, quarantine);
             }
             kept.push(room);
         }

@@ -19,12 +19,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition, Partitions};
 
-pub use state::{Held, MinuteState, OpenSets, PartitionState, Quiet, Sets, State, Witness};
+pub use state::{Held, Idle, MinuteState, OpenSets, PartitionState, Sets, State, Witness};
 
 /// A clock that answers microseconds since the epoch.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -147,7 +147,7 @@ impl Store for MemoryStore {
         &self,
         partition: Partition,
         _generation: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         self.lock().record(partition, recordings)
     }
@@ -194,13 +194,13 @@ impl Store for MemoryStore {
         self.lock().acknowledge(claim, series, lease, now_ms)
     }
 
-    async fn set_aside(
+    async fn quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
         let now_ms = self.now_ms();
-        self.lock().set_aside(claim, refused, now_ms)
+        self.lock().quarantine(claim, refused, now_ms)
     }
 
     async fn extend(

@@ -1,32 +1,32 @@
-//! What is set aside in this process.
+//! The quarantine in this process.
 
 use async_trait::async_trait;
 
 use super::MemoryStore;
 use crate::event::{Minute, Partition};
-use crate::store::{Quarantine, SetAside, SetAsidePage, StoreError};
+use crate::store::{Quarantine, Quarantined, QuarantinedPage, StoreError};
 
 /// The counts given at once.
 const PAGE: usize = 500;
 
 #[async_trait]
 impl Quarantine for MemoryStore {
-    async fn set_aside_page(
+    async fn quarantined_page(
         &self,
         partition: Partition,
         cursor: u64,
-    ) -> Result<SetAsidePage, StoreError> {
+    ) -> Result<QuarantinedPage, StoreError> {
         let state = self.lock();
-        let all = &state.partitions[partition.index()].set_aside;
+        let all = &state.partitions[partition.index()].quarantine;
         let from = usize::try_from(cursor).unwrap_or(usize::MAX);
         let next = from.saturating_add(PAGE);
-        Ok(SetAsidePage {
+        Ok(QuarantinedPage {
             counts: all.values().skip(from).take(PAGE).cloned().collect(),
             next: (next < all.len()).then_some(next as u64),
         })
     }
 
-    async fn send_again(
+    async fn requeue(
         &self,
         partition: Partition,
         minute: Minute,
@@ -36,7 +36,7 @@ impl Quarantine for MemoryStore {
         let partition = &mut state.partitions[partition.index()];
         let mut taken = 0;
         for series in series {
-            let Some(kept) = partition.set_aside.remove(&(minute, (*series).to_owned())) else {
+            let Some(kept) = partition.quarantine.remove(&(minute, (*series).to_owned())) else {
                 continue;
             };
             let state = partition.minutes.entry(minute).or_default();
@@ -53,9 +53,9 @@ impl Quarantine for MemoryStore {
         Ok(taken)
     }
 
-    async fn forget(&self, partition: Partition, seen: &[SetAside]) -> Result<u64, StoreError> {
+    async fn discard(&self, partition: Partition, seen: &[Quarantined]) -> Result<u64, StoreError> {
         let state = &mut *self.lock();
-        let all = &mut state.partitions[partition.index()].set_aside;
+        let all = &mut state.partitions[partition.index()].quarantine;
         let mut forgotten = 0;
         for seen in seen {
             let entry = (seen.minute, seen.series.clone());

@@ -6,13 +6,13 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, MinuteState, State};
 use crate::event::{Minute, Partition};
-use crate::store::{OpenPage, Reading, SealedPage, SeriesCounts, StoreError};
+use crate::store::{CountReader, OpenPage, SealedPage, SeriesCounts, StoreError};
 
 /// The series given at once.
 const PAGE: usize = 500;
 
 #[async_trait]
-impl Reading for MemoryStore {
+impl CountReader for MemoryStore {
     async fn sealed_sizes(
         &self,
         partition: Partition,

@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::event::{Partition, series_fingerprint};
-use crate::store::{Recording, StoreError};
+use crate::store::{RecordRequest, StoreError};
 
 /// What a member of a set costs beside its text, in bytes; roughly.
 const MEMBER_BYTES: u64 = 64;
@@ -21,7 +21,7 @@ impl State {
     pub(super) fn record(
         &mut self,
         partition: Partition,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         self.check_room()?;
         let mut repeated = 0;

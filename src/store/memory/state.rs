@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Backlog, Claim, SetAside, StoreError};
+use crate::store::{Backlog, Claim, Quarantined, StoreError};
 
 /// All that the store knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,9 +35,9 @@ pub struct PartitionState {
     /// What is known of each minute.
     pub minutes: HashMap<Minute, MinuteState>,
     /// Nodes that have events on disk, and until when that counts in ms since the epoch.
-    pub behind: BTreeMap<String, i64>,
+    pub lagging: BTreeMap<String, i64>,
     /// The output's words for counts that it refused.
-    pub set_aside: BTreeMap<(Minute, String), SetAside>,
+    pub quarantine: BTreeMap<(Minute, String), Quarantined>,
     /// What is known to be closed.
     pub witness: Witness,
 }
@@ -81,8 +81,8 @@ pub struct Held {
 pub struct MinuteState {
     /// Events recorded since it was last done, copies included.
     pub arrivals: u64,
-    /// How quiet it has been; `None` before it was first looked at.
-    pub quiet: Option<Quiet>,
+    /// How idle it has been; `None` before it was first looked at.
+    pub idle: Option<Idle>,
     /// Series that are recorded under their own names and not counted; with the overflow series when some are not.
     /// Those that are counted are in `counts`.
     pub admitted: BTreeSet<String>,
@@ -98,7 +98,7 @@ pub struct MinuteState {
 
 /// What was seen of a minute that is over and fills still.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quiet {
+pub struct Idle {
     /// The arrivals when it was last looked at.
     pub arrivals: u64,
     /// Since when they are the same, in ms since the epoch.
@@ -184,7 +184,7 @@ impl State {
                 minute.counts.clear();
                 minute.admitted.clear();
                 minute.expires_ms = None;
-                minute.arrivals > 0 || minute.quiet.is_some()
+                minute.arrivals > 0 || minute.idle.is_some()
             });
         }
     }
@@ -211,7 +211,7 @@ impl PartitionState {
         Backlog {
             waiting: self.waiting.len() as u64,
             claimed: self.claims.len() as u64,
-            set_aside: self.set_aside.len() as u64,
+            quarantined: self.quarantine.len() as u64,
             oldest: self.waiting.iter().chain(self.claims.keys()).min().copied(),
         }
     }

@@ -5,7 +5,7 @@
 use ::redis::aio::MultiplexedConnection;
 use ::redis::pipe;
 
-use super::agreement::OUTDATED_MEND;
+use super::agreement::OUTDATED_HINT;
 use super::gateway::RECORDING;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
@@ -24,7 +24,7 @@ impl RedisStore {
         let divided = self.partitions.count_in(minute);
         let outdated = |reason| StoreError::Refused {
             reason,
-            mend: OUTDATED_MEND.to_owned(),
+            hint: OUTDATED_HINT.to_owned(),
         };
         if let Some(reason) = self.gateway.outdated_from(minute) {
             return Err(outdated(reason));

@@ -22,8 +22,8 @@ use crate::store::StoreError;
 pub(super) type Shared = BTreeMap<String, String>;
 
 /// The formats that this version reads: what the names of the keys, their contents and the scripts mean. The last is
-/// the one that it writes. What stands in Redis without a number has the first.
-pub const FORMATS: RangeInclusive<u32> = 1..=1;
+/// the one that it writes.
+pub const FORMATS: RangeInclusive<u32> = 2..=2;
 /// Beside the settings: the format, and the version that wrote it.
 pub(super) const FORMAT: &str = "format";
 pub(super) const FORMAT_BY: &str = "format_by";
@@ -32,8 +32,6 @@ pub(super) const FORMAT_BY: &str = "format_by";
 const LAYOUT: &str = "store.layout";
 /// For how long a node counts as alive: longer than the longest `flush.interval`.
 const REGISTERED_FOR_MS: u64 = 150_000;
-/// What earlier versions wrote instead of `input.max_age`.
-const RETENTION: &str = "retention_ms";
 
 /// The field of a key of the configuration.
 pub(super) fn field(key: &str) -> &str {
@@ -86,8 +84,8 @@ impl Agreement {
         let missing: Vec<_> = self.ours.iter().filter(is_missing).collect();
         // Written only where some are missing: a Redis over its memory limit refuses writes, and a node that
         // connects to it then must be able to drain it.
-        if !missing.is_empty() || !shared.contains_key(FORMAT) {
-            match self.propose(connection, &missing, shared.is_empty()).await {
+        if !missing.is_empty() {
+            match self.propose(connection, &missing).await {
                 Err(StoreError::Full(_)) if !shared.is_empty() => {}
                 proposed => {
                     proposed?;
@@ -107,9 +105,7 @@ impl Agreement {
     async fn read(&self, connection: &mut MultiplexedConnection) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.key);
         let shared = read.query_async(connection).await;
-        shared
-            .map(understood)
-            .map_err(|error| fault::store_error(&error))
+        shared.map_err(|error| fault::store_error(&error))
     }
 
     /// Writes settings of this node, except those that another node wrote.
@@ -117,20 +113,15 @@ impl Agreement {
         &self,
         connection: &mut MultiplexedConnection,
         missing: &[&(String, String)],
-        is_first: bool,
     ) -> Result<(), StoreError> {
         let mut pipeline = redis::pipe();
-        pipeline.atomic().hdel(&self.key, RETENTION).ignore();
+        pipeline.atomic();
         for (key, value) in missing {
             pipeline.hset_nx(&self.key, field(key), value).ignore();
         }
-        let format = if is_first {
-            FORMATS.end()
-        } else {
-            FORMATS.start()
-        };
-        pipeline.hset_nx(&self.key, FORMAT, format).ignore();
         pipeline
+            .hset_nx(&self.key, FORMAT, FORMATS.end())
+            .ignore()
             .hset_nx(&self.key, FORMAT_BY, crate::BUILD)
             .ignore();
         let proposed = pipeline.exec_async(connection).await;
@@ -152,19 +143,19 @@ impl Agreement {
 
     /// The difference in what is compared, with both values and what to do.
     pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<StoreError> {
-        let refused = |reason: String, mend: &str| {
-            let mend = mend.to_owned();
-            Some(StoreError::Refused { reason, mend })
+        let refused = |reason: String, hint: &str| {
+            let hint = hint.to_owned();
+            Some(StoreError::Refused { reason, hint })
         };
         if let Some(reason) = unreadable(shared) {
-            let mend =
+            let hint =
                 "run a version on every node that reads this format, such as the one that wrote it";
-            return refused(reason, mend);
+            return refused(reason, hint);
         }
         let standing = self.standing(shared);
         match standing {
             Standing::Until(from) if compared == Compared::All && from <= now() => {
-                return refused(self.outdated(from, shared), OUTDATED_MEND);
+                return refused(self.outdated(from, shared), OUTDATED_HINT);
             }
             _ => {}
         }
@@ -211,19 +202,8 @@ impl Agreement {
 }
 
 /// What a node has to do whose division is another one from some minute on.
-pub(super) const OUTDATED_MEND: &str = "restart it with the new configuration, which `eds settings show` prints; until then it records \
+pub(super) const OUTDATED_HINT: &str = "restart it with the new configuration, which `eds settings show` prints; until then it records \
      no event of these minutes";
-
-/// An earlier version has written nothing of a change of the division, which says that there is none.
-pub(super) fn understood(mut shared: Shared) -> Shared {
-    let [count, change @ ..] = division::KEYS.map(field);
-    if shared.contains_key(count) {
-        for name in change {
-            shared.entry(name.to_owned()).or_default();
-        }
-    }
-    shared
-}
 
 /// Why this version must not touch what is in Redis: both formats.
 pub(super) fn unreadable(shared: &Shared) -> Option<String> {

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- Claims minutes of one partition, by Redis' clock alone.
 --
--- KEYS  minutes, claims, tokens, arrivals, quiet, behind, witness, closed, stamps
+-- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, closed, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       1 if the node is behind: it has events of the partition that it could not record, or any on disk;
+--       1 if the node is lagging: it has events of the partition that it could not record, or any on disk;
 --       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown),
 --       and how far it may be from that
 -- Gives {stamp ms, now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
 --       that which the node knows, since (empty: from the beginning)}; or nothing when Redis lacks what the node knows
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
-local minutes, claims, tokens, arrivals, quiet, behind, witness, closed, stamps = unpack(KEYS)
+local minutes, claims, tokens, arrivals, idle, lagging, witness, closed, stamps = unpack(KEYS)
 local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -53,31 +53,31 @@ if back > CLOCK_TOLERANCE then
   for i = 1, #held, 2 do
     redis.call('ZADD', claims, string.format('%.0f', held[i + 1] - back), held[i])
   end
-  local deadlines = redis.call('HGETALL', behind)
+  local deadlines = redis.call('HGETALL', lagging)
   for i = 1, #deadlines, 2 do
-    redis.call('HSET', behind, deadlines[i], string.format('%.0f', deadlines[i + 1] - back))
+    redis.call('HSET', lagging, deadlines[i], string.format('%.0f', deadlines[i + 1] - back))
   end
-  redis.call('DEL', quiet)
+  redis.call('DEL', idle)
 end
--- A clock that was set forward makes minutes look over and quiet that are neither. The node sees it in the answer.
+-- A clock that was set forward makes minutes look over and idle that are neither. The node sees it in the answer.
 local expected = tonumber(ARGV[12])
 if expected ~= 0 and math.abs(now - expected) > CLOCK_TOLERANCE then
   finished_max = 0
 end
 
--- A node that is behind will bring its events, minute by minute. A minute that is quiet meanwhile may be one that it has
--- not come to yet, so as long as any node is behind, only those are closed that were held long enough.
+-- A node that is lagging will bring its events, minute by minute. A minute that is idle meanwhile may be one that it has
+-- not come to yet, so as long as any node is lagging, only those are closed that were held long enough.
 if ARGV[8] == '1' then
-  redis.call('HSET', behind, node, string.format('%.0f', now + lease))
+  redis.call('HSET', lagging, node, string.format('%.0f', now + lease))
 else
-  redis.call('HDEL', behind, node)
+  redis.call('HDEL', lagging, node)
 end
-local nodes_behind = redis.call('HGETALL', behind)
-for i = 1, #nodes_behind, 2 do
-  if tonumber(nodes_behind[i + 1]) > now then
+local nodes_lagging = redis.call('HGETALL', lagging)
+for i = 1, #nodes_lagging, 2 do
+  if tonumber(nodes_lagging[i + 1]) > now then
     grace = math.max(grace, max_hold)
   else
-    redis.call('HDEL', behind, nodes_behind[i])
+    redis.call('HDEL', lagging, nodes_lagging[i])
   end
 end
 
@@ -101,7 +101,7 @@ end
 
 local function is_finished(name, minute)
   local count = redis.call('HGET', arrivals, name) or '0'
-  local seen = redis.call('HGET', quiet, name)
+  local seen = redis.call('HGET', idle, name)
   local last_count, since, first
   if seen then
     last_count, since, first = string.match(seen, '^(%d+)|(%d+)|(%d+)$')
@@ -109,7 +109,7 @@ local function is_finished(name, minute)
   if last_count ~= count then
     since = now
     first = first or now
-    redis.call('HSET', quiet, name,
+    redis.call('HSET', idle, name,
       string.format('%s|%.0f|%.0f', count, since, tonumber(first)))
   end
   local hold_from = math.max((minute + 1) * 60000, tonumber(first))
@@ -121,15 +121,15 @@ local finished, filling = 0, 0
 for i = 1, #looked, 2 do
   local name, minute = looked[i], tonumber(looked[i + 1])
   if redis.call('ZSCORE', claims, name) then
-    -- Claimed already: its holder finds what was added, by event_types. (`quiet` has it only when an error
+    -- Claimed already: its holder finds what was added, by event_types. (`idle` has it only when an error
     -- ended the script after the claim.)
-    redis.call('HDEL', quiet, name)
+    redis.call('HDEL', idle, name)
     redis.call('ZREM', minutes, name)
   elseif (minute + 1) * 60000 > now or finished >= finished_max then
     break
   elseif is_finished(name, minute) then
     grant(name, 0)
-    redis.call('HDEL', quiet, name)
+    redis.call('HDEL', idle, name)
     if filling == 0 then
       redis.call('ZPOPMIN', minutes)
     else

@@ -15,7 +15,7 @@ const NAMES: Names = Names {
 };
 
 /// What is done about a Redis without room. Draining takes none.
-const MEND_FULL: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
+const FULL_HINT: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
                                     and redis.conf; docs/limits.md says how much is needed), or have \
                                     fewer users or series";
 
@@ -26,10 +26,10 @@ impl From<Fault> for StoreError {
                 Some(hint) => format!("{reason}; {}", hint.by(&NAMES)),
                 None => reason,
             }),
-            Fault::Full(reason) => Self::Full(format!("{reason}; {MEND_FULL}")),
+            Fault::Full(reason) => Self::Full(format!("{reason}; {FULL_HINT}")),
             Fault::Refused { reason, hint } => Self::Refused {
                 reason,
-                mend: hint.by(&NAMES),
+                hint: hint.by(&NAMES),
             },
         }
     }
@@ -46,9 +46,9 @@ impl StoreError {
         match self {
             Self::Unavailable(words) => Self::Unavailable(format!("{whom}: {words}")),
             Self::Full(words) => Self::Full(format!("{whom}: {words}")),
-            Self::Refused { reason, mend } => Self::Refused {
+            Self::Refused { reason, hint } => Self::Refused {
                 reason: format!("{whom}: {reason}"),
-                mend,
+                hint,
             },
             Self::Forgot | Self::ClaimLost => self,
         }

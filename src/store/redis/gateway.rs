@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Settings;
-use super::agreement::{Agreement, Compared, OUTDATED_MEND, Shared, understood};
+use super::agreement::{Agreement, Compared, OUTDATED_HINT, Shared};
 use super::division::Standing;
 use super::fitness;
 use crate::event::Minute;
@@ -83,7 +83,7 @@ impl Gateway {
         let mut warnings = self.redis.warnings();
         warnings.extend(
             self.outdated_from(Minute::MAX)
-                .map(|reason| format!("{reason}; {OUTDATED_MEND}")),
+                .map(|reason| format!("{reason}; {OUTDATED_HINT}")),
         );
         warnings
     }
@@ -105,7 +105,7 @@ impl Gateway {
         if let Some((_, reason)) = &outdated
             && *known != outdated
         {
-            tracing::warn!("{reason}; {OUTDATED_MEND}");
+            tracing::warn!("{reason}; {OUTDATED_HINT}");
         }
         *known = outdated;
     }
@@ -188,7 +188,6 @@ impl Gateway {
         let read = redis::Cmd::hgetall(&self.agreement.key);
         self.operate(slot(self.agreement.key.as_bytes()), read)
             .await
-            .map(understood)
     }
 
     /// Runs a command for an operator, whether or not this process agrees with the nodes.

@@ -27,7 +27,7 @@ const PAGE: usize = 500;
 struct Left {
     waiting: usize,
     claimed: usize,
-    set_aside: usize,
+    quarantined: usize,
 }
 
 impl Gateway {
@@ -96,7 +96,7 @@ impl RedisStore {
             counts(ask(&keys.minutes).await?),
             counts(ask(&keys.claims).await?),
         );
-        let (mut set_aside, mut cursor) = (0, 0_u64);
+        let (mut quarantined, mut cursor) = (0, 0_u64);
         loop {
             let mut page = cmd("HSCAN");
             page.arg(&keys.quarantine)
@@ -112,13 +112,13 @@ impl RedisStore {
                     .map_or(entry.len(), |(at, _)| at);
                 entry[..end].to_owned()
             });
-            set_aside += counts(names.collect());
+            quarantined += counts(names.collect());
             cursor = next;
             if cursor == 0 {
                 return Ok(Left {
                     waiting,
                     claimed,
-                    set_aside,
+                    quarantined,
                 });
             }
         }
@@ -201,7 +201,7 @@ fn described(all: &BTreeMap<String, Left>) -> Option<String> {
         "minutes waiting: {}, claimed: {}, counts quarantined: {}, in {} partitions, the first {first}",
         sum(|left| left.waiting),
         sum(|left| left.claimed),
-        sum(|left| left.set_aside),
+        sum(|left| left.quarantined),
         left.len(),
     ))
 }

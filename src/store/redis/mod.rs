@@ -38,8 +38,8 @@ pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
 pub use self::repartition::ChangeError;
 use super::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Recording,
-    SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
+    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::witness::closed_minutes;
@@ -171,7 +171,7 @@ impl Store for RedisStore {
         &self,
         partition: Partition,
         generation: u64,
-        recordings: &[Recording<'_>],
+        recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let slot = self.keys(partition).slot;
         let pipeline = record::pipeline(self.keys(partition), recordings);
@@ -229,12 +229,8 @@ impl Store for RedisStore {
             .gateway
             .run_in(claim.generation, keys.slot, DRAINING, compact)
             .await?;
-        let (counted, late, left) = held(answer)?;
-        Ok(Compaction {
-            counted,
-            late,
-            left,
-        })
+        let (sealed, late, left) = held(answer)?;
+        Ok(Compaction { sealed, late, left })
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
@@ -275,12 +271,12 @@ impl Store for RedisStore {
         held(self.invoke(keys.slot, script).await?)
     }
 
-    async fn set_aside(
+    async fn quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
-        self.put_aside(claim, refused).await
+        self.put_into_quarantine(claim, refused).await
     }
 
     async fn extend(

@@ -1,24 +1,24 @@
-//! What is set aside in Redis.
+//! The quarantine in Redis.
 
 use async_trait::async_trait;
 
 use super::{RedisStore, held, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Claim, Quarantine, SET_ASIDE_MAX, SetAside, SetAsidePage, StoreError};
+use crate::store::{Claim, QUARANTINE_MAX, Quarantine, Quarantined, QuarantinedPage, StoreError};
 
 /// The counts read at once, roughly.
 const PAGE: usize = 500;
 
 impl RedisStore {
-    /// See [`Store::set_aside`](crate::store::Store::set_aside).
-    pub(super) async fn put_aside(
+    /// See [`Store::quarantine`](crate::store::Store::quarantine).
+    pub(super) async fn put_into_quarantine(
         &self,
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
-        let mut script = scripts::SET_ASIDE.prepare_invoke();
+        let mut script = scripts::QUARANTINE.prepare_invoke();
         script
             .key(&keys.tokens)
             .key(format!("{base}counts"))
@@ -27,9 +27,9 @@ impl RedisStore {
         script
             .arg(claim.minute.to_string())
             .arg(&claim.token)
-            .arg(SET_ASIDE_MAX);
-        for (series, words) in refused {
-            script.arg(series).arg(words);
+            .arg(QUARANTINE_MAX);
+        for (series, message) in refused {
+            script.arg(series).arg(message);
         }
         held(self.invoke(keys.slot, script).await?)
     }
@@ -37,11 +37,11 @@ impl RedisStore {
 
 #[async_trait]
 impl Quarantine for RedisStore {
-    async fn set_aside_page(
+    async fn quarantined_page(
         &self,
         partition: Partition,
         cursor: u64,
-    ) -> Result<SetAsidePage, StoreError> {
+    ) -> Result<QuarantinedPage, StoreError> {
         let key = &self.keys(partition).quarantine;
         let (next, entries): (u64, Vec<(String, String)>) = self
             .drain(partition, async move |connection| {
@@ -61,13 +61,13 @@ impl Quarantine for RedisStore {
             }
             parsed
         });
-        Ok(SetAsidePage {
+        Ok(QuarantinedPage {
             counts: known.collect(),
             next: (next != 0).then_some(next),
         })
     }
 
-    async fn send_again(
+    async fn requeue(
         &self,
         partition: Partition,
         minute: Minute,
@@ -75,7 +75,7 @@ impl Quarantine for RedisStore {
     ) -> Result<u64, StoreError> {
         let keys = self.keys(partition);
         let base = keys.minute(minute);
-        let mut script = scripts::SEND_AGAIN.prepare_invoke();
+        let mut script = scripts::REQUEUE.prepare_invoke();
         script
             .key(&keys.minutes)
             .key(format!("{base}counts"))
@@ -88,8 +88,8 @@ impl Quarantine for RedisStore {
         self.invoke(self.keys(partition).slot, script).await
     }
 
-    async fn forget(&self, partition: Partition, seen: &[SetAside]) -> Result<u64, StoreError> {
-        let mut script = scripts::FORGET.prepare_invoke();
+    async fn discard(&self, partition: Partition, seen: &[Quarantined]) -> Result<u64, StoreError> {
+        let mut script = scripts::DISCARD.prepare_invoke();
         script.key(&self.keys(partition).quarantine);
         for seen in seen {
             let (entry, content) = written(seen);
@@ -99,36 +99,36 @@ impl Quarantine for RedisStore {
     }
 }
 
-/// An entry as `set_aside.lua` writes it: `20161204:1118:<series>` → `unique:cumulative|seconds|server's words`.
-fn parse(entry: &str, content: &str) -> Option<SetAside> {
+/// An entry as `quarantine.lua` writes it: `20161204:1118:<series>` → `unique:cumulative|seconds|server's message`.
+fn parse(entry: &str, content: &str) -> Option<Quarantined> {
     let (date, rest) = entry.split_once(':')?;
     let (number, series) = rest.split_once(':')?;
     let mut parts = content.splitn(3, '|');
     let (unique, cumulative) = parts.next()?.split_once(':')?;
-    let set_aside = SetAside {
+    let quarantined = Quarantined {
         minute: format!("{date}:{number}").parse().ok()?,
         series: series.to_owned(),
         unique: unique.parse().ok()?,
         cumulative: cumulative.parse().ok()?,
         since: parts.next()?.parse().ok()?,
-        words: parts.next()?.to_owned(),
+        message: parts.next()?.to_owned(),
     };
     // What does not come out again as it went in could be neither sent again nor forgotten.
-    (written(&set_aside) == (entry.to_owned(), content.to_owned())).then_some(set_aside)
+    (written(&quarantined) == (entry.to_owned(), content.to_owned())).then_some(quarantined)
 }
 
-fn written(set_aside: &SetAside) -> (String, String) {
-    let SetAside {
+fn written(quarantined: &Quarantined) -> (String, String) {
+    let Quarantined {
         minute,
         series,
         unique,
         cumulative,
         since,
-        words,
-    } = set_aside;
+        message,
+    } = quarantined;
     (
         format!("{minute}:{series}"),
-        format!("{unique}:{cumulative}|{since}|{words}"),
+        format!("{unique}:{cumulative}|{since}|{message}"),
     )
 }
 
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(read.series, "a=b:c|d,e=f");
         assert_eq!((read.unique, read.cumulative), (7, 12));
         assert_eq!(read.since, 1_480_876_800);
-        assert_eq!(read.words, "partial write: a | b");
+        assert_eq!(read.message, "partial write: a | b");
         assert_eq!(written(&read), (entry.to_owned(), content.to_owned()));
     }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::RedisStore;
 use super::gateway::READING;
 use crate::event::{Minute, Partition};
-use crate::store::{OpenPage, Reading, SealedPage, SeriesCounts, StoreError};
+use crate::store::{CountReader, OpenPage, SealedPage, SeriesCounts, StoreError};
 
 /// The series read at once, roughly.
 const PAGE: usize = 500;
@@ -33,7 +33,7 @@ impl RedisStore {
 }
 
 #[async_trait]
-impl Reading for RedisStore {
+impl CountReader for RedisStore {
     async fn sealed_sizes(
         &self,
         partition: Partition,

@@ -13,13 +13,13 @@ use ::redis::{Pipeline, cmd, pipe};
 
 use super::keys::PartitionKeys;
 use crate::event::{Minute, series_fingerprint};
-use crate::store::Recording;
+use crate::store::RecordRequest;
 
 /// The commands that record. All keys are in one slot. They answer how many events each series did not have.
-pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pipeline {
+pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
-    let mut minutes: BTreeMap<Minute, Vec<&Recording<'_>>> = BTreeMap::new();
+    let mut minutes: BTreeMap<Minute, Vec<&RecordRequest<'_>>> = BTreeMap::new();
     for recording in recordings {
         minutes.entry(recording.minute).or_default().push(recording);
     }
@@ -71,7 +71,7 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[Recording<'_>]) -> Pi
 }
 
 /// How many events were there already, by what the commands answered.
-pub(super) fn repeated(recordings: &[Recording<'_>], added: &[u64]) -> u64 {
+pub(super) fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
     let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
     (events as u64).saturating_sub(added.iter().sum())
 }

@@ -25,9 +25,9 @@ scripts! {
     COMPACT, compact_sha1 => "compact.lua";
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
     EXTEND, extend_sha1 => "extend.lua";
-    SET_ASIDE, set_aside_sha1 => "set_aside.lua";
-    SEND_AGAIN, send_again_sha1 => "send_again.lua";
-    FORGET, forget_sha1 => "forget.lua";
+    QUARANTINE, quarantine_sha1 => "quarantine.lua";
+    REQUEUE, requeue_sha1 => "requeue.lua";
+    DISCARD, discard_sha1 => "discard.lua";
     TRY_PROBE, try_probe_sha1 => "try_probe.lua";
     END_PROBE, end_probe_sha1 => "end_probe.lua";
 }

@@ -20,7 +20,7 @@ impl RedisStore {
             .zrange(&keys.minutes, 0, 0)
             .zrange(&keys.claims, 0, -1)
             .hlen(&keys.quarantine);
-        let (waiting, mut names, claimed, set_aside) = self
+        let (waiting, mut names, claimed, quarantined) = self
             .drain(partition, async move |connection| {
                 let answer = pipeline.query_async(connection);
                 answer.await as Result<(u64, Vec<String>, Vec<String>, u64), _>
@@ -31,7 +31,7 @@ impl RedisStore {
         Ok(Backlog {
             waiting,
             claimed: count,
-            set_aside,
+            quarantined,
             oldest: Minute::earliest(names.iter().map(String::as_str)),
         })
     }

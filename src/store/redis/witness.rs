@@ -71,8 +71,8 @@ impl RedisStore {
             .key(&keys.tokens)
             .key(&keys.arrivals);
         script
-            .key(&keys.quiet)
-            .key(&keys.behind)
+            .key(&keys.idle)
+            .key(&keys.lagging)
             .key(&keys.witness)
             .key(&keys.closed)
             .key(&keys.stamps);
@@ -85,7 +85,7 @@ impl RedisStore {
             .arg(request.lapsed_max)
             .arg(request.finished_max)
             .arg(LOOKED_AT_MAX)
-            .arg(u8::from(request.behind));
+            .arg(u8::from(request.lagging));
         script
             .arg(known.epoch)
             .arg(known.stamp_ms)

@@ -69,10 +69,10 @@ impl Oracle {
                 "{minute} was closed before its end, at {now_ms}"
             );
             let (first, last) = book.recorded_ms.unwrap_or((i64::MIN / 2, i64::MIN / 2));
-            let quiet = now_ms >= last + millis(request.grace);
+            let idle = now_ms >= last + millis(request.grace);
             let held_long = now_ms >= first.max(end_ms) + millis(request.max_hold);
             must!(
-                quiet || held_long,
+                idle || held_long,
                 "{minute} was closed at {now_ms} although an event came at {last}"
             );
             book.recorded_ms = None;

@@ -30,7 +30,7 @@ impl Oracle {
                 );
                 must!(
                     point.counts.is_none()
-                        || point.set_aside
+                        || point.quarantined
                         || (point.written && point.acknowledged),
                     "the counts of series {series} of {at:?} are nowhere: {point:?}"
                 );
@@ -43,7 +43,7 @@ impl Oracle {
                     found.sets.is_empty()
                         && found.unsent.is_empty()
                         && found.arrivals == 0
-                        && found.quiet.is_none()
+                        && found.idle.is_none()
                         && found.expires_ms.is_some(),
                     "{minute} has left more than counts: {found:?}"
                 );

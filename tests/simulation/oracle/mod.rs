@@ -81,14 +81,14 @@ struct PointBook {
     written: bool,
     /// The store was told so.
     acknowledged: bool,
-    set_aside: bool,
+    quarantined: bool,
     /// The write in which the output last rejected it alone.
     rejected: Option<u64>,
 }
 
 impl PointBook {
     const fn is_unsent(&self) -> bool {
-        self.counts.is_some() && !self.acknowledged && !self.set_aside
+        self.counts.is_some() && !self.acknowledged && !self.quarantined
     }
 }
 

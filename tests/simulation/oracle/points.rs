@@ -68,7 +68,7 @@ impl Oracle {
                 point.counts = Some((users, events));
                 self.forgetting
                     .seals((at.0, at.1, *series), (users, events));
-                expected.counted += 1;
+                expected.sealed += 1;
             } else {
                 expected.late += events;
             }
@@ -119,7 +119,7 @@ impl Oracle {
     }
 
     /// The output refuses these for good, and the store keeps them apart.
-    pub(crate) fn set_aside(
+    pub(crate) fn quarantine(
         &mut self,
         claim: &Claim,
         series: &[u8],
@@ -136,15 +136,15 @@ impl Oracle {
             }
             must!(
                 point.counts.is_some() && (point.rejected.is_some() || forgot),
-                "series {series} of {} was set aside, and was never rejected alone",
+                "series {series} of {} was quarantined, and was never rejected alone",
                 claim.minute
             );
             must!(
                 point.rejected < Some(self.accepted),
-                "series {series} of {} was set aside without a proof: nothing was accepted since it was rejected",
+                "series {series} of {} was quarantined without a proof: nothing was accepted since it was rejected",
                 claim.minute
             );
-            point.set_aside = true;
+            point.quarantined = true;
         }
         self.compare(at, now_ms, state)
     }
@@ -216,14 +216,14 @@ impl Oracle {
                 point.counts
             );
             let is_unsent = found.is_some_and(|found| found.unsent.contains(series));
-            let is_aside = !there.set_aside.is_empty()
-                && there.set_aside.contains_key(&(name, series.to_owned()));
+            let is_quarantined = !there.quarantine.is_empty()
+                && there.quarantine.contains_key(&(name, series.to_owned()));
             must!(
-                is_unsent == point.is_unsent() && is_aside == point.set_aside,
-                "{series} of {name} is unsent: {is_unsent}, set aside: {is_aside}, but {point:?}"
+                is_unsent == point.is_unsent() && is_quarantined == point.quarantined,
+                "{series} of {name} is unsent: {is_unsent}, quarantined: {is_quarantined}, but {point:?}"
             );
             must!(
-                counts.is_none() || is_unsent || is_aside || point.written,
+                counts.is_none() || is_unsent || is_quarantined || point.written,
                 "the counts of {series} of {name} are nowhere"
             );
         }

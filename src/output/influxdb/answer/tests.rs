@@ -23,10 +23,10 @@ fn judged_with(
 }
 
 #[track_caller]
-fn check_mend(dialect: Dialect, status: u16, text: &str, key: &str) {
+fn check_hint(dialect: Dialect, status: u16, text: &str, key: &str) {
     match judged(dialect, status, text) {
-        Err(WriteError::Misconfigured { reason, mend }) => {
-            assert!(mend.contains(key), "{mend:?} does not name {key}");
+        Err(WriteError::Misconfigured { reason, hint }) => {
+            assert!(hint.contains(key), "{hint:?} does not name {key}");
             assert!(reason.contains(&status.to_string()), "{reason:?}");
         }
         other => panic!("{status} {text:?}: {other:?}"),
@@ -41,13 +41,13 @@ fn only_an_empty_success_is_done() {
             "{status}"
         );
     }
-    check_mend(
+    check_hint(
         Dialect::V2,
         200,
         "<html>Welcome to nginx!</html>",
         "output.url",
     );
-    check_mend(Dialect::V1, 202, "", "output.url");
+    check_hint(Dialect::V1, 202, "", "output.url");
 }
 
 #[test]
@@ -135,9 +135,9 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
         ),
     ] {
         match judged(dialect, status, text) {
-            Err(WriteError::Rejected { message, mend }) => {
+            Err(WriteError::Rejected { message, hint }) => {
                 assert_eq!(message, expected);
-                assert!(mend.contains(key), "{mend:?} does not name {key}");
+                assert!(hint.contains(key), "{hint:?} does not name {key}");
             }
             other => panic!("{status} {text:?}: {other:?}"),
         }
@@ -147,41 +147,41 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
 #[test]
 fn a_misconfiguration_names_the_key_to_look_at() {
     use Dialect::{V1, V2};
-    check_mend(
+    check_hint(
         V1,
         401,
         r#"{"error":"authorization failed"}"#,
         "output.password_file",
     );
-    check_mend(V1, 403, "", "output.database");
-    check_mend(
+    check_hint(V1, 403, "", "output.database");
+    check_hint(
         V1,
         404,
         r#"{"error":"database not found: \"x\""}"#,
         "output.database",
     );
-    check_mend(V1, 404, "404 page not found", "output.url");
-    check_mend(
+    check_hint(V1, 404, "404 page not found", "output.url");
+    check_hint(
         V2,
         401,
         r#"{"code":"unauthorized","message":"unauthorized access"}"#,
         "output.token_file",
     );
-    check_mend(V2, 403, "", "output.token_file");
-    check_mend(
+    check_hint(V2, 403, "", "output.token_file");
+    check_hint(
         V2,
         404,
         r#"{"code":"not found","message":"bucket \"x\" not found"}"#,
         "output.bucket",
     );
-    check_mend(
+    check_hint(
         V2,
         404,
         r#"{"code":"not found","message":"organization name \"x\" not found"}"#,
         "output.org",
     );
-    check_mend(V2, 404, "", "output.url");
-    check_mend(V2, 301, "", "redirects");
-    check_mend(V2, 405, "", "output.url");
-    check_mend(V1, 101, "", "output.url");
+    check_hint(V2, 404, "", "output.url");
+    check_hint(V2, 301, "", "redirects");
+    check_hint(V2, 405, "", "output.url");
+    check_hint(V1, 101, "", "output.url");
 }

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Takes counts that were set aside back to be sent.
+-- Takes counts of the quarantine back to be sent.
 --
 -- KEYS  minutes, counts, unsent, quarantine
 -- ARGV  minute's name, epoch minute, series…
--- Gives how many of the series were set aside
+-- Gives how many of the series were quarantined
 --
 -- Counts that are there stay as they are, so that no point gets a second value; those that were forgotten come
 -- back from the entry. The entry goes last: an error between two commands leaves it to be taken again. A minute

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Drops counts that were set aside, as far as they are what somebody has seen.
+-- Drops counts that were quarantined, as far as they are what somebody has seen.
 --
 -- KEYS  quarantine
 -- ARGV  entry and its content, for each
