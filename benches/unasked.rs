@@ -83,14 +83,6 @@ impl Store for Unasked {
         Err(only_records())
     }
 
-    async fn try_probe(&self, _: Duration) -> Result<bool, StoreError> {
-        Err(only_records())
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        Err(only_records())
-    }
-
     async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
         Err(only_records())
     }

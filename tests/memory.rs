@@ -125,14 +125,6 @@ impl Store for Confirming {
         unreachable!("a recorder only records")
     }
 
-    async fn try_probe(&self, _: Duration) -> Result<bool, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        unreachable!("a recorder only records")
-    }
-
     async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
         unreachable!("a recorder only records")
     }

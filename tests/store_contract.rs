@@ -91,8 +91,7 @@ suite! {
         a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
         every_lapsed_claim_is_taken_over_in_portions
         extending_renews_and_shortens
-        compacting_and_acknowledging_renew_the_lease
-        one_node_at_a_time_probes;
+        compacting_and_acknowledging_renew_the_lease;
     compacting:
         compaction_goes_in_steps
         counts_are_fixed_once

@@ -49,7 +49,7 @@ const STEPS_SHOWN: usize = 25;
 const SHORTENING: Duration = Duration::from_secs(30);
 
 /// What must happen in a run, as a step and a part of the answer to it.
-const REACHED: [(&str, &str); 19] = [
+const REACHED: [(&str, &str); 18] = [
     ("Claim ", "taken_over: true"),
     ("Claim ", "back to what it was"),
     ("Claim ", "closed: [Minute"),
@@ -66,9 +66,8 @@ const REACHED: [(&str, &str); 19] = [
     ("Quarantine ", "true"),
     ("Quarantine ", "false"),
     ("Extend ", "2"),
-    ("TryProbe ", "false"),
-    ("SendAgain ", "1"),
-    ("Forget ", "1"),
+    ("Requeue ", "1"),
+    ("Discard ", "1"),
 ];
 
 /// How a sequence went.

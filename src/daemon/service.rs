@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::InvalidSetting;
+use coordination::{InvalidSetting, Mutex};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -56,9 +56,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
-    /// The queries cannot be coordinated.
-    #[error("cannot answer queries: {0}")]
-    Queries(#[from] InvalidSetting),
+    /// The nodes cannot be coordinated.
+    #[error("cannot work beside other nodes: {0}")]
+    Coordination(#[from] InvalidSetting),
     /// The system gives no address or no thread.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -127,6 +127,7 @@ impl Service {
             stop_side: CancellationToken::new(),
             abort: CancellationToken::new(),
         };
+        let probing = Mutex::new(Arc::clone(&sources.arbiter), "probe", settings.flush.lease)?;
         let queries = Queries::new(sources, Arc::clone(&service.metrics), Arc::clone(&node))?;
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
@@ -147,6 +148,7 @@ impl Service {
                 store: Arc::clone(&store),
                 output,
             }),
+            probing,
             store,
             partitions: settings.batcher.partitions.clone(),
             settings: settings.flush,

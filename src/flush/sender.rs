@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, Store, StoreError};
 use crate::telemetry::Metrics;
+use coordination::{ArbiterError, Mutex};
 
 /// How long a round searches at most, and how long it writes what lapsed: a third of the lease, and no more than this.
 const TURN_MAX: Duration = Duration::from_secs(4);
@@ -29,6 +30,7 @@ const TURN_MAX: Duration = Duration::from_secs(4);
 pub(super) struct Sender<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) output: &'a dyn Output,
+    pub(super) probing: &'a Mutex,
     pub(super) held: &'a Held,
     pub(super) watches: &'a Watches,
     pub(super) metrics: &'a Metrics,
@@ -43,20 +45,29 @@ impl Sender<'_> {
     /// failed takes points again.
     pub(super) async fn send(&mut self, claims: &[Claim]) {
         let advice = self.breaker.advice(Instant::now());
-        let probing = advice == Advice::Probe;
-        let wait = match advice {
-            Advice::Wait(wait) => Some(wait),
-            // Another node probes: when it finds the output well, this one will, too.
-            Advice::Probe if !self.may_probe().await => Some(self.settings.interval),
-            Advice::Probe | Advice::Write => None,
+        let turn = match advice {
+            Advice::Write => Ok(None),
+            Advice::Wait(wait) => Err(wait),
+            Advice::Probe => match self.probing.try_acquire().await {
+                Ok(Some(turn)) => Ok(Some(turn)),
+                // Where nothing has room but what drains, counts that are sent make some.
+                Err(ArbiterError::Full(_)) => Ok(None),
+                // Another node probes: when it finds the output well, this one will, too.
+                Ok(None) | Err(_) => Err(self.settings.interval),
+            },
         };
-        if let Some(wait) = wait {
-            self.held.let_all_go(self.store, wait).await;
-            return;
-        }
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(wait) => {
+                self.held.let_all_go(self.store, wait).await;
+                return;
+            }
+        };
         // Large, and held for as long as the worker lives.
         let stopped = Box::pin(self.send_all(claims)).await;
-        if probing && let Err(error) = self.store.end_probe().await {
+        if let Some(turn) = turn
+            && let Err(error) = turn.release().await
+        {
             tracing::debug!(%error, "cannot end the turn to probe; it ends by itself");
         }
         let delay = match self.breaker.advice(Instant::now()) {
@@ -64,13 +75,6 @@ impl Sender<'_> {
             _ => Duration::ZERO,
         };
         self.held.let_all_go(self.store, delay).await;
-    }
-
-    async fn may_probe(&self) -> bool {
-        self.store
-            .try_probe(self.settings.lease)
-            .await
-            .unwrap_or(false)
     }
 
     async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {

@@ -26,6 +26,7 @@ use crate::node::{Heartbeat, Node, Throttle};
 use crate::output::Output;
 use crate::store::{Claim, Store, StoreError};
 use crate::telemetry::Metrics;
+use coordination::Mutex;
 
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
@@ -51,6 +52,8 @@ pub struct Worker {
     pub store: Arc<dyn Store>,
     /// Where the points go.
     pub output: Arc<dyn Output>,
+    /// Held by the one node that probes an output which is down.
+    pub probing: Mutex,
     /// The partitions to look after: all there are.
     pub partitions: Partitions,
     /// How it behaves.
@@ -94,7 +97,6 @@ impl Worker {
                 result = round => result,
                 () = self.overdue() => {
                     // What it was about to write is written again, by whoever takes the claims up.
-                    let _ = self.store.end_probe().await;
                     break;
                 }
             };
@@ -228,6 +230,7 @@ impl Worker {
         Sender {
             store: &*self.store,
             output: &*self.output,
+            probing: &self.probing,
             held,
             watches,
             metrics: &self.metrics,

@@ -1,6 +1,7 @@
 //! What the other nodes are told while a round takes long.
 
 use std::num::NonZeroU16;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
@@ -11,25 +12,118 @@ use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
 use crate::store::RecordRequest;
 use crate::store::memory::MemoryStore;
+use coordination::memory::MemoryArbiter;
+use coordination::{Arbiter, Holder, Locking, Name};
 
 const LEASE: Duration = Duration::from_secs(30);
 const START_MICROS: i64 = 1_480_876_800_000_000;
 
-/// An output that never answers.
-#[derive(Debug, Default)]
-struct Silent {
+/// An output that takes nothing, and how many write to it at the same time.
+#[derive(Debug)]
+struct Down {
+    write_takes: Duration,
     asked: Notify,
+    writes: AtomicUsize,
+    writing: AtomicUsize,
+    writing_max: AtomicUsize,
 }
 
 #[async_trait]
-impl Output for Silent {
+impl Output for Down {
     async fn write(&self, _: &[SealedCounts]) -> Result<(), WriteError> {
         self.asked.notify_one();
-        std::future::pending().await
+        self.writes.fetch_add(1, Relaxed);
+        let writing = self.writing.fetch_add(1, Relaxed) + 1;
+        self.writing_max.fetch_max(writing, Relaxed);
+        tokio::time::sleep(self.write_takes).await;
+        self.writing.fetch_sub(1, Relaxed);
+        Err(WriteError::Unavailable {
+            reason: "down".to_owned(),
+            retry_after: None,
+        })
     }
 
     fn describe(&self) -> String {
         "nobody".to_owned()
+    }
+}
+
+/// Tokio's paused clock, as the time of day.
+#[derive(Debug, Clone, Copy)]
+struct Time(Instant);
+
+impl Time {
+    fn micros(self) -> i64 {
+        START_MICROS + i64::try_from(self.0.elapsed().as_micros()).unwrap()
+    }
+}
+
+impl coordination::memory::Clock for Time {
+    fn now_us(&self) -> u64 {
+        self.micros().unsigned_abs()
+    }
+}
+
+/// What the nodes share.
+struct Site {
+    time: Time,
+    partitions: Partitions,
+    store: MemoryStore,
+    output: Arc<Down>,
+    arbiter: Arc<MemoryArbiter>,
+}
+
+impl Site {
+    fn new(write_takes: Duration) -> Self {
+        let time = Time(Instant::now());
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let hour = Duration::from_secs(3600);
+        let clock = Arc::new(move || time.micros());
+        Self {
+            time,
+            store: MemoryStore::new("nobody", &partitions, hour, u64::MAX, clock),
+            partitions,
+            output: Arc::new(Down {
+                write_takes,
+                asked: Notify::new(),
+                writes: AtomicUsize::new(0),
+                writing: AtomicUsize::new(0),
+                writing_max: AtomicUsize::new(0),
+            }),
+            arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
+        }
+    }
+
+    fn partition(&self) -> Partition {
+        self.partitions.of("a=1", Minute::MIN)
+    }
+
+    fn start(&self, name: &str, node: &Arc<Node>) {
+        let time = self.time;
+        let store = self
+            .store
+            .shared_with(name, Arc::new(move || time.micros()));
+        let arbiter = Arc::clone(&self.arbiter) as Arc<dyn Arbiter>;
+        let worker = Worker {
+            store: Arc::new(store),
+            output: Arc::clone(&self.output) as Arc<dyn Output>,
+            probing: Mutex::new(arbiter, "probe", LEASE).unwrap(),
+            partitions: self.partitions.clone(),
+            settings: FlushSettings {
+                interval: Duration::from_secs(1),
+                grace: Duration::from_secs(1),
+                max_hold: Duration::from_secs(2),
+                lease: LEASE,
+                write_counts_max: 100,
+            },
+            witness_file: None,
+            metrics: Arc::new(Metrics::new(Arc::clone(node))),
+            heartbeat: node.progress.watch("worker"),
+            node: Arc::clone(node),
+            stop: CancellationToken::new(),
+            recorded: CancellationToken::new(),
+        };
+        tokio::spawn(worker.run());
     }
 }
 
@@ -50,48 +144,48 @@ async fn record(store: &MemoryStore, partition: Partition) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_behind_says_so_however_long_its_round_takes() {
-    let began = Instant::now();
-    let clock = Arc::new(move || {
-        START_MICROS + i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX)
-    });
-    let partitions = Partitions::new(NonZeroU16::MIN);
-    let partition = partitions.of("a=1", Minute::MIN);
-    let hour = Duration::from_secs(3600);
-    let store = Arc::new(MemoryStore::new("node", &partitions, hour, u64::MAX, clock));
-    record(&store, partition).await;
-    let node = Arc::new(Node::default());
+async fn a_node_that_lags_says_so_however_long_its_round_takes() {
+    let (site, node) = (Site::new(10 * LEASE), Arc::<Node>::default());
+    let partition = site.partition();
+    record(&site.store, partition).await;
     node.lag.set(partition, true);
-    let output = Arc::new(Silent::default());
-    let worker = Worker {
-        store: Arc::clone(&store) as Arc<dyn Store>,
-        output: Arc::clone(&output) as Arc<dyn Output>,
-        partitions,
-        settings: FlushSettings {
-            interval: Duration::from_secs(1),
-            grace: Duration::from_secs(1),
-            max_hold: Duration::from_secs(2),
-            lease: LEASE,
-            write_counts_max: 100,
-        },
-        witness_file: None,
-        metrics: Arc::new(Metrics::new(Arc::clone(&node))),
-        heartbeat: node.progress.watch("worker"),
-        node: Arc::clone(&node),
-        stop: CancellationToken::new(),
-        recorded: CancellationToken::new(),
-    };
-    let running = tokio::spawn(worker.run());
-    output.asked.notified().await;
+    site.start("node", &node);
+    site.output.asked.notified().await;
     let lagging_for = || {
-        let now_ms = START_MICROS / 1000 + i64::try_from(began.elapsed().as_millis()).unwrap();
-        let until_ms = store.look(|state| state.partitions[0].lagging.get("node").copied());
-        until_ms.unwrap_or_default() - now_ms
+        let until_ms = site
+            .store
+            .look(|state| state.partitions[0].lagging.get("node").copied());
+        until_ms.unwrap_or_default() - site.time.micros() / 1000
     };
     tokio::time::sleep(3 * LEASE).await;
+    assert_eq!(site.output.writes.load(Relaxed), 1, "it is in one round");
     assert!(lagging_for() > 0, "{} ms", lagging_for());
     node.lag.set(partition, false);
     tokio::time::sleep(3 * LEASE).await;
     assert!(lagging_for() <= 0, "{} ms", lagging_for());
-    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead_one_lapses() {
+    let site = Site::new(Duration::from_secs(3));
+    // Of a node that died: nobody renews it.
+    let turn = Name::of_mutex("probe").unwrap();
+    let dead = Holder::random();
+    let took = site.arbiter.lock(&turn, &dead, 10 * LEASE, None).await;
+    assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
+    record(&site.store, site.partition()).await;
+    for name in ["a", "b", "c"] {
+        site.start(name, &Arc::default());
+    }
+    tokio::time::sleep(9 * LEASE).await;
+    let first = site.output.writes.swap(0, Relaxed);
+    assert!(
+        (1..=3).contains(&first),
+        "{first} found out that it is down"
+    );
+    site.output.writing_max.store(0, Relaxed);
+    tokio::time::sleep(9 * LEASE).await;
+    let probes = site.output.writes.load(Relaxed);
+    assert!(probes > 1, "{probes} probes");
+    assert_eq!(site.output.writing_max.load(Relaxed), 1, "{probes} probes");
 }

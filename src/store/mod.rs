@@ -259,12 +259,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         lease: Duration,
     ) -> Result<usize, StoreError>;
 
-    /// Tries to become the one node that probes an output which is down, for at most this long.
-    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError>;
-
-    /// Lets another node probe.
-    async fn end_probe(&self) -> Result<(), StoreError>;
-
     /// How much a partition has to do.
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
 

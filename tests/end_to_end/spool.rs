@@ -326,7 +326,10 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     assert_eq!(metrics.count("eds_spool_restored_total"), left);
     assert!(path.with_extension("damaged").exists());
     assert!(spool.join("00000000000000000000.damaged").exists());
-    assert!(node.log().contains("cannot read a part of the events on disk"));
+    assert!(
+        node.log()
+            .contains("cannot read a part of the events on disk")
+    );
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use coordination::Mutex;
+use coordination::memory::MemoryArbiter;
 use event_data_service::event::{Minute, Partitions};
 use event_data_service::flush::{FlushSettings, Worker};
 use event_data_service::node::Node;
@@ -81,6 +83,7 @@ impl Publisher {
         let worker = Worker {
             store: Arc::clone(&publisher.store) as Arc<dyn Store>,
             output: Arc::clone(&publisher.output) as Arc<dyn Output>,
+            probing: Mutex::new(Arc::<MemoryArbiter>::default(), "probe", HOUR).unwrap(),
             partitions,
             settings: FlushSettings {
                 interval: Duration::from_millis(10),

@@ -27,8 +27,6 @@ pub(crate) enum Call {
     Acknowledge(Claim, Vec<String>, Duration),
     Quarantine(Claim, Vec<(String, String)>),
     Extend(Partition, Vec<Claim>, Duration),
-    TryProbe(Duration),
-    EndProbe,
     Backlog(Partition),
 }
 
@@ -189,11 +187,6 @@ impl Call {
                 let claims: Vec<&Claim> = claims.iter().collect();
                 Answer::Held(store.extend(*partition, &claims, *lease).await?)
             }
-            Self::TryProbe(lease) => Answer::Yes(store.try_probe(*lease).await?),
-            Self::EndProbe => {
-                store.end_probe().await?;
-                Answer::Nothing
-            }
             Self::Backlog(partition) => Answer::Backlog(store.backlog(*partition).await?),
         })
     }
@@ -287,8 +280,6 @@ impl Call {
             (
                 Self::Users(..)
                 | Self::Unsent(..)
-                | Self::TryProbe(_)
-                | Self::EndProbe
                 | Self::Backlog(_),
                 Ok(_),
             )

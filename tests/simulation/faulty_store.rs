@@ -332,14 +332,6 @@ impl Store for FaultyStore {
         answer!(self, Call::Extend(partition, claims, lease), Answer::Held(held) => held)
     }
 
-    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
-        answer!(self, Call::TryProbe(lease), Answer::Yes(turn) => turn)
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        answer!(self, Call::EndProbe, Answer::Nothing => ())
-    }
-
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         answer!(self, Call::Backlog(partition), Answer::Backlog(backlog) => backlog)
     }

@@ -303,14 +303,6 @@ impl Store for MutantStore {
             .await
     }
 
-    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
-        self.right.try_probe(lease).await
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        self.right.end_probe().await
-    }
-
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         self.right.backlog(partition).await
     }

@@ -189,6 +189,7 @@ impl Node {
         let worker = Worker {
             store,
             output,
+            probing: world.probing(),
             partitions: world.partitions(),
             settings: plan.flush,
             witness_file: None,

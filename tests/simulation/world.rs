@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use coordination;
+use coordination::memory::MemoryArbiter;
 use event_data_service::event::Partitions;
 use event_data_service::store::memory::{Clock, MemoryStore};
 use tokio::sync::Notify;
@@ -48,12 +50,19 @@ impl Time {
     }
 }
 
+impl coordination::memory::Clock for Time {
+    fn now_us(&self) -> u64 {
+        self.now().unsigned_abs() / 1000
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) time: Time,
     pub(crate) store: MemoryStore,
+    arbiter: Arc<MemoryArbiter>,
     pub(crate) calm: AtomicBool,
     pub(crate) failed: Notify,
     oracle: Mutex<Oracle>,
@@ -74,6 +83,7 @@ impl World {
         Self {
             time,
             store: MemoryStore::new("none", &partitions, retention, u64::MAX, time.clock(0)),
+            arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
             calm: AtomicBool::new(false),
             failed: Notify::new(),
             oracle: Mutex::new(Oracle::new(retention)),
@@ -86,6 +96,12 @@ impl World {
 
     pub(crate) fn partitions(&self) -> Partitions {
         partitions(&self.plan)
+    }
+
+    /// The turn to probe an output that is down.
+    pub(crate) fn probing(&self) -> coordination::Mutex {
+        let arbiter = Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>;
+        coordination::Mutex::new(arbiter, "probe", self.plan.flush.lease).unwrap()
     }
 
     pub(crate) fn oracle(&self) -> MutexGuard<'_, Oracle> {

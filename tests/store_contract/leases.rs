@@ -165,23 +165,3 @@ pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground
     assert_eq!(a.claim(&AT_ONCE).await, [], "acknowledging has renewed it");
     assert!(b.acknowledge(&claim, &[events[1].series.as_str()]).await);
 }
-
-pub(crate) async fn one_node_at_a_time_probes(ground: &Ground) {
-    let (a, b) = (ground.node("a"), ground.node("b"));
-    assert!(a.0.try_probe(AT_ONCE.lease).await.unwrap());
-    assert!(!b.0.try_probe(AT_ONCE.lease).await.unwrap());
-    if matches!(ground, Ground::Redis(_) | Ground::Cluster(..)) {
-        b.0.end_probe().await.unwrap();
-        assert!(
-            !b.0.try_probe(AT_ONCE.lease).await.unwrap(),
-            "it is a's turn"
-        );
-    }
-    a.0.end_probe().await.unwrap();
-    assert!(b.0.try_probe(BRIEF).await.unwrap());
-    let deadline = Instant::now() + SOON;
-    while !a.0.try_probe(AT_ONCE.lease).await.unwrap() {
-        assert!(Instant::now() < deadline, "a turn to probe lapses");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}

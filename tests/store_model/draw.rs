@@ -175,11 +175,9 @@ impl Drawing {
                     .collect(),
                 series_max: self.dice.pick(&[0, 2, 4, 100]),
             },
-            113..116 => Step::TryProbe { node, lease_ms },
-            116 => Step::EndProbe { node },
-            117..121 => {
+            113..121 => {
                 let (partition, nth) = (self.partition(), self.index(8));
-                Step::SendAgain {
+                Step::Requeue {
                     partition,
                     nth,
                     most: self.index(3) + 1,
@@ -187,7 +185,7 @@ impl Drawing {
             }
             121..123 => {
                 let (partition, nth) = (self.partition(), self.index(8));
-                Step::Forget {
+                Step::Discard {
                     partition,
                     nth,
                     most: self.index(3) + 1,

@@ -22,7 +22,6 @@ pub(crate) fn of_redis(connection: &mut Connection, mut number: impl FnMut(u64) 
             Kind::Counts => contents.hgetall(name).cmd("PEXPIRETIME").arg(name),
             Kind::SortedSet => contents.zrange_withscores(name, 0, -1),
             Kind::Set => contents.smembers(name),
-            Kind::Text => contents.cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name),
         };
     }
     let contents: Vec<Value> = contents.query(connection).unwrap();
@@ -31,13 +30,13 @@ pub(crate) fn of_redis(connection: &mut Connection, mut number: impl FnMut(u64) 
     for name in names {
         let kind = kind(&name);
         let content: Vec<String> = from_redis_value(contents.next().unwrap()).unwrap();
-        let expires: Option<i64> = matches!(kind, Kind::Counts | Kind::Text)
+        let expires: Option<i64> = matches!(kind, Kind::Counts)
             .then(|| from_redis_value(contents.next().unwrap()).unwrap());
         // The nodes' settings are no part of what they keep.
         if name == "eds:settings" {
             continue;
         }
-        let entries = if matches!(kind, Kind::Set | Kind::Text) {
+        let entries = if matches!(kind, Kind::Set) {
             content
         } else {
             let entry = |entry: &[String]| match &*entry[0] {
@@ -62,18 +61,12 @@ enum Kind {
     Counts,
     SortedSet,
     Set,
-    /// It may expire.
-    Text,
 }
 
 /// Of a name such as `{eds:2}:minutes` or `{eds:2}:20161204:1118:counts`.
 fn kind(name: &str) -> Kind {
     let Some((_, rest)) = name.split_once("}:") else {
-        return if name == "eds:probe" {
-            Kind::Text
-        } else {
-            Kind::Hash
-        };
+        return Kind::Hash;
     };
     match rest.splitn(3, ':').last().unwrap() {
         "minutes" | "claims" | "closed" => Kind::SortedSet,
@@ -88,12 +81,6 @@ fn kind(name: &str) -> Kind {
 /// What must be there. `tags` are the hash tags of the partitions.
 pub(crate) fn of_memory(state: &State, tags: &[String], number: impl FnMut(u64) -> usize) -> Keys {
     let mut keys = Keys::new();
-    if let Some((node, until)) = &state.probe {
-        keys.insert(
-            "eds:probe".to_owned(),
-            joined(vec![node.clone()], Some(*until)),
-        );
-    }
     let mut number = number;
     for (partition, tag) in state.partitions.iter().zip(tags) {
         let mut put = |name: &str, entries: Vec<String>, expires: Option<i64>| {

@@ -147,20 +147,13 @@ pub(crate) enum Step {
         claims: Vec<Pick>,
         lease_ms: u64,
     },
-    TryProbe {
-        node: usize,
-        lease_ms: u64,
-    },
-    EndProbe {
-        node: usize,
-    },
     /// From the so-many-eth entry on.
-    SendAgain {
+    Requeue {
         partition: usize,
         nth: usize,
         most: usize,
     },
-    Forget {
+    Discard {
         partition: usize,
         nth: usize,
         most: usize,

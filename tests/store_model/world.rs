@@ -148,17 +148,12 @@ impl<'a> World<'a> {
                 })
                 .await
             }
-            Step::TryProbe { node, lease_ms } => {
-                self.both(*node, async |node| node.try_probe(millis(*lease_ms)).await)
-                    .await
-            }
-            Step::EndProbe { node } => self.both(*node, async |node| node.end_probe().await).await,
-            &Step::SendAgain {
+            &Step::Requeue {
                 partition,
                 nth,
                 most,
             } => self.requeue(partition, nth, most).await,
-            &Step::Forget {
+            &Step::Discard {
                 partition,
                 nth,
                 most,

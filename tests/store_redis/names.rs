@@ -1,7 +1,5 @@
 //! Two nodes of one name do each other no harm, and are told.
 
-use std::time::Duration;
-
 use event_data_service::store::{ClaimRequest, Store};
 use testing::redis::RedisServer;
 
@@ -23,12 +21,6 @@ async fn a_node_does_not_take_back_what_another_of_its_name_says() {
         assert_eq!(claim(&other).await.unwrap(), []);
     }
     assert_eq!(claim(&lagging).await.unwrap().len(), 1);
-
-    // A turn to probe is of one of them, too.
-    let lease = Duration::from_secs(600);
-    assert!(lagging.try_probe(lease).await.unwrap());
-    other.end_probe().await.unwrap();
-    assert!(!other.try_probe(lease).await.unwrap());
 }
 
 #[tokio::test]

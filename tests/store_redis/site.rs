@@ -151,8 +151,6 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
             [true]
         );
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
-        assert!(store.try_probe(LEASE).await?);
-        store.end_probe().await?;
         store.backlog(partition()).await?;
         finish(store, claim).await?;
     }

@@ -171,7 +171,13 @@ impl Recorder {
     }
 
     /// Counts what the store has confirmed, and what of it the store had already.
-    fn confirmed(&self, requests: &[RecordRequest<'_>], repeated: u64, origin: Origin, now: Instant) {
+    fn confirmed(
+        &self,
+        requests: &[RecordRequest<'_>],
+        repeated: u64,
+        origin: Origin,
+        now: Instant,
+    ) {
         let count = |it: &RecordRequest<'_>| it.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
         let users: usize = requests.iter().map(|it| it.new_users.len()).sum();

@@ -96,23 +96,6 @@ impl State {
         }
         extended
     }
-
-    pub(super) fn try_probe(&mut self, node: &str, lease: Duration, now_ms: i64) -> bool {
-        let free = self.probe.is_none();
-        if free {
-            let until_ms = deadline(now_ms, lease);
-            self.probe = Some((node.to_owned(), until_ms));
-            self.next_expiry_ms = self.next_expiry_ms.min(until_ms);
-        }
-        free
-    }
-
-    /// Ends the turn to probe if it is this node's.
-    pub(super) fn end_probe(&mut self, node: &str) {
-        if self.probe.as_ref().is_some_and(|(whose, _)| whose == node) {
-            self.probe = None;
-        }
-    }
 }
 
 impl PartitionState {

@@ -213,16 +213,6 @@ impl Store for MemoryStore {
         Ok(self.lock().extend(partition, claims, lease, now_ms))
     }
 
-    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
-        let now_ms = self.now_ms();
-        Ok(self.lock().try_probe(&self.node, lease, now_ms))
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        self.lock().end_probe(&self.node);
-        Ok(())
-    }
-
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         Ok(self.lock().partition(partition).backlog())
     }

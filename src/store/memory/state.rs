@@ -15,8 +15,6 @@ pub struct State {
     pub partitions: Vec<PartitionState>,
     /// The memory that the open sets take, roughly.
     pub bytes: u64,
-    /// Whose turn it is to probe the output, and until when in ms since the epoch.
-    pub probe: Option<(String, i64)>,
     /// Nothing expires before this, in ms since the epoch.
     pub(super) next_expiry_ms: i64,
     pub(super) retention: Duration,
@@ -137,7 +135,6 @@ impl State {
         Self {
             partitions: partitions.collect(),
             bytes: 0,
-            probe: None,
             next_expiry_ms: i64::MAX,
             retention,
             counts_max: u64::MAX,
@@ -166,14 +163,7 @@ impl State {
         if now_ms <= self.next_expiry_ms {
             return;
         }
-        self.probe = self
-            .probe
-            .take()
-            .filter(|(_, until_ms)| *until_ms >= now_ms);
-        self.next_expiry_ms = self
-            .probe
-            .as_ref()
-            .map_or(i64::MAX, |(_, until_ms)| *until_ms);
+        self.next_expiry_ms = i64::MAX;
         for partition in &mut self.partitions {
             partition.minutes.retain(|_, minute| {
                 if minute.expires_ms.is_none_or(|expires| expires >= now_ms) {

@@ -13,20 +13,18 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::RecordRequest;
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 13] = [
+const PINNED: [(&str, u64); 11] = [
     ("acknowledge.lua", 0x13b6_be38_1551_31f7),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("claim.lua", 0xca6e_106a_9d82_93aa),
     ("compact.lua", 0x0ab0_971b_4ea1_7c42),
     ("discard.lua", 0x7372_1de5_534d_17c4),
-    ("end_probe.lua", 0x85c1_37d8_10c7_97ab),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
     ("requeue.lua", 0xad7e_43e4_928a_ad39),
-    ("the names of the keys", 0x0b47_c518_3bc2_7d65),
+    ("the names of the keys", 0x273a_6046_e358_76bc),
     ("the transaction that records", 0xe69c_3405_71ac_19f3),
-    ("try_probe.lua", 0x2cd8_e50f_7074_59e3),
 ];
 
 const EXPLAINED: &str = "
@@ -52,7 +50,7 @@ fn names() -> String {
     let partition = format!("{:?}", keys.partition(only.of("a=b", Minute::MIN)));
     // The names themselves, and not those of the fields that hold them.
     let mut names: Vec<_> = partition.split('"').skip(1).step_by(2).collect();
-    let others = [keys.settings(), keys.node("n"), keys.probe()];
+    let others = [keys.settings(), keys.node("n")];
     names.extend(others.iter().map(String::as_str));
     names.join(" ")
 }

@@ -132,11 +132,6 @@ impl Keys {
     pub(super) fn node(&self, name: &str) -> String {
         format!("{{{}:nodes}}:{name}", self.prefix)
     }
-
-    /// Which node probes an output that is down.
-    pub(super) fn probe(&self) -> String {
-        format!("{}:probe", self.prefix)
-    }
 }
 
 impl PartitionKeys {

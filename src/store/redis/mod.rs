@@ -297,23 +297,6 @@ impl Store for RedisStore {
         self.invoke(keys.slot, script).await
     }
 
-    async fn try_probe(&self, lease: Duration) -> Result<bool, StoreError> {
-        let mut script = scripts::TRY_PROBE.prepare_invoke();
-        script
-            .key(self.keys.probe())
-            .arg(&self.node)
-            .arg(millis(lease));
-        self.invoke(redis_link::slot(self.keys.probe().as_bytes()), script)
-            .await
-    }
-
-    async fn end_probe(&self) -> Result<(), StoreError> {
-        let mut script = scripts::END_PROBE.prepare_invoke();
-        script.key(self.keys.probe()).arg(&self.node);
-        self.invoke(redis_link::slot(self.keys.probe().as_bytes()), script)
-            .await
-    }
-
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         self.look_at_backlog(partition).await
     }

@@ -28,6 +28,4 @@ scripts! {
     QUARANTINE, quarantine_sha1 => "quarantine.lua";
     REQUEUE, requeue_sha1 => "requeue.lua";
     DISCARD, discard_sha1 => "discard.lua";
-    TRY_PROBE, try_probe_sha1 => "try_probe.lua";
-    END_PROBE, end_probe_sha1 => "end_probe.lua";
 }
