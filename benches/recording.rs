@@ -14,7 +14,7 @@ use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
 use event_data_service::node::{Intake, Node};
-use event_data_service::store::Store;
+use event_data_service::store::Recording;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::telemetry::Metrics;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -135,7 +135,7 @@ impl<'a> Site<'a> {
             let batches = batches(self.load);
             self.measured(|server| {
                 let redis = Arc::new(RedisStore::new(&settings(server))?);
-                let store: Arc<dyn Store> = if asking {
+                let store: Arc<dyn Recording> = if asking {
                     redis
                 } else {
                     Arc::new(Unasked(redis))
@@ -217,7 +217,7 @@ fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
 }
 
 async fn recorders_way(
-    store: Arc<dyn Store>,
+    store: Arc<dyn Recording>,
     batches: Vec<(Partition, Vec<Batch>)>,
     events: usize,
 ) -> anyhow::Result<f64> {

@@ -1,14 +1,12 @@
 //! A store that admits every series without asking Redis: what asking costs is the difference.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
 };
 
 /// See the module.
@@ -25,6 +23,13 @@ impl Store for Unasked {
         self.0.generation(partition)
     }
 
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+#[async_trait]
+impl Recording for Unasked {
     async fn admit(
         &self,
         _: Partition,
@@ -54,44 +59,4 @@ impl Store for Unasked {
     ) -> Result<u64, StoreError> {
         self.0.record(partition, generation, recordings).await
     }
-
-    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
-        Err(only_records())
-    }
-
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
-        Err(only_records())
-    }
-
-    async fn compact(&self, _: &Claim, _: usize, _: Duration) -> Result<Compaction, StoreError> {
-        Err(only_records())
-    }
-
-    async fn unsent(&self, _: &Claim, _: u64) -> Result<UnsentPage, StoreError> {
-        Err(only_records())
-    }
-
-    async fn acknowledge(&self, _: &Claim, _: &[&str], _: Duration) -> Result<bool, StoreError> {
-        Err(only_records())
-    }
-
-    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
-        Err(only_records())
-    }
-
-    async fn extend(&self, _: Partition, _: &[&Claim], _: Duration) -> Result<usize, StoreError> {
-        Err(only_records())
-    }
-
-    async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
-        Err(only_records())
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-}
-
-fn only_records() -> StoreError {
-    StoreError::Unavailable("a recorder only records".to_owned())
 }

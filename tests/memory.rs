@@ -19,8 +19,7 @@ use event_data_service::ingest::{
 };
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
 };
 use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -64,6 +63,13 @@ impl Store for Confirming {
         1
     }
 
+    fn describe(&self) -> String {
+        "a store that confirms everything".to_owned()
+    }
+}
+
+#[async_trait]
+impl Recording for Confirming {
     async fn admit(
         &self,
         _: Partition,
@@ -96,42 +102,6 @@ impl Store for Confirming {
         self.users.fetch_add(users, Ordering::SeqCst);
         Ok(0)
     }
-
-    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn compact(&self, _: &Claim, _: usize, _: Duration) -> Result<Compaction, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn unsent(&self, _: &Claim, _: u64) -> Result<UnsentPage, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn acknowledge(&self, _: &Claim, _: &[&str], _: Duration) -> Result<bool, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn extend(&self, _: Partition, _: &[&Claim], _: Duration) -> Result<usize, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    fn describe(&self) -> String {
-        "a store that confirms everything".to_owned()
-    }
 }
 
 /// A recorder at work.
@@ -160,7 +130,7 @@ impl Working {
             partition,
             settings,
             batches: queue,
-            store: Arc::clone(&store) as Arc<dyn Store>,
+            store: Arc::clone(&store) as Arc<dyn Recording>,
             overflow: OverflowSeries::always(partition),
             spool: None,
             dedup: Arc::new(DedupBudget::new(users_max)),

@@ -21,8 +21,7 @@ use event_data_service::ingest::{
 use event_data_service::node::{Intake, LedgerTotals, Node};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
 };
 use event_data_service::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -82,6 +81,13 @@ impl Store for Replaced {
         self.generation.load(Ordering::SeqCst)
     }
 
+    fn describe(&self) -> String {
+        "a store that is replaced".to_owned()
+    }
+}
+
+#[async_trait]
+impl Recording for Replaced {
     async fn admit(
         &self,
         partition: Partition,
@@ -114,42 +120,6 @@ impl Store for Replaced {
             *self.store.lock().unwrap() = empty();
         }
         self.current().record(partition, 0, recordings).await
-    }
-
-    async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn claim(&self, _: Partition, _: &ClaimRequest) -> Result<Claimed, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn compact(&self, _: &Claim, _: usize, _: Duration) -> Result<Compaction, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn unsent(&self, _: &Claim, _: u64) -> Result<UnsentPage, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn acknowledge(&self, _: &Claim, _: &[&str], _: Duration) -> Result<bool, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn quarantine(&self, _: &Claim, _: &[(&str, &str)]) -> Result<Vec<bool>, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn extend(&self, _: Partition, _: &[&Claim], _: Duration) -> Result<usize, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    async fn backlog(&self, _: Partition) -> Result<Backlog, StoreError> {
-        unreachable!("a recorder only records")
-    }
-
-    fn describe(&self) -> String {
-        "a store that is replaced".to_owned()
     }
 }
 
@@ -187,7 +157,7 @@ async fn record(
         partition,
         settings,
         batches: queue,
-        store: Arc::clone(store) as Arc<dyn Store>,
+        store: Arc::clone(store) as Arc<dyn Recording>,
         overflow: OverflowSeries::always(partition),
         spool: None,
         dedup: Arc::new(DedupBudget::new(1000)),

@@ -15,10 +15,10 @@ use crate::output::influxdb::InfluxDb;
 use crate::output::stdout::Lines;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{RedisStore, Settings};
-use crate::store::{CountReader, Store};
+use crate::store::{CountReader, NodeStore};
 
 /// The store, and what queries are answered from.
-pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, QuerySources)> {
+pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, QuerySources)> {
     let sources = |reading: Arc<dyn CountReader>, arbiter: Arc<dyn Arbiter>| QuerySources {
         reading,
         partitions: config.partitions.clone(),

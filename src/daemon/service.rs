@@ -24,7 +24,7 @@ use crate::ingest::{BindError, InheritError, Inherited, Listener};
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
 use crate::spool::SpoolError;
-use crate::store::{QUARANTINE_MAX, Store};
+use crate::store::{NodeStore, QUARANTINE_MAX, Store};
 use crate::telemetry::Metrics;
 
 /// How long a worker may take to release its claims, or to send the rest, when the time is over.
@@ -102,7 +102,7 @@ impl Service {
     pub async fn start(
         settings: &ServiceSettings,
         inherited: Vec<Inherited>,
-        store: Arc<dyn Store>,
+        store: Arc<dyn NodeStore>,
         output: Arc<dyn Output>,
         sources: QuerySources,
     ) -> Result<Self, StartError> {
@@ -120,7 +120,7 @@ impl Service {
             ingest: JoinSet::new(),
             flush: JoinSet::new(),
             side: JoinSet::new(),
-            store: Arc::clone(&store),
+            store: store.clone(),
             spools: settings.spool.is_some(),
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
@@ -132,20 +132,17 @@ impl Service {
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
-        service.start_http(settings, &store, queries).await?;
-        let (looking, stop) = (
-            look_for_leftovers(Arc::clone(&store)),
-            service.stop_side.clone(),
-        );
+        service.start_http(settings, store.clone(), queries).await?;
+        let (looking, stop) = (look_for_leftovers(store.clone()), service.stop_side.clone());
         service.side.spawn(async move {
             stop.run_until_cancelled(looking).await;
         });
-        let recorders = service.start_recorders(settings, &store, spool.as_ref());
+        let recorders = service.start_recorders(settings, store.clone(), spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
         let worker = Worker {
             output: Arc::new(Agreed {
-                store: Arc::clone(&store),
+                store: store.clone(),
                 output,
             }),
             probing,
@@ -169,7 +166,7 @@ impl Service {
     async fn start_http(
         &mut self,
         settings: &ServiceSettings,
-        store: &Arc<dyn Store>,
+        store: Arc<dyn Store>,
         queries: Queries,
     ) -> Result<(), StartError> {
         let Some(address) = settings.http else {
@@ -180,7 +177,7 @@ impl Service {
             .map_err(|source| StartError::BindHttp { address, source })?;
         self.http = Some(listener.local_addr()?);
         let health = Health {
-            store: Arc::clone(store),
+            store,
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
             draining: self.stop.clone(),

@@ -2,13 +2,13 @@
 
 use crate::event::Partitions;
 use crate::node::Clock;
-use crate::store::{Backlog, Store};
+use crate::store::{Backlog, Draining};
 use crate::telemetry::Metrics;
 
 /// Looks at every partition. Answers whether any minute is claimed. Leaves the metrics as they are when the store does not
 /// answer, and answers that one is.
 pub(super) async fn look(
-    store: &dyn Store,
+    store: &dyn Draining,
     partitions: &Partitions,
     metrics: &Metrics,
     clock: &Clock,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::event::{Minute, Partition};
-use crate::store::{Claim, Store};
+use crate::store::{Claim, Draining};
 
 /// The claims in hand.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Held {
     /// Does the work while the leases of what is in hand are renewed, three times a lease.
     pub(super) async fn renewing<T>(
         &self,
-        store: &dyn Store,
+        store: &dyn Draining,
         lease: Duration,
         work: impl Future<Output = T>,
     ) -> T {
@@ -42,13 +42,13 @@ impl Held {
     }
 
     /// Lets go of everything. The claims lapse after `delay`, and any node takes them up then.
-    pub(super) async fn let_all_go(&self, store: &dyn Store, delay: Duration) {
+    pub(super) async fn let_all_go(&self, store: &dyn Draining, delay: Duration) {
         let claims = std::mem::take(&mut *self.lock());
         set_deadlines(store, claims.into_values().collect(), delay).await;
     }
 
     /// Lets go of these. They lapse after `delay`.
-    pub(super) async fn let_lapse(&self, store: &dyn Store, claims: &[Claim], delay: Duration) {
+    pub(super) async fn let_lapse(&self, store: &dyn Draining, claims: &[Claim], delay: Duration) {
         let held: Vec<Claim> = claims
             .iter()
             .filter(|claim| self.has(claim))
@@ -60,7 +60,7 @@ impl Held {
         set_deadlines(store, held, delay).await;
     }
 
-    async fn set_deadlines(&self, store: &dyn Store, lease: Duration) {
+    async fn set_deadlines(&self, store: &dyn Draining, lease: Duration) {
         let claims = self.lock().values().cloned().collect();
         set_deadlines(store, claims, lease).await;
     }
@@ -86,7 +86,7 @@ async fn beside<T, R: Future<Output = ()>>(
     }
 }
 
-async fn set_deadlines(store: &dyn Store, claims: Vec<Claim>, lease: Duration) {
+async fn set_deadlines(store: &dyn Draining, claims: Vec<Claim>, lease: Duration) {
     let mut by_partition: BTreeMap<Partition, Vec<&Claim>> = BTreeMap::new();
     for claim in &claims {
         by_partition.entry(claim.partition).or_default().push(claim);

@@ -19,7 +19,7 @@ use super::watch::Watches;
 use crate::event::Minute;
 use crate::node::Node;
 use crate::output::{Output, SealedCounts, WriteError};
-use crate::store::{Claim, Store, StoreError};
+use crate::store::{Claim, Draining, StoreError};
 use crate::telemetry::Metrics;
 use coordination::{ArbiterError, Mutex};
 
@@ -28,7 +28,7 @@ const TURN_MAX: Duration = Duration::from_secs(4);
 
 /// What sending works with.
 pub(super) struct Sender<'a> {
-    pub(super) store: &'a dyn Store,
+    pub(super) store: &'a dyn Draining,
     pub(super) output: &'a dyn Output,
     pub(super) probing: &'a Mutex,
     pub(super) held: &'a Held,

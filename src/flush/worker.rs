@@ -24,7 +24,7 @@ use super::watch::Watches;
 use crate::event::{Partition, Partitions};
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::output::Output;
-use crate::store::{Claim, Store, StoreError};
+use crate::store::{Claim, Draining, StoreError};
 use crate::telemetry::Metrics;
 use coordination::Mutex;
 
@@ -49,7 +49,7 @@ const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Worker {
     /// The shared memory.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn Draining>,
     /// Where the points go.
     pub output: Arc<dyn Output>,
     /// Held by the one node that probes an output which is down.

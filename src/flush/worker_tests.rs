@@ -10,8 +10,8 @@ use super::*;
 use crate::event::{Batch, Minute};
 use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
-use crate::store::RecordRequest;
 use crate::store::memory::MemoryStore;
+use crate::store::{RecordRequest, Recording};
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Holder, Locking, Name};
 

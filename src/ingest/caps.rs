@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::{Minute, OverflowSeries, Partition};
 use crate::node::Throttle;
-use crate::store::{Admission, AdmitRequest, Store, StoreError};
+use crate::store::{Admission, AdmitRequest, Recording, StoreError};
 
 /// The most answers that are kept, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;
@@ -137,7 +137,7 @@ impl Caps {
     /// Asks the store which of these series are admitted, as far as that is not known.
     pub(super) async fn ask<'a>(
         &mut self,
-        store: &dyn Store,
+        store: &dyn Recording,
         wanted: impl Iterator<Item = (Minute, &'a str)>,
         now: Instant,
     ) -> Result<(), StoreError> {
@@ -164,7 +164,7 @@ impl Caps {
 
     async fn ask_for(
         &mut self,
-        store: &dyn Store,
+        store: &dyn Recording,
         minute: Minute,
         series: &[&str],
     ) -> Result<(), StoreError> {
@@ -203,7 +203,7 @@ impl Caps {
     /// Which of these users, all different, a series has no room for. Far from the cap the store is not asked.
     pub(super) async fn users_refused<'a>(
         &mut self,
-        store: &dyn Store,
+        store: &dyn Recording,
         minute: Minute,
         series: &str,
         users: &[&'a str],

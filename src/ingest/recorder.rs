@@ -28,7 +28,7 @@ use super::replay::{Replay, ReplayWindow};
 use crate::event::{Batch, OverflowSeries, Partition, Window};
 use crate::node::{DropReason, Heartbeat, Node};
 use crate::spool::Spool;
-use crate::store::{Store, StoreError};
+use crate::store::{Recording, StoreError};
 use crate::telemetry::Metrics;
 
 /// The most events of a transaction. Redis serves nobody else while it carries one out, a few ms.
@@ -60,7 +60,7 @@ pub struct Recorder {
     /// The batches to record.
     pub batches: mpsc::Receiver<Delivery>,
     /// Where it records them.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn Recording>,
     /// The series that takes the events of series beyond the cap.
     pub overflow: OverflowSeries,
     /// Where batches go that an abort leaves; `None`: they are dropped.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::event::Batch;
 use crate::store::memory::MemoryStore;
-use crate::store::{ClaimRequest, Known, RecordRequest, Store};
+use crate::store::{ClaimRequest, Draining, Known, RecordRequest, Recording};
 
 const MESSAGE: &str =
     "partial write: max-values-per-tag limit exceeded (2/2): measurement=\"a\" tag=\"b\" dropped=1";

@@ -1,7 +1,7 @@
 //! The counts that an output refused, as an operator sees them: the [`Quarantine`] trait.
 //!
 //! Apart from [`Store`](super::Store), because no node needs it: sets and counts flow without it.
-//! [`Store::quarantine`](super::Store::quarantine) brings counts in; here they go back to be sent, or for good.
+//! [`Draining::quarantine`](super::Draining::quarantine) brings counts in; here they go back to be sent, or for good.
 
 use async_trait::async_trait;
 

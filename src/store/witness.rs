@@ -3,7 +3,7 @@
 //! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. With every
 //! claim it stamps its clock into the partition, for each node, and its data has an *epoch*. A node whose stamp is older
 //! than it was, or that finds another epoch, knows that the store forgot something; it hands back which minutes are closed
-//! ([`attest`](super::Store::attest)) before it claims anything again.
+//! ([`attest`](super::Draining::attest)) before it claims anything again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use event_data_service::flush::{FlushSettings, Worker};
 use event_data_service::node::Node;
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::Store;
+use event_data_service::store::Draining;
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::telemetry::Metrics;
 use testing::scripted::{Deed, Request, Scripted};
@@ -81,7 +81,7 @@ impl Publisher {
             before: 0,
         };
         let worker = Worker {
-            store: Arc::clone(&publisher.store) as Arc<dyn Store>,
+            store: Arc::clone(&publisher.store) as Arc<dyn Draining>,
             output: Arc::clone(&publisher.output) as Arc<dyn Output>,
             probing: Mutex::new(Arc::<MemoryArbiter>::default(), "probe", HOUR).unwrap(),
             partitions,

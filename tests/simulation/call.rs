@@ -6,8 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, NodeStore,
+    RecordRequest, SeriesUsers, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -129,7 +129,7 @@ impl Call {
     pub(crate) async fn carry_out(
         &self,
         world: &World,
-        store: &dyn Store,
+        store: &dyn NodeStore,
     ) -> Result<Answer, StoreError> {
         let stale = self.is_stale(world);
         let before = stale.then(|| world.store.look(|state| state.clone()));
@@ -142,7 +142,7 @@ impl Call {
         answer
     }
 
-    async fn ask(&self, store: &dyn Store) -> Result<Answer, StoreError> {
+    async fn ask(&self, store: &dyn NodeStore) -> Result<Answer, StoreError> {
         Ok(match self {
             Self::Admit(partition, minute, series, series_max, overflow) => {
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();

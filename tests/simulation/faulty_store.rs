@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Draining,
+    NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -22,7 +22,7 @@ pub(crate) struct FaultyStore {
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
     /// The store without faults, or a mutant.
-    pub(crate) inner: Arc<dyn Store>,
+    pub(crate) inner: Arc<dyn NodeStore>,
     /// Who has it, which a mutant may be of.
     pub(crate) role: Role,
     pub(crate) mutant: Option<Mutant>,
@@ -200,6 +200,13 @@ impl Store for FaultyStore {
         }
     }
 
+    fn describe(&self) -> String {
+        format!("the store as life {} sees it", self.life.number)
+    }
+}
+
+#[async_trait]
+impl Recording for FaultyStore {
     async fn admit(
         &self,
         partition: Partition,
@@ -237,7 +244,10 @@ impl Store for FaultyStore {
         let parcel = Arc::new(Parcel::new(recordings));
         answer!(self, Call::Record(partition, parcel), Answer::Nothing => 0)
     }
+}
 
+#[async_trait]
+impl Draining for FaultyStore {
     async fn attest(
         &self,
         partition: Partition,
@@ -334,9 +344,5 @@ impl Store for FaultyStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         answer!(self, Call::Backlog(partition), Answer::Backlog(backlog) => backlog)
-    }
-
-    fn describe(&self) -> String {
-        format!("the store as life {} sees it", self.life.number)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::{Claim, Store};
+use event_data_service::store::{Claim, Draining};
 
 use super::faulty_store::FaultyStore;
 use super::scripted_output::ScriptedOutput;

@@ -10,7 +10,8 @@ use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    Draining, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony,
+    UnsentPage,
 };
 
 use super::event::MINUTE;
@@ -54,7 +55,7 @@ pub(crate) enum Mutant {
 }
 
 /// The store of a life, without faults.
-pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<dyn Store> {
+pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<dyn NodeStore> {
     let ahead = match mutant {
         Some(Mutant::NodeClock) => world.plan.skews[life.node],
         Some(Mutant::TooSoon) => MINUTE / 4,
@@ -86,7 +87,7 @@ pub(crate) fn worker(
     world: &World,
     store: Arc<FaultyStore>,
     output: ScriptedOutput,
-) -> (Arc<dyn Store>, Arc<dyn Output>) {
+) -> (Arc<dyn Draining>, Arc<dyn Output>) {
     let lease = world.plan.flush.lease;
     match mutant {
         Some(Mutant::AcknowledgeFirst) => {
@@ -95,7 +96,10 @@ pub(crate) fn worker(
                 output,
                 lease,
             };
-            (Arc::clone(&hasty.store) as Arc<dyn Store>, Arc::new(hasty))
+            (
+                Arc::clone(&hasty.store) as Arc<dyn NodeStore>,
+                Arc::new(hasty),
+            )
         }
         Some(Mutant::NoProof) => (
             store,
@@ -166,6 +170,13 @@ impl Store for MutantStore {
         self.right.generation(partition)
     }
 
+    fn describe(&self) -> String {
+        format!("{:?}", self.mutant)
+    }
+}
+
+#[async_trait]
+impl Recording for MutantStore {
     async fn admit(
         &self,
         partition: Partition,
@@ -224,7 +235,10 @@ impl Store for MutantStore {
         }
         Ok(repeated)
     }
+}
 
+#[async_trait]
+impl Draining for MutantStore {
     async fn attest(
         &self,
         partition: Partition,
@@ -305,9 +319,5 @@ impl Store for MutantStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         self.right.backlog(partition).await
-    }
-
-    fn describe(&self) -> String {
-        format!("{:?}", self.mutant)
     }
 }

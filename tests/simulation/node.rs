@@ -9,7 +9,7 @@ use event_data_service::flush::Worker;
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
-use event_data_service::store::Store;
+use event_data_service::store::Recording;
 use event_data_service::telemetry::Metrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -146,7 +146,7 @@ impl Node {
                 mutant: self.mutant,
             })
         };
-        let recorded_to: Arc<dyn Store> = store(Role::Recorder);
+        let recorded_to: Arc<dyn Recording> = store(Role::Recorder);
         let output = ScriptedOutput {
             world: Arc::clone(world),
             life: Arc::clone(life),

@@ -9,7 +9,7 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    Claim, ClaimRequest, CountReader, Known, Quarantine, RecordRequest, Store, StoreError,
+    Claim, ClaimRequest, CountReader, Known, NodeStore, Quarantine, RecordRequest, StoreError,
     UnsentCounts,
 };
 use redis_link::{Address, Timeouts};
@@ -68,7 +68,7 @@ fn shared_cluster() -> Arc<RedisCluster> {
 
 /// A node, by its store.
 #[derive(Clone)]
-pub(crate) struct Node(pub(crate) Arc<dyn Store>);
+pub(crate) struct Node(pub(crate) Arc<dyn NodeStore>);
 
 /// An event, as the parser would give it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{ClaimRequest, CountReader, Known, Quarantine, Store};
+use event_data_service::store::{ClaimRequest, CountReader, Known, NodeStore, Quarantine};
 use redis::Connection;
 use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
@@ -26,8 +26,8 @@ const RETENTION: Duration = Duration::from_secs(300);
 const COUNTS_MAX: u64 = 4 * PARTITIONS as u64;
 
 /// A node of either store.
-pub(crate) trait Node: Store + Quarantine + CountReader {}
-impl<T: Store + Quarantine + CountReader> Node for T {}
+pub(crate) trait Node: NodeStore + Quarantine + CountReader {}
+impl<T: NodeStore + Quarantine + CountReader> Node for T {}
 
 pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::new(PARTITIONS).unwrap())

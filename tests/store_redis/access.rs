@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{ClaimRequest, Store, StoreError};
+use event_data_service::store::{ClaimRequest, Draining, Store, StoreError};
 use redis_link::{Address, Credentials};
 use testing::redis::RedisServer;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{AdmitRequest, Admitted, Store, StoreError};
+use event_data_service::store::{AdmitRequest, Admitted, Recording, StoreError};
 use testing::redis::RedisServer;
 
 use super::site::{at, claim, finish, minute, partition, record, store, tcp};

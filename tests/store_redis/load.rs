@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use event_data_service::event::Minute;
 use event_data_service::store::redis::scripts;
-use event_data_service::store::{ClaimRequest, Store};
+use event_data_service::store::{ClaimRequest, Draining};
 use testing::redis::RedisServer;
 
 use super::site::{AT_ONCE, LEASE, minute, partition, record, store, tcp};

@@ -1,6 +1,6 @@
 //! Two nodes of one name do each other no harm, and are told.
 
-use event_data_service::store::{ClaimRequest, Store};
+use event_data_service::store::{ClaimRequest, Draining, Store};
 use testing::redis::RedisServer;
 
 use super::site::{AT_ONCE, claim, minute, partition, record, store, tcp};

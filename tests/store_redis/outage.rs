@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Claim, Store, StoreError};
+use event_data_service::store::{Claim, Draining, Store, StoreError};
 use redis_link::Timeouts;
 use testing::eventually::SOON;
 use testing::redis::RedisServer;

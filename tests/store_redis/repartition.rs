@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use event_data_service::event::Minute;
 use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
-use event_data_service::store::{AdmitRequest, Store, StoreError};
+use event_data_service::store::{AdmitRequest, Recording, Store, StoreError};
 
 use redis_link::Address;
 use testing::redis::RedisServer;

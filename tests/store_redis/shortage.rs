@@ -1,6 +1,6 @@
 //! Redis out of memory: recording fails, and everything else makes room.
 
-use event_data_service::store::{Store, StoreError};
+use event_data_service::store::{Draining, Store, StoreError};
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Claim, ClaimRequest, Known, RecordRequest, Store, StoreError, Testimony,
+    AdmitRequest, Claim, ClaimRequest, Draining, Known, RecordRequest, Recording, Store,
+    StoreError, Testimony,
 };
 use redis_link::{Address, Timeouts};
 use testing::eventually::SOON;

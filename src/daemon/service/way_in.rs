@@ -15,7 +15,7 @@ use crate::ingest::{
     Receiver, Recorder, ReplayWindow, SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
-use crate::store::Store;
+use crate::store::Recording;
 
 impl Service {
     pub(super) fn open(
@@ -115,7 +115,7 @@ impl Service {
     pub(super) fn start_recorders(
         &mut self,
         settings: &ServiceSettings,
-        store: &Arc<dyn Store>,
+        store: Arc<dyn Recording>,
         spool: Option<&Spool>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));

@@ -4,7 +4,6 @@
 //! against. What it holds is lost with the process. [`State`] is the data with its steps, which are pure and are
 //! given the time; [`MemoryStore`] lends it a lock and a clock.
 
-mod admission;
 mod claiming;
 mod counting;
 mod quarantine;
@@ -19,8 +18,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Draining,
+    RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
 };
 use crate::event::{Minute, Partition, Partitions};
 
@@ -124,6 +123,22 @@ impl Store for MemoryStore {
         0
     }
 
+    fn memory(&self) -> Option<(u64, u64)> {
+        let state = self.lock();
+        Some((state.bytes, state.bytes_max))
+    }
+
+    fn ends_with_process(&self) -> Option<u64> {
+        Some(self.lock().unpublished())
+    }
+
+    fn describe(&self) -> String {
+        "this process' memory (single node)".to_owned()
+    }
+}
+
+#[async_trait]
+impl Recording for MemoryStore {
     async fn admit(
         &self,
         partition: Partition,
@@ -151,7 +166,10 @@ impl Store for MemoryStore {
     ) -> Result<u64, StoreError> {
         self.lock().record(partition, recordings)
     }
+}
 
+#[async_trait]
+impl Draining for MemoryStore {
     async fn attest(
         &self,
         partition: Partition,
@@ -215,18 +233,5 @@ impl Store for MemoryStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         Ok(self.lock().partition(partition).backlog())
-    }
-
-    fn memory(&self) -> Option<(u64, u64)> {
-        let state = self.lock();
-        Some((state.bytes, state.bytes_max))
-    }
-
-    fn ends_with_process(&self) -> Option<u64> {
-        Some(self.lock().unpublished())
-    }
-
-    fn describe(&self) -> String {
-        "this process' memory (single node)".to_owned()
     }
 }

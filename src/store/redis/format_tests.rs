@@ -8,7 +8,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::keys::Keys;
-use super::{FORMATS, record};
+use super::{FORMATS, recording};
 use crate::event::{Batch, Minute, Partitions};
 use crate::store::RecordRequest;
 
@@ -69,7 +69,7 @@ fn transaction() -> Vec<u8> {
     });
     let keys = Keys::new("eds", &Partitions::new(NonZeroU16::MIN));
     let partition = Partitions::new(NonZeroU16::MIN).of("a=b", minute);
-    record::pipeline(keys.partition(partition), &recordings).get_packed_pipeline()
+    recording::pipeline(keys.partition(partition), &recordings).get_packed_pipeline()
 }
 
 #[test]

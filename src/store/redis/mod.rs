@@ -3,9 +3,9 @@
 //! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway`, by the crate
 //! `redis-link`, to the server of its slot; `fitness` looks whether that can be trusted with them.
 
-mod admission;
 mod agreement;
 mod division;
+mod draining;
 mod fault;
 mod fitness;
 #[cfg(test)]
@@ -15,11 +15,9 @@ mod keys;
 mod leftovers;
 mod quarantine;
 mod reading;
-mod record;
+mod recording;
 mod repartition;
 pub mod scripts;
-mod unsent;
-mod witness;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -33,16 +31,12 @@ use redis_link::SettingsError;
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
 use self::division::Division;
-use self::gateway::{DRAINING, Gateway, RECORDING};
+use self::gateway::{DRAINING, Gateway};
 pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
 pub use self::repartition::ChangeError;
-use super::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    RecordRequest, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
-};
-use crate::event::{Minute, Partition, Partitions};
-use crate::store::witness::closed_minutes;
+use super::{Store, StoreError};
+use crate::event::{Partition, Partitions};
 
 /// Where Redis is, and what is kept there.
 #[derive(Debug, Clone)]
@@ -149,158 +143,6 @@ impl Store for RedisStore {
         self.gateway.generation(self.keys(partition).slot)
     }
 
-    async fn admit(
-        &self,
-        partition: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError> {
-        self.ask_to_admit(partition, request).await
-    }
-
-    async fn users(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &str,
-        users: &[&str],
-    ) -> Result<SeriesUsers, StoreError> {
-        self.ask_for_users(partition, minute, series, users).await
-    }
-
-    async fn record(
-        &self,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-    ) -> Result<u64, StoreError> {
-        let slot = self.keys(partition).slot;
-        let pipeline = record::pipeline(self.keys(partition), recordings);
-        let record =
-            async |connection: &mut MultiplexedConnection| pipeline.query_async(connection).await;
-        let run = self.gateway.run_in(generation, slot, RECORDING, record);
-        let added: Vec<u64> = run.await?;
-        Ok(record::repeated(recordings, &added))
-    }
-
-    async fn attest(
-        &self,
-        partition: Partition,
-        testimony: &Testimony,
-    ) -> Result<Attested, StoreError> {
-        self.hand_back(partition, testimony).await
-    }
-
-    async fn claim(
-        &self,
-        partition: Partition,
-        request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError> {
-        self.claim_minutes(partition, request).await
-    }
-
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-    ) -> Result<Compaction, StoreError> {
-        let keys = self.keys(claim.partition);
-        let base = keys.minute(claim.minute);
-        let mut script = scripts::COMPACT.prepare_invoke();
-        script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(format!("{base}event_types"));
-        script
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"))
-            .key(&keys.witness)
-            .key(&keys.closed);
-        script
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(series_max)
-            .arg(millis(lease));
-        script.arg(base).arg(claim.minute.epoch_minutes());
-        let compact = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
-        let answer = self
-            .gateway
-            .run_in(claim.generation, keys.slot, DRAINING, compact)
-            .await?;
-        let (sealed, late, left) = held(answer)?;
-        Ok(Compaction { sealed, late, left })
-    }
-
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
-        self.unsent_page(claim, cursor).await
-    }
-
-    async fn acknowledge(
-        &self,
-        claim: &Claim,
-        series: &[&str],
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        let keys = self.keys(claim.partition);
-        let base = keys.minute(claim.minute);
-        let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
-        script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(&keys.arrivals);
-        script
-            .key(format!("{base}event_types"))
-            .key(format!("{base}counts"));
-        script
-            .key(format!("{base}unsent"))
-            .key(&keys.minutes)
-            .key(&keys.witness)
-            .key(&keys.closed);
-        script
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(millis(lease));
-        script
-            .arg(millis(self.retention))
-            .arg(self.counts_max)
-            .arg(claim.minute.epoch_minutes())
-            .arg(closed_minutes(self.retention))
-            .arg(series);
-        held(self.invoke(keys.slot, script).await?)
-    }
-
-    async fn quarantine(
-        &self,
-        claim: &Claim,
-        refused: &[(&str, &str)],
-    ) -> Result<Vec<bool>, StoreError> {
-        self.put_into_quarantine(claim, refused).await
-    }
-
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
-        let keys = self.keys(partition);
-        let mut script = scripts::EXTEND.prepare_invoke();
-        script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .arg(millis(lease));
-        for claim in claims {
-            script.arg(claim.minute.to_string()).arg(&claim.token);
-        }
-        self.invoke(keys.slot, script).await
-    }
-
-    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
-        self.look_at_backlog(partition).await
-    }
-
     fn warnings(&self) -> Vec<String> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.gateway
@@ -317,11 +159,6 @@ impl Store for RedisStore {
     fn describe(&self) -> String {
         self.gateway.describe()
     }
-}
-
-/// The scripts answer nothing when the token is not that of the claim.
-fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
-    answer.ok_or(StoreError::ClaimLost)
 }
 
 /// Whole milliseconds, as the scripts take them: at most what a Lua number holds exactly.

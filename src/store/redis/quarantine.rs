@@ -2,38 +2,12 @@
 
 use async_trait::async_trait;
 
-use super::{RedisStore, held, scripts};
+use super::{RedisStore, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Claim, QUARANTINE_MAX, Quarantine, Quarantined, QuarantinedPage, StoreError};
+use crate::store::{Quarantine, Quarantined, QuarantinedPage, StoreError};
 
 /// The counts read at once, roughly.
 const PAGE: usize = 500;
-
-impl RedisStore {
-    /// See [`Store::quarantine`](crate::store::Store::quarantine).
-    pub(super) async fn put_into_quarantine(
-        &self,
-        claim: &Claim,
-        refused: &[(&str, &str)],
-    ) -> Result<Vec<bool>, StoreError> {
-        let keys = self.keys(claim.partition);
-        let base = keys.minute(claim.minute);
-        let mut script = scripts::QUARANTINE.prepare_invoke();
-        script
-            .key(&keys.tokens)
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"));
-        script.key(&keys.quarantine);
-        script
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(QUARANTINE_MAX);
-        for (series, message) in refused {
-            script.arg(series).arg(message);
-        }
-        held(self.invoke(keys.slot, script).await?)
-    }
-}
 
 #[async_trait]
 impl Quarantine for RedisStore {

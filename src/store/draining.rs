@@ -1,0 +1,149 @@
+//! From sets to counts that an output has: the [`Draining`] role.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Attested, Claimed, Known, Store, StoreError, Testimony};
+use crate::event::{Minute, Partition};
+
+/// What a claim is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimRequest {
+    /// How long a minute that is over must be idle.
+    pub grace: Duration,
+    /// When a minute is closed although it is not idle, counted from its end or its first event.
+    pub max_hold: Duration,
+    /// How long the claim holds.
+    pub lease: Duration,
+    /// The most lapsed claims to take over at once.
+    pub lapsed_max: usize,
+    /// The most finished minutes to claim at once.
+    pub finished_max: usize,
+    /// Whether this node has events of the partition that it could not record, or any on disk. It counts for a lease,
+    /// or until the node says otherwise; as long as any node is lagging, idle minutes are not closed before `max_hold`.
+    pub lagging: bool,
+    /// What the node has seen of the partition before.
+    pub known: Known,
+}
+
+/// A minute of a partition that this node works on until the lease is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The partition.
+    pub partition: Partition,
+    /// The minute.
+    pub minute: Minute,
+    /// Proof of the claim; a later claim of the same minute has a greater one.
+    pub token: String,
+    /// The store's generation that granted it.
+    pub generation: u64,
+    /// Whether an earlier claim of this minute lapsed.
+    pub taken_over: bool,
+}
+
+/// What a compaction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// Series whose counts are fixed now.
+    pub sealed: u64,
+    /// Events of series whose counts were fixed before: too late. Copies of counted events count here too,
+    /// since nobody can tell them apart any more.
+    pub late: u64,
+    /// Series that still have sets.
+    pub left: u64,
+}
+
+/// Counts of one series that no output has confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsentCounts {
+    /// The canonical series.
+    pub series: String,
+    /// Different users.
+    pub unique: u64,
+    /// Different events.
+    pub cumulative: u64,
+}
+
+/// A part of the unsent counts of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnsentPage {
+    /// The counts. A series may be there twice over the pages of a claim.
+    pub counts: Vec<UnsentCounts>,
+    /// Where to go on; `None` after the last page.
+    pub next: Option<u64>,
+}
+
+/// How much a partition has to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Minutes that are not claimed, those that still fill included.
+    pub waiting: u64,
+    /// Minutes that are claimed and not done.
+    pub claimed: u64,
+    /// Counts in the quarantine.
+    pub quarantined: u64,
+    /// The earliest of all these minutes.
+    pub oldest: Option<Minute>,
+}
+
+/// What a worker does with a store.
+#[async_trait]
+pub trait Draining: Store {
+    /// Hands back what this node knows to be closed: a minute that is handed back is closed, whatever the store knew of
+    /// it. Each node does so once for each generation, before it claims anything.
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError>;
+
+    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and idle, lowest first.
+    /// Tells what was closed since the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Claimed, StoreError>;
+
+    /// Fixes the counts of at most `series_max` series and renews the lease. Those of a minute that was closed are late.
+    /// Changes nothing when the generation is not that of the claim: what was recorded may not all be there yet.
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError>;
+
+    /// Reads a page of the unsent counts of a claim, from `cursor` on; 0 is the first.
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError>;
+
+    /// Marks the counts of these series confirmed and renews the lease. Answers true when nothing was left
+    /// to do, which ends the claim and closes the minute: what comes later is late.
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError>;
+
+    /// Puts counts of a claim that the output refuses into the quarantine, each series with the server's message.
+    /// Answers for each whether there was room; the others leave `unsent` all the same.
+    async fn quarantine(
+        &self,
+        claim: &Claim,
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError>;
+
+    /// Moves the deadline of these claims, all of one partition, to this long from now. Those that are no
+    /// longer held are passed over. Answers how many were held.
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError>;
+
+    /// How much a partition has to do.
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
+}

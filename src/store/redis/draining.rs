@@ -1,0 +1,324 @@
+//! Draining: claims, and from sets to counts that an output has. Each step but reading is a script.
+
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{cmd, pipe};
+use async_trait::async_trait;
+
+use super::gateway::DRAINING;
+use super::{RedisStore, millis, scripts};
+use crate::event::{Minute, Partition};
+use crate::store::witness::closed_minutes;
+use crate::store::{
+    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Claimed, Compaction, Draining,
+    QUARANTINE_MAX, StoreError, Testimony, UnsentCounts, UnsentPage,
+};
+
+/// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
+const LOOKED_AT_MAX: usize = 1000;
+/// The minutes that are handed back at once, for the same reason.
+const HANDED_BACK_MAX: usize = 1000;
+/// The counts read at once, roughly.
+const UNSENT_PAGE: usize = 500;
+
+/// Minute's name, token, whether it was taken over.
+type Granted = (String, String, bool);
+/// Stamp and clock in ms, what was granted, the number of the last closing, closed minutes, since.
+type Answer = (i64, i64, Vec<Granted>, u64, Vec<i64>, String);
+
+#[async_trait]
+impl Draining for RedisStore {
+    async fn attest(
+        &self,
+        partition: Partition,
+        testimony: &Testimony,
+    ) -> Result<Attested, StoreError> {
+        let keys = self.keys(partition);
+        let closed: Vec<i64> = testimony
+            .closed
+            .iter()
+            .map(|minute| minute.epoch_minutes())
+            .collect();
+        let since = testimony
+            .since
+            .map(|since| since.epoch_minutes().to_string());
+        let mut from = 0;
+        loop {
+            let to = closed.len().min(from + HANDED_BACK_MAX);
+            let mut script = scripts::ATTEST.prepare_invoke();
+            script
+                .key(&keys.witness)
+                .key(&keys.closed)
+                .key(&keys.stamps);
+            script
+                .arg(&self.node)
+                .arg(testimony.epoch)
+                .arg(testimony.stamp_ms)
+                .arg(new_epoch())
+                .arg(since.as_deref().unwrap_or_default())
+                .arg(&closed[from..to]);
+            let (epoch, forgot_from_ms): (u64, i64) = self.invoke(keys.slot, script).await?;
+            from = to;
+            if from == closed.len() {
+                return Ok(Attested {
+                    epoch,
+                    forgot_from_ms,
+                });
+            }
+        }
+    }
+
+    async fn claim(
+        &self,
+        partition: Partition,
+        request: &ClaimRequest,
+    ) -> Result<Claimed, StoreError> {
+        let keys = self.keys(partition);
+        let known = &request.known;
+        let mut script = scripts::CLAIM.prepare_invoke();
+        script
+            .key(&keys.minutes)
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(&keys.arrivals);
+        script
+            .key(&keys.idle)
+            .key(&keys.lagging)
+            .key(&keys.witness)
+            .key(&keys.closed)
+            .key(&keys.stamps);
+        script
+            .arg(&self.node)
+            .arg(millis(request.grace))
+            .arg(millis(request.max_hold))
+            .arg(millis(request.lease));
+        script
+            .arg(request.lapsed_max)
+            .arg(request.finished_max)
+            .arg(LOOKED_AT_MAX)
+            .arg(u8::from(request.lagging));
+        script
+            .arg(known.epoch)
+            .arg(known.stamp_ms)
+            .arg(known.sequence)
+            .arg(known.expected_ms.unwrap_or_default())
+            .arg(CLOCK_TOLERANCE_MS);
+        let answer: Option<Answer> = self.invoke(keys.slot, script).await?;
+        let Some((stamp_ms, now_ms, granted, sequence, closed, since)) = answer else {
+            self.gateway.forgot(keys.slot);
+            return Err(StoreError::Forgot);
+        };
+        let generation = self.gateway.generation(keys.slot);
+        let claim = |(name, token, taken_over): Granted| match name.parse::<Minute>() {
+            Ok(minute) => Some(Claim {
+                partition,
+                minute,
+                token,
+                generation,
+                taken_over,
+            }),
+            Err(error) => {
+                tracing::error!(key = keys.claims, %error, "a foreign member in the claims");
+                None
+            }
+        };
+        let minute = |number: &i64| Minute::from_epoch_minutes(*number);
+        Ok(Claimed {
+            claims: granted.into_iter().filter_map(claim).collect(),
+            stamp_ms,
+            now_ms,
+            sequence,
+            closed: closed.iter().filter_map(minute).collect(),
+            since: since.parse().ok().as_ref().and_then(minute),
+        })
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+    ) -> Result<Compaction, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::COMPACT.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(format!("{base}event_types"));
+        script
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"))
+            .key(&keys.witness)
+            .key(&keys.closed);
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(series_max)
+            .arg(millis(lease));
+        script.arg(base).arg(claim.minute.epoch_minutes());
+        let compact = async move |connection: &mut MultiplexedConnection| {
+            script.invoke_async(connection).await
+        };
+        let answer = self
+            .gateway
+            .run_in(claim.generation, keys.slot, DRAINING, compact)
+            .await?;
+        let (sealed, late, left) = held(answer)?;
+        Ok(Compaction { sealed, late, left })
+    }
+
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+        let base = self.keys(claim.partition).minute(claim.minute);
+        self.drain(claim.partition, async move |connection| {
+            let (next, series): (u64, Vec<String>) = cmd("SSCAN")
+                .arg(format!("{base}unsent"))
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(UNSENT_PAGE)
+                .query_async(connection)
+                .await?;
+            let next = (next != 0).then_some(next);
+            if series.is_empty() {
+                return Ok(UnsentPage {
+                    counts: Vec::new(),
+                    next,
+                });
+            }
+            let counts: Vec<Option<String>> = cmd("HMGET")
+                .arg(format!("{base}counts"))
+                .arg(&series)
+                .query_async(connection)
+                .await?;
+            let counts = series
+                .into_iter()
+                .zip(counts)
+                .filter_map(|(series, counts)| {
+                    // A series without counts is about to be compacted.
+                    let (unique, cumulative) = counts.as_deref()?.split_once(':')?;
+                    let (unique, cumulative) = (unique.parse().ok()?, cumulative.parse().ok()?);
+                    Some(UnsentCounts {
+                        series,
+                        unique,
+                        cumulative,
+                    })
+                });
+            Ok(UnsentPage {
+                counts: counts.collect(),
+                next,
+            })
+        })
+        .await
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .key(&keys.arrivals);
+        script
+            .key(format!("{base}event_types"))
+            .key(format!("{base}counts"));
+        script
+            .key(format!("{base}unsent"))
+            .key(&keys.minutes)
+            .key(&keys.witness)
+            .key(&keys.closed);
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(millis(lease));
+        script
+            .arg(millis(self.retention))
+            .arg(self.counts_max)
+            .arg(claim.minute.epoch_minutes())
+            .arg(closed_minutes(self.retention))
+            .arg(series);
+        held(self.invoke(keys.slot, script).await?)
+    }
+
+    async fn quarantine(
+        &self,
+        claim: &Claim,
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
+        let keys = self.keys(claim.partition);
+        let base = keys.minute(claim.minute);
+        let mut script = scripts::QUARANTINE.prepare_invoke();
+        script
+            .key(&keys.tokens)
+            .key(format!("{base}counts"))
+            .key(format!("{base}unsent"));
+        script.key(&keys.quarantine);
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(QUARANTINE_MAX);
+        for (series, message) in refused {
+            script.arg(series).arg(message);
+        }
+        held(self.invoke(keys.slot, script).await?)
+    }
+
+    async fn extend(
+        &self,
+        partition: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        let keys = self.keys(partition);
+        let mut script = scripts::EXTEND.prepare_invoke();
+        script
+            .key(&keys.claims)
+            .key(&keys.tokens)
+            .arg(millis(lease));
+        for claim in claims {
+            script.arg(claim.minute.to_string()).arg(&claim.token);
+        }
+        self.invoke(keys.slot, script).await
+    }
+
+    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
+        let keys = self.keys(partition);
+        let mut pipeline = pipe();
+        // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+        pipeline
+            .zcard(&keys.minutes)
+            .zrange(&keys.minutes, 0, 0)
+            .zrange(&keys.claims, 0, -1)
+            .hlen(&keys.quarantine);
+        let (waiting, mut names, claimed, quarantined) = self
+            .drain(partition, async move |connection| {
+                let answer = pipeline.query_async(connection);
+                answer.await as Result<(u64, Vec<String>, Vec<String>, u64), _>
+            })
+            .await?;
+        let count = claimed.len() as u64;
+        names.extend(claimed);
+        Ok(Backlog {
+            waiting,
+            claimed: count,
+            quarantined,
+            oldest: Minute::earliest(names.iter().map(String::as_str)),
+        })
+    }
+}
+
+/// The scripts answer nothing when the token is not that of the claim.
+fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
+    answer.ok_or(StoreError::ClaimLost)
+}
+
+/// One that no other has. Below 2^53, which Lua holds exactly, and never 0.
+fn new_epoch() -> u64 {
+    rand::random_range(1..1 << 53)
+}
