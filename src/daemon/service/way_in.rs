@@ -129,7 +129,7 @@ impl Service {
                 partition,
                 settings: settings.recorder,
                 batches: receiver,
-                store: Arc::clone(store),
+                store: Arc::clone(&store),
                 overflow: OverflowSeries::new(partitions, partition),
                 spool: spool.cloned(),
                 dedup: Arc::clone(&budget),

@@ -11,7 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::store::{RecordRequest, Recording, StoreError};
+use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
     /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
