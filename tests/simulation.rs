@@ -191,6 +191,7 @@ const REACHED: &[(&str, &str)] = &[
     ("a late event", "sealed: 0, late: 1,"),
     ("a store that forgets", "the store forgets"),
     ("a node that is told so by its claim", "Err(Forgot)"),
+    ("a node that reports its lag", "ReportLag("),
     ("a minute of the third of December", "Minute(24680159)"),
     ("the first minute of the fourth", "Minute(24680160)"),
     ("the same minute of the day before", "Minute(24678720)"),

@@ -80,7 +80,7 @@ suite! {
         the_oldest_minute_that_is_not_done_is_told_wherever_it_is
         a_minute_is_claimed_when_it_was_idle_for_the_grace
         while_a_node_lags_idle_minutes_stay_open
-        a_node_lags_for_a_lease_if_it_says_no_more
+        a_node_lags_for_as_long_as_it_says_if_it_says_no_more
         a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags
         a_minute_that_is_never_idle_is_claimed_after_max_hold
         the_lowest_minute_comes_first

@@ -24,7 +24,7 @@ use crate::ingest::{BindError, InheritError, Inherited, Listener};
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
 use crate::spool::SpoolError;
-use crate::store::{NodeStore, QUARANTINE_MAX, Store};
+use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::Metrics;
 
 /// How long a worker may take to release its claims, or to send the rest, when the time is over.
@@ -137,7 +137,8 @@ impl Service {
         service.side.spawn(async move {
             stop.run_until_cancelled(looking).await;
         });
-        let recorders = service.start_recorders(settings, store.clone(), spool.as_ref());
+        let recording: Arc<dyn Recording> = store.clone();
+        let recorders = service.start_recorders(settings, &recording, spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
         let worker = Worker {

@@ -32,10 +32,14 @@ impl Worker {
         } = self.settings;
         self.hand_back(partition, watches).await?;
         let recorded = self.node.confirmed.recorded(partition);
-        let lagging = self.node.lag.is_lagging(partition);
+        self.report_lag(partition, watches).await?;
         let request = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
+            if self.node.lag.is_lagging(partition) && !watch.settling.reported_lag {
+                // It began a moment ago, and is reported before anything is claimed.
+                return Ok(Vec::new());
+            }
             // Handing back may have taken long.
             watch.settling.look(self.store.generation(partition), now);
             let most = |may: bool| if may { claims_max } else { 0 };
@@ -45,7 +49,6 @@ impl Worker {
                 lease,
                 lapsed_max: most(watch.settling.may_take_over(now, interval)),
                 finished_max: most(watch.settling.may_close(now, grace)),
-                lagging: watch.settling.is_lagging(lagging, now, grace),
                 known: watch.witness.known(now),
             }
         };
@@ -70,6 +73,24 @@ impl Worker {
             .clock
             .set_store_ahead_ms(claimed.now_ms.saturating_sub(nanos / 1_000_000));
         Ok(claimed.claims)
+    }
+
+    /// Reports that this node lags, as long as it does, and once that it does no more.
+    async fn report_lag(&self, partition: Partition, watches: &Watches) -> Result<(), StoreError> {
+        let FlushSettings { grace, lease, .. } = self.settings;
+        let lags = {
+            let mut watch = watches.of(partition);
+            let lags = self.node.lag.is_lagging(partition);
+            let lags = watch.settling.is_lagging(lags, Instant::now(), grace);
+            if !lags && !watch.settling.reported_lag {
+                return Ok(());
+            }
+            lags
+        };
+        let lags_for = lags.then_some(lease);
+        self.store.report_lag(partition, lags_for).await?;
+        watches.of(partition).settling.reported_lag = lags;
+        Ok(())
     }
 
     /// Hands back what is known to be closed, if the store may have forgotten it.

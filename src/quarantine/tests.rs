@@ -47,7 +47,6 @@ async fn store(series: &[&str]) -> MemoryStore {
         lease: Duration::from_secs(9),
         lapsed_max: 9,
         finished_max: 9,
-        lagging: false,
         known: Known::default(),
     };
     for partition in partitions().iter() {

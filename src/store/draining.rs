@@ -20,9 +20,6 @@ pub struct ClaimRequest {
     pub lapsed_max: usize,
     /// The most finished minutes to claim at once.
     pub finished_max: usize,
-    /// Whether this node has events of the partition that it could not record, or any on disk. It counts for a lease,
-    /// or until the node says otherwise; as long as any node is lagging, idle minutes are not closed before `max_hold`.
-    pub lagging: bool,
     /// What the node has seen of the partition before.
     pub known: Known,
 }
@@ -97,6 +94,15 @@ pub trait Draining: Store {
         partition: Partition,
         testimony: &Testimony,
     ) -> Result<Attested, StoreError>;
+
+    /// Reports that this node lags, for so long unless it reports again; or that it does not (`None`): that it has events
+    /// of the partition which are not recorded, in memory or on disk. As long as any node lags, no claim closes a minute
+    /// before `max_hold` because it is idle.
+    async fn report_lag(
+        &self,
+        partition: Partition,
+        lags_for: Option<Duration>,
+    ) -> Result<(), StoreError>;
 
     /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and idle, lowest first.
     /// Tells what was closed since the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.

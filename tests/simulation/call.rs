@@ -21,6 +21,7 @@ pub(crate) enum Call {
     Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
+    ReportLag(Partition, Option<Duration>),
     Claim(Partition, ClaimRequest),
     Compact(Claim, usize, Duration),
     Unsent(Claim, u64),
@@ -165,6 +166,10 @@ impl Call {
             Self::Attest(partition, testimony) => {
                 Answer::Attested(store.attest(*partition, testimony).await?)
             }
+            Self::ReportLag(partition, lags_for) => {
+                store.report_lag(*partition, *lags_for).await?;
+                Answer::Nothing
+            }
             Self::Claim(partition, request) => {
                 Answer::Claimed(store.claim(*partition, request).await?)
             }
@@ -279,6 +284,7 @@ impl Call {
             }
             (
                 Self::Users(..)
+                | Self::ReportLag(..)
                 | Self::Unsent(..)
                 | Self::Backlog(_),
                 Ok(_),

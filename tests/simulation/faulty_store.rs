@@ -262,20 +262,30 @@ impl Draining for FaultyStore {
         answer!(self, call, Answer::Attested(attested) => attested)
     }
 
+    async fn report_lag(
+        &self,
+        partition: Partition,
+        lags_for: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        if self.mutant == Some(Mutant::NoLag) {
+            return Ok(());
+        }
+        let call = Call::ReportLag(partition, lags_for);
+        self.make(call).await?;
+        self.life.reported_lag(partition, lags_for.is_some());
+        Ok(())
+    }
+
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
     ) -> Result<Claimed, StoreError> {
         let generation = self.generation(partition);
-        let request = ClaimRequest {
-            lagging: request.lagging && self.mutant != Some(Mutant::NoLag),
-            ..*request
-        };
         let interval = self.world.plan.flush.interval;
         self.world
-            .judge(self.life.may_ask(partition, &request, interval));
-        let claimed = self.make(Call::Claim(partition, request)).await;
+            .judge(self.life.may_ask(partition, request, interval));
+        let claimed = self.make(Call::Claim(partition, *request)).await;
         self.life.heard_of_claim(partition, claimed.is_err());
         if matches!(claimed, Err(StoreError::Forgot)) {
             // As Redis does: who recorded into it has to know.

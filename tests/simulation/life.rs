@@ -1,6 +1,6 @@
 //! One life of a node, from its start to its end: what can end it, what lets it sleep, and its ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +41,8 @@ pub(crate) struct Life {
     began: Instant,
     /// By partition: since when a recorder has events that the store did not take.
     unrecorded: Mutex<BTreeMap<usize, Instant>>,
+    /// The partitions of which the store knows that the node lags.
+    reported: Mutex<BTreeSet<usize>>,
     /// By partition: when a claim last failed.
     unclaimed: Mutex<BTreeMap<usize, Instant>>,
 }
@@ -66,6 +68,7 @@ impl Life {
             connected: Mutex::new(Instant::now()),
             began: Instant::now(),
             unrecorded: Mutex::default(),
+            reported: Mutex::default(),
             unclaimed: Mutex::default(),
         }
     }
@@ -96,6 +99,15 @@ impl Life {
         if failed {
             let mut unclaimed = self.unclaimed.lock().unwrap();
             unclaimed.insert(partition.index(), Instant::now());
+        }
+    }
+
+    pub(crate) fn reported_lag(&self, partition: Partition, lags: bool) {
+        let mut reported = self.reported.lock().unwrap();
+        if lags {
+            reported.insert(partition.index());
+        } else {
+            reported.remove(&partition.index());
         }
     }
 
@@ -133,7 +145,8 @@ impl Life {
         let young = self.world.plan.max_age.saturating_sub(OLDEST);
         let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
         let lags = unrecorded.get(&partition.index()).is_some_and(is_young);
-        if lags && !request.lagging {
+        let reported = self.reported.lock().unwrap().contains(&partition.index());
+        if lags && !reported {
             return Err(format!("life {} lags and does not say so", self.number));
         }
         Ok(())

@@ -247,6 +247,14 @@ impl Draining for MutantStore {
         self.right.attest(partition, testimony).await
     }
 
+    async fn report_lag(
+        &self,
+        partition: Partition,
+        lags_for: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        self.right.report_lag(partition, lags_for).await
+    }
+
     async fn claim(
         &self,
         partition: Partition,

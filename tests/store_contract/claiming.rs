@@ -195,44 +195,43 @@ pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &
 
 pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
     let (lagging, other) = (ground.node("a"), ground.node("b"));
-    let request = ClaimRequest {
-        lagging: true,
-        ..AT_ONCE
-    };
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
     other.record(&events).await;
-    assert_eq!(lagging.claim(&request).await, []);
+    lagging.report_lag(Some(AT_ONCE.lease)).await;
+    for node in [&lagging, &other] {
+        assert_eq!(
+            node.claim(&AT_ONCE).await,
+            [],
+            "it was idle for long enough"
+        );
+    }
+    other.report_lag(None).await;
     assert_eq!(
         other.claim(&AT_ONCE).await,
         [],
-        "it was idle for long enough"
+        "one does not speak for another"
     );
-    // The other's word is not the first one's.
-    assert_eq!(other.claim(&AT_ONCE).await, []);
-    assert_eq!(lagging.claim(&AT_ONCE).await.len(), 1);
+    lagging.report_lag(None).await;
+    assert_eq!(other.claim(&AT_ONCE).await.len(), 1);
 }
 
-pub(crate) async fn a_node_lags_for_a_lease_if_it_says_no_more(ground: &Ground) {
+pub(crate) async fn a_node_lags_for_as_long_as_it_says_if_it_says_no_more(ground: &Ground) {
     let (lagging, other) = (ground.node("a"), ground.node("b"));
-    let request = ClaimRequest {
-        lease: Duration::from_millis(300),
-        lagging: true,
-        ..AT_ONCE
-    };
+    let span = Duration::from_millis(300);
     other.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();
-    assert_eq!(lagging.claim(&request).await, []);
+    lagging.report_lag(Some(span)).await;
     other.claim_one(&AT_ONCE).await;
-    assert!(began.elapsed() + ROUNDING >= request.lease);
+    assert!(began.elapsed() + ROUNDING >= span);
 }
 
 pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags(ground: &Ground) {
     let node = ground.node("a");
     let request = ClaimRequest {
         max_hold: Duration::from_millis(300),
-        lagging: true,
         ..AT_ONCE
     };
+    node.report_lag(Some(request.lease)).await;
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();
     assert_eq!(node.claim(&request).await, []);

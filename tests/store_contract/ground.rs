@@ -31,7 +31,6 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: Duration::from_secs(600),
     lapsed_max: 100,
     finished_max: 100,
-    lagging: false,
     known: NOTHING_KNOWN,
 };
 
@@ -228,6 +227,13 @@ impl Node {
 
     pub(crate) async fn record(&self, events: &[Event]) -> u64 {
         self.try_record(events).await.unwrap()
+    }
+
+    /// Of every partition.
+    pub(crate) async fn report_lag(&self, lags_for: Option<Duration>) {
+        for partition in partitions().iter() {
+            self.0.report_lag(partition, lags_for).await.unwrap();
+        }
     }
 
     /// Asks every partition once.

@@ -175,7 +175,11 @@ impl Drawing {
                     .collect(),
                 series_max: self.dice.pick(&[0, 2, 4, 100]),
             },
-            113..121 => {
+            113..117 => Step::ReportLag {
+                at: self.at(),
+                lags_ms: self.dice.pick(&[0, 0, 1, lease_ms]),
+            },
+            117..121 => {
                 let (partition, nth) = (self.partition(), self.index(8));
                 Step::Requeue {
                     partition,
@@ -235,7 +239,6 @@ impl Drawing {
                 lease_ms,
                 lapsed_max: 0,
                 finished_max: 1,
-                lagging: false,
                 known: Knowledge::Nothing,
                 expected: None,
             },
@@ -286,7 +289,6 @@ impl Drawing {
             lease_ms,
             lapsed_max: self.dice.pick(&[0, 1, 2, 100, 100]),
             finished_max: self.dice.pick(&[0, 1, 2, 100, 100]),
-            lagging: self.dice.one_in(6),
             known: self.knowledge(),
             expected: self
                 .dice

@@ -148,7 +148,6 @@ const NOTHING: ClaimRequest = ClaimRequest {
     lease: Duration::ZERO,
     lapsed_max: 0,
     finished_max: 0,
-    lagging: false,
     known: Known {
         epoch: 0,
         stamp_ms: 0,

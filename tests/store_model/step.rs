@@ -113,10 +113,14 @@ pub(crate) enum Step {
         lease_ms: u64,
         lapsed_max: usize,
         finished_max: usize,
-        lagging: bool,
         known: Knowledge,
         /// How far the node's expectation is from the clock.
         expected: Option<i64>,
+    },
+    /// For so long; 0: not at all.
+    ReportLag {
+        at: At,
+        lags_ms: u64,
     },
     Compact {
         node: usize,

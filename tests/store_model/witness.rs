@@ -33,6 +33,14 @@ impl World<'_> {
         [self.epochs[0].epoch(number), self.epochs[1].epoch(number)]
     }
 
+    pub(super) async fn report_lag(&self, at: At, lags_ms: u64) -> Both {
+        let lags_for = (lags_ms > 0).then(|| millis(lags_ms));
+        self.both(at.node, async |node| {
+            node.report_lag(partition(at.partition), lags_for).await
+        })
+        .await
+    }
+
     pub(super) async fn claim(&mut self, step: &Step) -> Both {
         let &Step::Claim {
             at,
@@ -41,7 +49,6 @@ impl World<'_> {
             lease_ms,
             lapsed_max,
             finished_max,
-            lagging,
             known,
             expected,
         } = step
@@ -55,7 +62,6 @@ impl World<'_> {
             lease: millis(lease_ms),
             lapsed_max,
             finished_max,
-            lagging,
             known: Known {
                 epoch,
                 expected_ms: expected.map(|off| self.ground.now_ms() + off),

@@ -116,7 +116,6 @@ async fn a_thousand_waiting_minutes() {
     }
     let request = ClaimRequest {
         finished_max: 16,
-        lagging: false,
         ..AT_ONCE
     };
     let mut claimed = 0;

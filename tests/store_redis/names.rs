@@ -1,9 +1,9 @@
 //! Two nodes of one name do each other no harm, and are told.
 
-use event_data_service::store::{ClaimRequest, Draining, Store};
+use event_data_service::store::{Draining, Store};
 use testing::redis::RedisServer;
 
-use super::site::{AT_ONCE, claim, minute, partition, record, store, tcp};
+use super::site::{LEASE, claim, minute, partition, record, store, tcp};
 
 #[tokio::test]
 async fn a_node_does_not_take_back_what_another_of_its_name_says() {
@@ -11,16 +11,13 @@ async fn a_node_does_not_take_back_what_another_of_its_name_says() {
     // Both are named "node".
     let [lagging, other] = [(); 2].map(|()| store(&tcp(&server)));
     record(&other, minute(), &["s=1"], 1).await.unwrap();
-    let says_lagging = ClaimRequest {
-        lagging: true,
-        ..AT_ONCE
-    };
     for _ in 0..3 {
-        let says = lagging.claim(partition(), &says_lagging).await.unwrap();
-        assert_eq!(says.claims, []);
+        lagging.report_lag(partition(), Some(LEASE)).await.unwrap();
+        other.report_lag(partition(), None).await.unwrap();
         assert_eq!(claim(&other).await.unwrap(), []);
     }
-    assert_eq!(claim(&lagging).await.unwrap().len(), 1);
+    lagging.report_lag(partition(), None).await.unwrap();
+    assert_eq!(claim(&other).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -121,7 +121,7 @@ async fn a_refused_connection_is_told_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_on_a_dead_line_ends_in_time() {
     let server = RedisServer::start(&[]);
-    for call in 0..8 {
+    for call in 0..9 {
         let line = Line::to(server.address()).await;
         let mut settings = impatient(tcp(&server));
         settings.redis.address = line.address();
@@ -140,6 +140,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
             4 => s.acknowledge(claim, &[], LEASE).await.map(drop),
             5 => s.quarantine(claim, &[("s=1", "words")]).await.map(drop),
             6 => s.extend(partition(), &[claim], LEASE).await.map(drop),
+            7 => s.report_lag(partition(), Some(LEASE)).await,
             _ => s.check().await,
         };
         let took = began.elapsed();

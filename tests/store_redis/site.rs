@@ -21,7 +21,6 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: LEASE,
     lapsed_max: 100,
     finished_max: 100,
-    lagging: false,
     known: Known {
         epoch: 0,
         stamp_ms: 0,
@@ -152,6 +151,8 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
             [true]
         );
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
+        store.report_lag(partition(), Some(LEASE)).await?;
+        store.report_lag(partition(), None).await?;
         store.backlog(partition()).await?;
         finish(store, claim).await?;
     }

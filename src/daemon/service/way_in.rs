@@ -115,7 +115,7 @@ impl Service {
     pub(super) fn start_recorders(
         &mut self,
         settings: &ServiceSettings,
-        store: Arc<dyn Recording>,
+        store: &Arc<dyn Recording>,
         spool: Option<&Spool>,
     ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));
@@ -129,7 +129,7 @@ impl Service {
                 partition,
                 settings: settings.recorder,
                 batches: receiver,
-                store: Arc::clone(&store),
+                store: Arc::clone(store),
                 overflow: OverflowSeries::new(partitions, partition),
                 spool: spool.cloned(),
                 dedup: Arc::clone(&budget),

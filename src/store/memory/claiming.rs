@@ -20,8 +20,7 @@ impl State {
         let partition = self.partition(index);
         partition.witness.stamp(node, request, now_ms)?;
         partition.set_back(now_ms);
-        let lagging_until = request.lagging.then(|| deadline(now_ms, request.lease));
-        let grace = if partition.is_lagging(node, lagging_until, now_ms) {
+        let grace = if partition.is_lagging(now_ms) {
             request.grace.max(request.max_hold)
         } else {
             request.grace
@@ -126,12 +125,16 @@ impl PartitionState {
         token
     }
 
-    /// Notes until when this node is lagging, and answers whether any is.
-    fn is_lagging(&mut self, node: &str, until_ms: Option<i64>, now_ms: i64) -> bool {
-        match until_ms {
-            Some(until_ms) => self.lagging.insert(node.to_owned(), until_ms),
+    /// Notes until when this node lags.
+    pub(super) fn report_lag(&mut self, node: &str, lags_for: Option<Duration>, now_ms: i64) {
+        match lags_for {
+            Some(span) => self.lagging.insert(node.to_owned(), deadline(now_ms, span)),
             None => self.lagging.remove(node),
         };
+    }
+
+    /// Whether any node lags.
+    fn is_lagging(&mut self, now_ms: i64) -> bool {
         self.lagging.retain(|_, until_ms| *until_ms > now_ms);
         !self.lagging.is_empty()
     }

@@ -179,6 +179,19 @@ impl Draining for MemoryStore {
         Ok(self.lock().attest(&self.node, partition, testimony, micros))
     }
 
+    async fn report_lag(
+        &self,
+        partition: Partition,
+        lags_for: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let now_ms = self.now_ms();
+        let mut state = self.lock();
+        state
+            .partition(partition)
+            .report_lag(&self.node, lags_for, now_ms);
+        Ok(())
+    }
+
     async fn claim(
         &self,
         partition: Partition,

@@ -3,7 +3,6 @@
 --
 -- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, closed, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       1 if the node is lagging: it has events of the partition that it could not record, or any on disk;
 --       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown),
 --       and how far it may be from that
 -- Gives {stamp ms, now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
@@ -20,7 +19,7 @@ local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
 -- The closed minutes that are given at once.
 local CLOSED_MAX = 1000
 
-local CLOCK_TOLERANCE = tonumber(ARGV[13])
+local CLOCK_TOLERANCE = tonumber(ARGV[12])
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
@@ -29,7 +28,7 @@ local granted = {}
 local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'sequence', 'since')
 local stamp, clock = tonumber(known[2] or '0'), tonumber(known[3] or now)
 local own = tonumber(redis.call('HGET', stamps, node) or '0')
-if ARGV[9] ~= '0' and (known[1] ~= ARGV[9] or own < tonumber(ARGV[10])) then
+if ARGV[8] ~= '0' and (known[1] ~= ARGV[8] or own < tonumber(ARGV[9])) then
   -- Redis went back to what it was before, or is another one. Whoever knows more hands that back first.
   return false
 end
@@ -60,18 +59,13 @@ if back > CLOCK_TOLERANCE then
   redis.call('DEL', idle)
 end
 -- A clock that was set forward makes minutes look over and idle that are neither. The node sees it in the answer.
-local expected = tonumber(ARGV[12])
+local expected = tonumber(ARGV[11])
 if expected ~= 0 and math.abs(now - expected) > CLOCK_TOLERANCE then
   finished_max = 0
 end
 
 -- A node that is lagging will bring its events, minute by minute. A minute that is idle meanwhile may be one that it has
 -- not come to yet, so as long as any node is lagging, only those are closed that were held long enough.
-if ARGV[8] == '1' then
-  redis.call('HSET', lagging, node, string.format('%.0f', now + lease))
-else
-  redis.call('HDEL', lagging, node)
-end
 local nodes_lagging = redis.call('HGETALL', lagging)
 for i = 1, #nodes_lagging, 2 do
   if tonumber(nodes_lagging[i + 1]) > now then
@@ -141,8 +135,8 @@ for i = 1, #looked, 2 do
   end
 end
 
-local sequence = tonumber(ARGV[11])
-local news = redis.call('ZRANGEBYSCORE', closed, '(' .. ARGV[11], '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
+local sequence = tonumber(ARGV[10])
+local news = redis.call('ZRANGEBYSCORE', closed, '(' .. ARGV[10], '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
 local since_then = {}
 for i = 1, #news, 2 do
   since_then[#since_then + 1] = tonumber(news[i])

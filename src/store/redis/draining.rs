@@ -69,6 +69,21 @@ impl Draining for RedisStore {
         }
     }
 
+    async fn report_lag(
+        &self,
+        partition: Partition,
+        lags_for: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let keys = self.keys(partition);
+        let mut script = scripts::REPORT_LAG.prepare_invoke();
+        let lags_for = lags_for.map(|span| millis(span).to_string());
+        script
+            .key(&keys.lagging)
+            .arg(&self.node)
+            .arg(lags_for.unwrap_or_default());
+        self.invoke(keys.slot, script).await
+    }
+
     async fn claim(
         &self,
         partition: Partition,
@@ -96,8 +111,7 @@ impl Draining for RedisStore {
         script
             .arg(request.lapsed_max)
             .arg(request.finished_max)
-            .arg(LOOKED_AT_MAX)
-            .arg(u8::from(request.lagging));
+            .arg(LOOKED_AT_MAX);
         script
             .arg(known.epoch)
             .arg(known.stamp_ms)

@@ -13,15 +13,16 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::RecordRequest;
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 11] = [
+const PINNED: [(&str, u64); 12] = [
     ("acknowledge.lua", 0x13b6_be38_1551_31f7),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
-    ("claim.lua", 0xca6e_106a_9d82_93aa),
+    ("claim.lua", 0xc8b1_a6c6_6ae4_d738),
     ("compact.lua", 0x0ab0_971b_4ea1_7c42),
     ("discard.lua", 0x7372_1de5_534d_17c4),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
+    ("report_lag.lua", 0x24d7_1ed3_1bb1_a79b),
     ("requeue.lua", 0xad7e_43e4_928a_ad39),
     ("the names of the keys", 0x273a_6046_e358_76bc),
     ("the transaction that records", 0xe69c_3405_71ac_19f3),
