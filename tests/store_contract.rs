@@ -19,6 +19,7 @@ mod contract {
     pub(crate) mod done;
     pub(crate) mod ground;
     pub(crate) mod leases;
+    pub(crate) mod life;
     pub(crate) mod names;
     pub(crate) mod quarantine;
     pub(crate) mod reading;
@@ -92,6 +93,8 @@ suite! {
         every_lapsed_claim_is_taken_over_in_portions
         extending_renews_and_shortens
         compacting_and_acknowledging_renew_the_lease;
+    life:
+        a_series_lives_as_the_table_says;
     compacting:
         compaction_goes_in_steps
         counts_are_fixed_once

@@ -3,6 +3,20 @@
 //! [`Store`] is what whoever has one may ask of it. Recorders see [`Recording`], workers [`Draining`], queries
 //! [`CountReader`], and operators [`Quarantine`].
 //!
+//! The life of a series in a minute:
+//!
+//! ```text
+//!         record       over, idle        compact        acknowledge
+//! absent ───────▶ open ──────────▶ claimed ──────▶ sealed ───────────▶ sent ◀───╮
+//!                                                   ▲ │ quarantine              │ discard
+//!                                             claim │ ╰────────────▶ quarantined┤
+//!                                                   │                           │ requeue
+//!                                                   ╰─────── requeued ◀─────────╯
+//! ```
+//!
+//! A claim that lapses is taken over, in the state that it is in. An event that comes when there are counts is late: its
+//! minute is claimed once more, and no count changes. `tests/store_contract/life.rs` has every event in every state.
+//!
 //! A minute of a partition goes through these steps, and every node may do any of them:
 //!
 //! 1. [`admit`](Recording::admit) says which series get sets of their own; those beyond the cap share the overflow series.

@@ -129,6 +129,15 @@ impl Ground {
         Self::Cluster(shared_cluster(), prefix)
     }
 
+    /// An empty one of the same kind.
+    pub(crate) fn afresh(&self) -> Self {
+        match self {
+            Self::Memory(_) => Self::memory(),
+            Self::Redis(_) => Self::redis(),
+            Self::Cluster(..) => Self::cluster(),
+        }
+    }
+
     /// A node of this name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
