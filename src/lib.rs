@@ -23,11 +23,12 @@
 //! - [`telemetry`] reports metrics of all that; nothing reads them to decide.
 //! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`.
 //! - [`config`] reads file, environment and flags into checked values.
-//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`], [`demo`]
-//!   and [`send`].
+//! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`] and
+//!   [`demo`], and `eds send` of the crate [`loadgen`].
 //! - [`secret`] hides passwords, and [`text`] makes messages of others fit for one line of the log.
 //!
-//! Modules import downwards only; `ARCHITECTURE.md` has the table, the keys in Redis and the invariants.
+//! Modules import downwards only; `ARCHITECTURE.md` has the table, the keys in Redis and the invariants. The connections to
+//! Redis are the crate [`redis_link`]; locks and lists that are computed once are [`coordination`].
 
 pub mod cli;
 pub mod config;
