@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use coordination;
 use coordination::memory::MemoryArbiter;
 use event_data_service::event::Partitions;
 use event_data_service::store::memory::{Clock, MemoryStore};
