@@ -1,5 +1,5 @@
 //! The memory store is the model of the one in Redis: random sequences of all calls, by several nodes, with a clock that
-//! stands still and is moved, have the same answers and leave the same behind.
+//! is stopped and moved, have the same answers and leave the same behind.
 //!
 //! A seed makes a sequence. `STORE_MODEL_SEED` is the first, `STORE_MODEL_SEQUENCES` says how many. After every few steps all that
 //! is in Redis is held against the model, key by key. One that fails is made as short as may be and shown.

@@ -121,7 +121,7 @@ keys! {
         own spool_dir: File(Form::Path) = "", "directory for events that find no room in the queue; empty: none";
         own spool_max: Size("1MiB", "1PiB") = "1GiB", "most bytes in it; beyond them events are dropped, and counted";
         // Long enough to gather the events of any archive, short enough for Redis to reckon with.
-        alike max_age: Span("1m", "100years") = "1h", "older events are refused; what was sent is remembered twice this long";
+        alike max_age: Span("1m", "100years") = "1h", "older events are refused; what was sent is kept twice this long";
         own max_future: Span("0s", "100years") = "1m", "events further ahead of this node's clock are refused";
         own max_datagram: Size("512B", "64KiB") = "64KiB", "longest datagram; a longer one loses its last line";
         own max_line: Size("64B", "64KiB") = "8KiB", "longest line";

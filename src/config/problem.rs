@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use super::keys::{KEYS, Key};
 use super::values::Origin;
 
-/// One thing that is wrong.
+/// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where the value came from; `None` when nothing gave one.

@@ -1,11 +1,11 @@
 //! Why a line is not counted. Every reason is a label of `eds_events_rejected_total`.
 
 macro_rules! rejections {
-    ($($(#[$doc:meta])* $variant:ident => $label:literal, $words:literal;)*) => {
+    ($($(#[$doc:meta])* $variant:ident => $label:literal, $message:literal;)*) => {
         /// Why a line is not counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum Rejection {
-            $($(#[$doc])* #[error($words)] $variant,)*
+            $($(#[$doc])* #[error($message)] $variant,)*
         }
 
         impl Rejection {

@@ -1,4 +1,4 @@
-//! Asking the store for minutes: what this node knows goes there, and what it forgot, or its clock does, is told.
+//! Asking the store for minutes: what this node knows goes there, and what it forgot, or its clock, is logged.
 
 use std::time::Duration;
 
@@ -135,10 +135,10 @@ impl Worker {
     }
 
     /// Warns of clocks that differ so much that events come late.
-    pub(super) fn tell_of_clock(&self, told: &mut Throttle) {
+    pub(super) fn warn_of_clock(&self, throttle: &mut Throttle) {
         let offset_seconds = self.node.clock.store_ahead_seconds();
         let warns = offset_seconds.abs() > self.settings.grace.as_secs_f64() / 2.0;
-        if warns && told.is_due() {
+        if warns && throttle.is_due() {
             tracing::warn!(
                 offset_seconds,
                 grace = %humantime::format_duration(self.settings.grace),

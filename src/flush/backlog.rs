@@ -1,4 +1,4 @@
-//! How much all nodes together have to do, told in the metrics.
+//! How much all nodes together have to do, for the metrics.
 
 use crate::event::Partitions;
 use crate::node::Clock;

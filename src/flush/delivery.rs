@@ -1,7 +1,7 @@
 //! One round of writing: which counts the output takes, and which it refuses.
 //!
 //! Every body is written once, and what is accepted is done with. Bodies that are not accepted are split until the
-//! counts at fault stand alone ([`Suspects`]). What an answer means is decided by other answers, never by its words:
+//! counts at fault stand alone ([`Suspects`]). What an answer means is decided by other answers, never by its message:
 //!
 //! - A count is refused when it was rejected alone and the output accepted something that was written after that:
 //!   another count, or a probe. The probe is the count that was last accepted, which changes nothing, or one of our own making

@@ -66,7 +66,7 @@ impl Held {
     }
 }
 
-/// Does the work, and something else again and again after a while, until the work is done. Neither stands still
+/// Does the work, and something else again and again after a while, until the work is done. Neither stalls
 /// while the other one waits: each may hold what the other waits for, such as the turn to connect.
 async fn beside<T, R: Future<Output = ()>>(
     work: impl Future<Output = T>,

@@ -7,13 +7,13 @@ use crate::event::Minute;
 use crate::node::Throttle;
 use crate::store::Claim;
 
-/// How often late events are told, at most.
-const TELL_INTERVAL: Duration = Duration::from_secs(60);
+/// How often late events are logged, at most.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Late events that were not told yet.
+/// Late events that are not logged yet.
 #[derive(Debug)]
 pub(super) struct Late {
-    told: Throttle,
+    throttle: Throttle,
     events: u64,
     partitions: BTreeSet<usize>,
     /// The oldest and the newest of their minutes.
@@ -25,7 +25,7 @@ pub(super) struct Late {
 impl Default for Late {
     fn default() -> Self {
         Self {
-            told: Throttle::new(TELL_INTERVAL),
+            throttle: Throttle::new(REPORT_INTERVAL),
             events: 0,
             partitions: BTreeSet::new(),
             minutes: None,
@@ -47,12 +47,12 @@ impl Late {
         self.longest = self.longest.max(after);
     }
 
-    /// Tells them, if there are any and it is time, or the node ends.
-    pub(super) fn tell(&mut self, at_end: bool) {
+    /// Logs them, if there are any and it is time, or the node ends.
+    pub(super) fn report(&mut self, at_end: bool) {
         let Some((first, last)) = self.minutes else {
             return;
         };
-        if !at_end && !self.told.is_due() {
+        if !at_end && !self.throttle.is_due() {
             return;
         }
         let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
@@ -60,13 +60,13 @@ impl Late {
         tracing::warn!(
             events = self.events, partitions, %first, %last,
             after = %humantime::format_duration(self.longest),
-            "events came when the counts of their minutes were fixed, so long after the end of the minute at most; they are \
-             not published, unless they are copies of counted ones: raise flush.grace if senders or the network are slow, \
+            "events came when the counts of their minutes were sealed, so long after the end of the minute at most; they are \
+             not published, unless they are copies of sealed ones: raise flush.grace if senders or the network are slow, \
              and see that the clocks of the senders are right"
         );
-        let told = std::mem::replace(&mut self.told, Throttle::new(TELL_INTERVAL));
+        let throttle = std::mem::replace(&mut self.throttle, Throttle::new(REPORT_INTERVAL));
         *self = Self {
-            told,
+            throttle,
             ..Self::default()
         };
     }

@@ -4,8 +4,8 @@
 //! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
 //! `delivery` finds out which counts the output refuses, `refused` puts these into the quarantine, `breaker` decides when
 //! an output that fails is tried again, `settling` when minutes may be closed after the store was away, `witness` what is
-//! handed back to a store that forgot it, `standing` whether this node agrees with the others, `late` what is told of events that came too late. A worker remembers nothing
-//! of a failed send: the claim lapses, and any node tries again.
+//! handed back to a store that forgot it, `standing` whether this node agrees with the others, `late` what is logged of events that
+//! came too late. A worker keeps nothing of a failed send: the claim lapses, and any node tries again.
 
 mod asking;
 mod backlog;

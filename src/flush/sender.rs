@@ -213,7 +213,7 @@ impl Sender<'_> {
         if matches!(error, WriteError::Misconfigured { .. }) {
             tracing::error!(
                 output, %error, failures, %pause,
-                "the output refuses this node's configuration; counts are kept and sent when it is mended"
+                "the output refuses this node's configuration; counts are kept and sent when that is fixed"
             );
         } else {
             tracing::warn!(

@@ -17,7 +17,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(1);
 /// How often this node says that it lives.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
 /// How often what is wrong is said again.
-const TELL_INTERVAL: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often it is looked for what no node works on: all keys are looked through for it.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(600);
@@ -30,9 +30,9 @@ pub(super) struct Standing {
     differs: bool,
     /// Whether the store has no room for events.
     full: bool,
-    differs_told: Throttle,
+    differs_throttle: Throttle,
     registered: Throttle,
-    taken_told: Throttle,
+    taken_throttle: Throttle,
 }
 
 impl Default for Standing {
@@ -40,9 +40,9 @@ impl Default for Standing {
         Self {
             differs: false,
             full: false,
-            differs_told: Throttle::new(TELL_INTERVAL),
+            differs_throttle: Throttle::new(REPORT_INTERVAL),
             registered: Throttle::new(REGISTER_INTERVAL),
-            taken_told: Throttle::new(TELL_INTERVAL),
+            taken_throttle: Throttle::new(REPORT_INTERVAL),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Standing {
             && let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await
         {
             node.name_taken.store(taken, Ordering::Relaxed);
-            if taken && self.taken_told.is_due() {
+            if taken && self.taken_throttle.is_due() {
                 tracing::warn!(
                     "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
                      two apart: give each node a name of its own (node, EDS_NODE or --node)"
@@ -70,13 +70,13 @@ impl Standing {
 
     fn compared(&mut self, difference: Option<StoreError>, metrics: &Metrics) {
         if difference.is_none() && self.differs {
-            self.differs_told.reset();
+            self.differs_throttle.reset();
             tracing::info!("the settings are those of the other nodes again; going on");
         }
         self.differs = difference.is_some();
         metrics.settings_differ.set(i64::from(self.differs));
         if let Some(error) = difference
-            && self.differs_told.is_due()
+            && self.differs_throttle.is_due()
         {
             tracing::error!(%error, "this node closes no minute and sends nothing");
         }

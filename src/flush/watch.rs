@@ -30,7 +30,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 pub(super) struct Watches {
     partitions: Vec<Mutex<Watch>>,
-    /// What stores were found to have forgotten, until it is told.
+    /// What stores were found to have forgotten, until it is logged.
     rollbacks: Mutex<Vec<Rollback>>,
     late: Mutex<Late>,
     /// Where it outlives the process.

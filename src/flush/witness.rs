@@ -2,7 +2,7 @@
 //! time.
 //!
 //! Every node is a witness: it hears of each minute that is closed, and knows of which it has written points itself. A
-//! store that went back is told again before it is asked for claims; so nothing that was published is counted anew.
+//! store that went back hears it again before it is asked for claims; so nothing that was published is counted anew.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -120,7 +120,7 @@ impl Witness {
         }
     }
 
-    /// Takes in what a claim told; `recorded` is how many events this process had recorded before it. Answers how far the
+    /// Takes in what a claim answered; `recorded` is how many events this process had recorded before it. Answers how far the
     /// store's clock jumped since the last one, in ms.
     pub(super) fn heard(&mut self, claimed: &Claimed, recorded: u64, now: Instant) -> i64 {
         let expected = self.known(now).expected_ms.unwrap_or(claimed.now_ms);

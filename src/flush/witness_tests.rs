@@ -67,7 +67,7 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
     assert_eq!(
         witness.attested(2, attested(8, 2000), 80),
         None,
-        "it is told once"
+        "it is reported once"
     );
 }
 

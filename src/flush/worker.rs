@@ -84,8 +84,8 @@ impl Worker {
         let watches = Watches::open(&self.partitions, self.witness_file.clone());
         let mut standing = Standing::default();
         let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
-        let mut away_told = Throttle::new(AWAY_LOG_INTERVAL);
-        let mut offset_told = Throttle::new(OFFSET_LOG_INTERVAL);
+        let mut away_throttle = Throttle::new(AWAY_LOG_INTERVAL);
+        let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
@@ -103,20 +103,20 @@ impl Worker {
             match result {
                 Ok(_) => {
                     self.metrics.store_up.set(standing.has_room().into());
-                    if away_told.reset() {
+                    if away_throttle.reset() {
                         tracing::info!(store = self.store.describe(), "the store answers again");
                     }
                 }
                 Err(error) => {
                     self.metrics.store_up.set(0);
-                    if away_told.is_due() {
+                    if away_throttle.is_due() {
                         tracing::warn!(%error, "cannot claim minutes; trying again");
                     }
                 }
             }
             self.tell_of_rollbacks(&watches);
-            watches.late().tell(false);
-            self.tell_of_clock(&mut offset_told);
+            watches.late().report(false);
+            self.warn_of_clock(&mut offset_throttle);
             if backlog_seen.is_due() {
                 self.look_at_backlog().await;
             }
@@ -130,7 +130,7 @@ impl Worker {
         if is_alone {
             self.close_all(&held, &mut breaker, &watches).await;
         }
-        watches.late().tell(true);
+        watches.late().report(true);
     }
 
     /// Closes what is over, idle or not, for nothing more can come, and sends it. A minute that still fills stays: a part
@@ -323,7 +323,7 @@ impl Worker {
                             minute = %claim.minute,
                             partition = claim.partition.index(),
                             events = done.late,
-                            "events came after their counts were fixed"
+                            "events came after their counts were sealed"
                         );
                     }
                     if done.left == 0 {

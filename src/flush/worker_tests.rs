@@ -1,4 +1,4 @@
-//! What the other nodes are told while a round takes long.
+//! What is reported to the other nodes while a round takes long.
 
 use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,6 +1,6 @@
 //! Where the counts go: the [`Output`] trait and its errors.
 //!
-//! An output is given counts that are fixed for good. It may be given the same ones again, after a crash or
+//! An output is given counts that are sealed. It may be given the same ones again, after a crash or
 //! a doubtful answer, and writes the same bytes each time; so none needs a memory of what it has written.
 
 pub mod influxdb;
@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use crate::event::Minute;
 
-/// The two numbers of one series in one minute, fixed for good by the store.
+/// The two numbers of one series in one minute, sealed by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCounts {
     /// The minute that was counted.
@@ -54,7 +54,7 @@ pub enum WriteError {
         /// How long the server asked to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server looks as if it turned every write away until somebody mends the configuration: 401, 403, 404, a
+    /// The server looks as if it turned every write away until somebody fixes the configuration: 401, 403, 404, a
     /// certificate that does not hold.
     #[error("output refuses this configuration: {reason}; {hint}")]
     Misconfigured {

@@ -1,4 +1,4 @@
-//! What `eds quarantine` is told to do.
+//! The options of `eds quarantine`.
 
 use clap::Args;
 

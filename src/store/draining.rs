@@ -42,9 +42,9 @@ pub struct Claim {
 /// What a compaction did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// Series whose counts are fixed now.
+    /// Series whose counts are sealed now.
     pub sealed: u64,
-    /// Events of series whose counts were fixed before: too late. Copies of counted events count here too,
+    /// Events of series whose counts were sealed before: too late. Copies of sealed events count here too,
     /// since nobody can tell them apart any more.
     pub late: u64,
     /// Series that still have sets.

@@ -62,7 +62,7 @@ pub enum StoreError {
     /// Out of memory. Minutes can be drained all the same, which makes room.
     #[error("store is full: {0}")]
     Full(String),
-    /// It will not serve this node until somebody mends something.
+    /// It will not serve this node until somebody fixes something.
     #[error("store cannot be used: {reason}; {hint}")]
     Refused {
         /// What is wrong.

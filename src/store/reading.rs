@@ -19,7 +19,7 @@ pub struct SeriesCounts {
     pub cumulative: u64,
 }
 
-/// A part of the fixed counts of a minute.
+/// A part of the sealed counts of a minute.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SealedPage {
     /// The counts. A series may be there twice over the pages of a minute, with the same numbers.
@@ -40,7 +40,7 @@ pub struct OpenPage {
 /// Looking at the counts, without changing anything.
 #[async_trait]
 pub trait CountReader: Send + Sync + std::fmt::Debug {
-    /// How many series of a partition have fixed counts in each of these minutes, in their order, or more where some
+    /// How many series of a partition have sealed counts in each of these minutes, in their order, or more where some
     /// wait to be counted. The caller asks for some hundred minutes at most.
     async fn sealed_sizes(
         &self,
@@ -48,7 +48,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
         minutes: &[Minute],
     ) -> Result<Vec<u64>, StoreError>;
 
-    /// Reads a page of the fixed counts of a minute, from `cursor` on; 0 is the first.
+    /// Reads a page of the sealed counts of a minute, from `cursor` on; 0 is the first.
     async fn sealed_page(
         &self,
         partition: Partition,
@@ -73,7 +73,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
     ) -> Result<OpenPage, StoreError>;
 
     /// What the sets of these series hold now: the two numbers of one series are of one instant. Those without
-    /// sets, and those whose counts are fixed, are left out. The caller asks for some hundred series at most.
+    /// sets, and those whose counts are sealed, are left out. The caller asks for some hundred series at most.
     async fn open_counts(
         &self,
         partition: Partition,

@@ -1,4 +1,4 @@
-//! What nodes know to be closed, so that a store which forgets it can be told again.
+//! What nodes know to be closed, so that a store which forgets it learns it again.
 //!
 //! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. With every
 //! claim it stamps its clock into the partition, for each node, and its data has an *epoch*. A node whose stamp is older
@@ -36,7 +36,7 @@ pub struct Claimed {
     pub stamp_ms: i64,
     /// The store's clock, in ms since the epoch.
     pub now_ms: i64,
-    /// The number of the last closing that is told here.
+    /// The number of the last closing in this answer.
     pub sequence: u64,
     /// Minutes that were closed after the one that the node had heard of last.
     pub closed: Vec<Minute>,

@@ -94,9 +94,9 @@ metrics! {
     claims_taken_over: Counter = Counter::default();
     /// Claims that were taken over from this node while it worked on them.
     claims_lost: Counter = Counter::default();
-    /// Series of a minute whose counts this node fixed.
+    /// Series of a minute whose counts this node sealed.
     series_sealed: Counter = Counter::default();
-    /// Events that came after the counts of their minute and series were fixed.
+    /// Events that came after the counts of their minute and series were sealed.
     events_late: Counter = Counter::default();
     /// Points that the output confirmed; one that was written twice counts twice.
     points_sent: Counter = Counter::default();

@@ -95,7 +95,7 @@ fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
 }
 
 #[test]
-fn a_socket_that_the_configuration_does_not_name_is_refused_and_how_to_mend_it() {
+fn a_socket_that_the_configuration_does_not_name_is_refused_and_how_to_fix_it() {
     let [named, stray] = [free_address(), free_address()];
     let node = listening_on(&[named]);
     let mut activated = Activated::start(&node, &["--datagram"], &[named, stray]);

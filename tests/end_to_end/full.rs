@@ -73,7 +73,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     let mut idle = site.node("idle", &keys);
     idle.launch();
     for node in nodes.iter().chain([&idle]) {
-        eventually("it says what is wrong and how to mend it", SOON, || {
+        eventually("it says what is wrong and how to fix it", SOON, || {
             let answer = node.get("/readyz").map_err(|error| error.to_string())?;
             let says = answer.body.contains("raise maxmemory");
             let up = node.metrics().count("eds_store_up");

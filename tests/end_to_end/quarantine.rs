@@ -1,5 +1,5 @@
 //! Counts that the database refuses are quarantined with its message, alone; and come out as they were when it has been
-//! mended.
+//! fixed.
 
 use std::process::Output;
 
@@ -121,7 +121,7 @@ fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixe
         "{shown}"
     );
 
-    // Sent again before it is mended, it is quarantined again, and nothing else is harmed.
+    // Sent again before it is fixed, it is quarantined again, and nothing else is harmed.
     answer(&node, &[&["retry"], &selection[..]].concat());
     eventually("it is refused again", SOON, || {
         let quarantined = node.metrics().count("eds_points_quarantined_total");

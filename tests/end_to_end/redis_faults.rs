@@ -1,4 +1,4 @@
-//! A Redis that is unfit is refused with a way to mend it; one that is away, comes back or falls silent costs
+//! A Redis that is unfit is refused with a way to fix it; one that is away, comes back or falls silent costs
 //! no event.
 
 use std::sync::mpsc;
@@ -29,13 +29,13 @@ fn load(events: usize) -> Load {
 }
 
 #[test]
-fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_mend_it() {
+fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_fix_it() {
     let redis = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
     assert_refused(&redis, &[], &["allkeys-lru", "noeviction"]);
 }
 
 #[test]
-fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_mend_it() {
+fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_fix_it() {
     let redis = RedisServer::start(&[]);
     let keys = [
         ("store.url", redis.url()),

@@ -48,7 +48,7 @@ fn late_events_are_logged_once_a_minute() {
         send(&node, minute, &format!("late{late}"));
         wait(&node, "eds_events_late_total", late);
     }
-    let told = "the counts of their minutes were fixed";
+    let told = "the counts of their minutes were sealed";
     let first = lines(&node, told);
     assert_eq!(first.len(), 1, "{first:?}");
     for word in [

@@ -72,7 +72,7 @@ fn without_a_replay_window_what_the_replicas_lack_is_lost() {
 }
 
 #[test]
-fn a_name_that_no_sentinel_knows_is_refused_and_the_log_says_how_to_mend_it() {
+fn a_name_that_no_sentinel_knows_is_refused_and_the_log_says_how_to_fix_it() {
     let redis = RedisSentinel::start();
     let mut node = site().node("refused", &[("store.url", &redis.url("nobody"))]);
     node.launch();

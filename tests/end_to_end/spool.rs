@@ -333,7 +333,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
 }
 
 #[test]
-fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_mend_it() {
+fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_fix_it() {
     let site = Site::start();
     let mut first = spooling(&site, "first", &[]);
     first.launch();

@@ -96,12 +96,12 @@ fn assert_refused(keys: &[(&str, &str)], words: &[&str]) {
     }
 }
 
-/// The node must say what to mend, whether the server's alert reaches it or only the end of the connection.
+/// The node must say what to fix, whether the server's alert reaches it or only the end of the connection.
 #[track_caller]
 fn assert_told(keys: &[(&str, &str)]) {
     let mut node = Node::new("told", keys);
     node.launch();
-    eventually("the log says what to mend", SOON, || {
+    eventually("the log says what to fix", SOON, || {
         let log = node.log();
         let told = log.contains("look at store.cert_file and store.key_file");
         when(told, log)
@@ -195,7 +195,7 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
     let mut sender = Sender::paced_by(&node);
     let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
     sender.send(line.as_bytes(), &node, &[]);
-    eventually("the log says what to mend", SOON, || {
+    eventually("the log says what to fix", SOON, || {
         let log = node.log();
         let told = log
             .lines()

@@ -1,4 +1,4 @@
-//! Both stores with one clock, which stands still until the test moves it.
+//! Both stores with one clock, which stays until the test moves it.
 
 use std::fs;
 use std::num::NonZeroU16;
@@ -37,7 +37,7 @@ pub(crate) fn partition(index: usize) -> Partition {
     partitions().iter().nth(index).unwrap()
 }
 
-/// A Redis whose clock stands still, and the nodes that use it.
+/// A Redis whose clock is stopped, and the nodes that use it.
 pub(crate) struct Ground {
     // Before the directory with its clock, so that it ends first.
     _server: RedisServer,

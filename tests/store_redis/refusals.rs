@@ -14,13 +14,13 @@ use testing::redis::RedisServer;
 use super::site::{store, tcp};
 
 /// The store refuses itself, and says what is wrong and how to fix it.
-async fn refuses(settings: &Settings, wrong: &str, mended_by: &str) {
+async fn refuses(settings: &Settings, wrong: &str, fixed_by: &str) {
     let store = store(settings);
     for _ in 0..2 {
         match store.check().await {
             Err(StoreError::Refused { reason, hint }) => {
                 assert!(reason.contains(wrong), "{reason}");
-                assert!(hint.contains(mended_by), "{hint}");
+                assert!(hint.contains(fixed_by), "{hint}");
             }
             other => panic!("not refused: {other:?}"),
         }

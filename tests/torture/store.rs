@@ -8,7 +8,7 @@ use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 use testing::redis_sentinel::{NAME, RedisSentinel};
-use testing::tcp_proxy::{TcpProxy, Way};
+use testing::tcp_proxy::{Mode, TcpProxy};
 
 use crate::fault::RedisFault;
 
@@ -37,7 +37,7 @@ pub(crate) struct Store {
 }
 
 enum Servers {
-    /// The master first; each node has a way of its own to it.
+    /// The master first; each node has a proxy of its own before it.
     Pair(Vec<RedisServer>, Vec<TcpProxy>),
     Cluster(RedisCluster),
     Sentinel(RedisSentinel),
@@ -48,9 +48,9 @@ impl Store {
         let servers = match kind {
             Kind::Server | Kind::Forgetful => {
                 let pair = vec![RedisServer::start(&LOGGED), RedisServer::start(&LOGGED)];
-                let way = |_| TcpProxy::start(pair[0].address());
-                let ways = (0..nodes).map(way).collect();
-                Servers::Pair(pair, ways)
+                let proxy = |_| TcpProxy::start(pair[0].address());
+                let proxies = (0..nodes).map(proxy).collect();
+                Servers::Pair(pair, proxies)
             }
             Kind::Cluster => Servers::Cluster(RedisCluster::start_with_replicas_by(&LOGGED)),
             Kind::Sentinel => Servers::Sentinel(RedisSentinel::start_by(&LOGGED)),
@@ -68,7 +68,7 @@ impl Store {
     /// Where a node finds it.
     pub(crate) fn url(&self, node: usize) -> String {
         match &self.servers {
-            Servers::Pair(_, ways) => ways[node].url(),
+            Servers::Pair(_, proxies) => proxies[node].url(),
             Servers::Cluster(cluster) => cluster.url(),
             Servers::Sentinel(sentinel) => sentinel.url(NAME),
         }
@@ -102,16 +102,16 @@ impl Store {
         places.into_iter().map(|at| &self.all()[at]).collect()
     }
 
-    /// The way of one node. Only a single server has any.
-    pub(crate) fn set_way(&self, node: usize, way: Way) {
-        if let Servers::Pair(_, ways) = &self.servers {
-            ways[node].set(way);
+    /// The proxy of one node. Only a single server has any.
+    pub(crate) fn set_mode(&self, node: usize, mode: Mode) {
+        if let Servers::Pair(_, proxies) = &self.servers {
+            proxies[node].set(mode);
         }
     }
 
     pub(crate) fn begin(&mut self, fault: RedisFault) {
-        if let RedisFault::Ways(way) = fault {
-            return self.set_ways(way);
+        if let RedisFault::Modes(mode) = fault {
+            return self.set_modes(mode);
         }
         let masters = self.master_places();
         self.turn += 1;
@@ -124,7 +124,7 @@ impl Store {
             RedisFault::Full => self.limit_memory("1"),
             RedisFault::WentBack => self.copy_log(),
             RedisFault::SlotMoved => self.begin_move(),
-            RedisFault::Ways(_) => unreachable!("done above"),
+            RedisFault::Modes(_) => unreachable!("done above"),
         }
     }
 
@@ -137,14 +137,14 @@ impl Store {
             RedisFault::Full => self.limit_memory("0"),
             RedisFault::WentBack => self.go_back(),
             RedisFault::SlotMoved => self.end_move(),
-            RedisFault::Ways(_) => self.set_ways(Way::Open),
+            RedisFault::Modes(_) => self.set_modes(Mode::Open),
         }
     }
 
-    fn set_ways(&self, way: Way) {
-        if let Servers::Pair(_, ways) = &self.servers {
-            for it in ways {
-                it.set(way);
+    fn set_modes(&self, mode: Mode) {
+        if let Servers::Pair(_, proxies) = &self.servers {
+            for it in proxies {
+                it.set(mode);
             }
         }
     }
@@ -187,13 +187,13 @@ impl Store {
     }
 
     fn replace_master(&mut self) {
-        let Servers::Pair(pair, ways) = &mut self.servers else {
+        let Servers::Pair(pair, proxies) = &mut self.servers else {
             unreachable!("the others find a master themselves");
         };
         pair[1].query::<()>(&["REPLICAOF", "NO", "ONE"]);
         pair.swap(0, 1);
-        for way in ways {
-            way.lead_to(pair[0].address());
+        for proxy in proxies {
+            proxy.lead_to(pair[0].address());
         }
         pair[1].restart();
     }

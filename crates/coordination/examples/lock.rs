@@ -57,9 +57,9 @@ async fn lookup(
     cache: Cache,
     began: Instant,
 ) -> Result<()> {
-    let say = |words: &str| {
+    let say = |message: &str| {
         println!(
-            "  {:4} ms, node {number}: {words}",
+            "  {:4} ms, node {number}: {message}",
             began.elapsed().as_millis()
         );
     };

@@ -61,7 +61,7 @@ impl RedisServer {
         }
     }
 
-    /// One whose clock stands still: it shows the seconds since the epoch that are in this file, down to the
+    /// One whose clock is stopped: it shows the seconds since the epoch that are in this file, down to the
     /// microsecond, until another file takes its place. The clock that measures durations is right.
     pub fn start_with_clock(clock: &Path) -> Self {
         Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")])

@@ -32,7 +32,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Hands every fixed count of these minutes that matches to `take`; one may come twice, in a row of pages.
+    /// Hands every sealed count of these minutes that matches to `take`; one may come twice, in a row of pages.
     async fn sealed(
         &self,
         range: Range,
@@ -71,7 +71,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// The fixed counts of these minutes.
+    /// The sealed counts of these minutes.
     pub(super) async fn minutes(&self, range: Range) -> Result<Counts, Problem> {
         let mut counts = Counts::new();
         let take = |minute, found: BTreeMap<String, (u64, u64)>| {
@@ -82,7 +82,7 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// The fixed counts of these minutes by series: the sum and the greatest of the unique ones, and the sum of
+    /// The sealed counts of these minutes by series: the sum and the greatest of the unique ones, and the sum of
     /// the cumulative ones.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 3])>, Problem> {
         let mut all: BTreeMap<String, [u64; 3]> = BTreeMap::new();

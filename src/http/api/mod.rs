@@ -34,7 +34,7 @@ use crate::telemetry::Metrics;
 
 /// How long a request may take in all.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// The longest window, in minutes, whatever the store remembers.
+/// The longest window, in minutes, whatever the store keeps.
 const WINDOW_MAX: i64 = 1440;
 /// The most that a window's minutes and the partitions may come to, multiplied.
 const PLACES_MAX: i64 = 200_000;

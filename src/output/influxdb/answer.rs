@@ -39,7 +39,7 @@ pub(super) struct Reply {
     pub(super) text: String,
 }
 
-/// What a 400 says that is about the request as a whole, in lower case, and what to mend.
+/// What a 400 says that is about the request as a whole, in lower case, and what to fix.
 const REQUEST_FAULTS: [(&str, &str); 6] = [
     ("database is required", "set output.database"),
     ("please provide either orgid or org", "set output.org"),

@@ -50,7 +50,7 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store for this node. `retention` is how long the counts of a minute are remembered after it is
+    /// An empty store for this node. `retention` is how long the counts of a minute are kept after it is
     /// done; `bytes_max` is when recording is refused, roughly.
     #[must_use]
     pub fn new(

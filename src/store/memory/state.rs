@@ -34,7 +34,7 @@ pub struct PartitionState {
     pub minutes: HashMap<Minute, MinuteState>,
     /// Nodes that have events on disk, and until when that counts in ms since the epoch.
     pub lagging: BTreeMap<String, i64>,
-    /// The output's words for counts that it refused.
+    /// The output's message for counts that it refused.
     pub quarantine: BTreeMap<(Minute, String), Quarantined>,
     /// What is known to be closed.
     pub witness: Witness,

@@ -5,7 +5,7 @@ use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{Attested, CLOCK_TOLERANCE_MS, ClaimRequest, StoreError, Testimony};
 
-/// The closed minutes that are told at once.
+/// The closed minutes that one answer holds.
 const CLOSED_MAX: usize = 1000;
 
 impl State {
@@ -91,7 +91,7 @@ impl Witness {
         if back > CLOCK_TOLERANCE_MS { back } else { 0 }
     }
 
-    /// What was closed after this number, and the number of the last that is told.
+    /// What was closed after this number, and the number of the last in the answer.
     pub(super) fn closed_after(&self, sequence: u64) -> (Vec<Minute>, u64) {
         let mut news: Vec<(u64, Minute)> = self
             .closed

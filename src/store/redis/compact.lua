@@ -7,7 +7,7 @@
 --
 -- Per series the sets are read before anything is written, `unsent` is written before `counts`, and both
 -- before the sets go: an error between two commands (a slot that moves) leaves a state that the next call
--- mends. The sets cannot be declared in KEYS, since event_types names them; they have the same hash tag.
+-- fixes. The sets cannot be declared in KEYS, since event_types names them; they have the same hash tag.
 --
 -- A minute that was closed seals nothing new: what its counts were may be forgotten, and is published.
 local claims, tokens, event_types, counts, unsent, witness, closed = unpack(KEYS)

@@ -44,8 +44,8 @@ impl StoreError {
     /// The same, and of whom it is said.
     pub(super) fn at(self, whom: &impl std::fmt::Display) -> Self {
         match self {
-            Self::Unavailable(words) => Self::Unavailable(format!("{whom}: {words}")),
-            Self::Full(words) => Self::Full(format!("{whom}: {words}")),
+            Self::Unavailable(message) => Self::Unavailable(format!("{whom}: {message}")),
+            Self::Full(message) => Self::Full(format!("{whom}: {message}")),
             Self::Refused { reason, hint } => Self::Refused {
                 reason: format!("{whom}: {reason}"),
                 hint,

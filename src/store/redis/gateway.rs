@@ -272,7 +272,7 @@ impl Gateway {
 
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<(), StoreError> {
         let server = self.redis.server(slot).await?;
-        // Before the turn is taken: when there is no connection, all are told at once and none waits for another.
+        // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
         let connection = async |connection: &mut MultiplexedConnection| Ok(connection.clone());
         let mut connection = self.run_on(&server, DRAINING, 0, connection).await?;
         let _turn = match self.agreeing.try_lock() {

@@ -153,10 +153,10 @@ impl RedisStore {
     pub(super) async fn tell_leftovers(&self) -> Result<(), StoreError> {
         let left = self.leftovers(RESTS).await?;
         let mut known = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(words) = &left
+        if let Some(message) = &left
             && *known != left
         {
-            tracing::warn!("{words}");
+            tracing::warn!("{message}");
         }
         *known = left;
         Ok(())

@@ -67,8 +67,8 @@ impl CountReader for RedisStore {
             })
             .await?;
         // What is admitted and not counted is empty.
-        let fixed = entries.into_iter().filter(|(_, counts)| !counts.is_empty());
-        let known = fixed.filter_map(|(series, counts)| {
+        let sealed = entries.into_iter().filter(|(_, counts)| !counts.is_empty());
+        let known = sealed.filter_map(|(series, counts)| {
             let numbers = counts.split_once(':').and_then(|(unique, cumulative)| {
                 Some((unique.parse().ok()?, cumulative.parse().ok()?))
             });

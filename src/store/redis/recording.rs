@@ -57,9 +57,9 @@ impl Recording for RedisStore {
         };
         let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
         let answers = answers.ok_or_else(|| {
-            let words =
+            let message =
                 format!("minute {minute} is not divided into {divided} partitions any more");
-            outdated(words)
+            outdated(message)
         })?;
         let mut users = answers.into_iter().map(u64::try_from);
         let overflow_users = users.next().and_then(Result::ok).unwrap_or_default();
