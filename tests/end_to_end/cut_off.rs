@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
 use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
-use testing::tcp_proxy::{Mode, TcpProxy};
+use testing::tcp_proxy::{TcpProxy, Traffic};
 use testing::truth::Truth;
 
 use crate::failover::assert_all_recorded;
@@ -67,7 +67,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
         let claims = cut_off.metrics().count("eds_claims_total");
         when(claims > 0, claims)
     });
-    proxy.set(Mode::Stall);
+    proxy.set(Traffic::Stall);
     let cut = Instant::now();
     site.writes.set(Mode::Pass);
     let expected = send(&load(1, 10_000));
@@ -93,7 +93,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     own_minute.wait_received(&cut_off);
     site.wait_exact(&expected, Duration::ZERO);
 
-    proxy.set(Mode::Open);
+    proxy.set(Traffic::Open);
     let healed = Instant::now();
     let mut expected = expected;
     expected.extend(own_minute.truth.points());
@@ -135,9 +135,9 @@ fn answers_that_crawl_cost_nothing() {
     let ms = Duration::from_millis;
     // The last one is too slow for any answer to be whole in time.
     let ways = [
-        Mode::Delay(ms(50)),
-        Mode::Trickle(20, ms(1)),
-        Mode::Trickle(1, ms(500)),
+        Traffic::Delay(ms(50)),
+        Traffic::Trickle(20, ms(1)),
+        Traffic::Trickle(1, ms(500)),
     ];
     for (minute, way) in (0..).zip(ways) {
         proxy.set(way);
@@ -150,13 +150,13 @@ fn answers_that_crawl_cost_nothing() {
                 let up = count(&[&nodes[0], &nodes[1]], "eds_store_up");
                 when(up == 0, up)
             });
-            proxy.set(Mode::Open);
+            proxy.set(Traffic::Open);
         }
         let sent = Instant::now();
         site.wait_exact(&sender.truth.points(), BACK);
         eprintln!("{way:?}: exact {:?} after", sent.elapsed());
     }
-    proxy.set(Mode::Open);
+    proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);
     eventually("nobody is behind", SOON, || {
         let behind = count(&[&nodes[0], &nodes[1]], "eds_partitions_lagging");

@@ -12,7 +12,7 @@ use testing::metrics::Metrics;
 use testing::read_back;
 use testing::redis::RedisServer;
 use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::tcp_proxy::{Mode, TcpProxy};
+use testing::tcp_proxy::{TcpProxy, Traffic};
 use testing::truth::{Truth, compare};
 
 fn connect(proxy: &RedisProxy) -> TcpStream {
@@ -225,23 +225,23 @@ fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
     assert_eq!(&heard, b"$5\r\nfirst\r\n");
 
     // What was said while it stood still passes when it does not any more.
-    proxy.set(Mode::Stall);
+    proxy.set(Traffic::Stall);
     ask(&mut stream).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     assert!(stream.read(&mut heard).is_err());
     stream.set_read_timeout(None).unwrap();
-    proxy.set(Mode::Trickle(1, Duration::from_millis(1)));
+    proxy.set(Traffic::Trickle(1, Duration::from_millis(1)));
     stream.read_exact(&mut heard[..1]).unwrap();
     stream.read_exact(&mut heard[1..]).unwrap();
     assert_eq!(&heard, b"$5\r\nfirst\r\n");
 
-    proxy.set(Mode::Cut);
+    proxy.set(Traffic::Cut);
     assert!(matches!(stream.read(&mut heard), Ok(0) | Err(_)));
     assert!(matches!(connect().read(&mut heard), Ok(0) | Err(_)));
 
-    proxy.set(Mode::Open);
+    proxy.set(Traffic::Open);
     let mut stream = connect();
     ask(&mut stream).unwrap();
     stream.read_exact(&mut heard).unwrap();

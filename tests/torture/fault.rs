@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use testing::http_proxy::Mode;
-use testing::tcp_proxy::Mode;
+use testing::tcp_proxy::Traffic;
 
 use crate::store::Kind;
 
@@ -19,7 +19,7 @@ pub(crate) enum NodeFault {
     /// SIGSTOP; SIGCONT when it is over.
     Asleep,
     /// Its connections to Redis.
-    Redis(Mode),
+    Redis(Traffic),
 }
 
 /// What befalls Redis, for all nodes; of several masters, one.
@@ -40,7 +40,7 @@ pub(crate) enum RedisFault {
     /// A slot with counts lies on two masters of a Cluster until it is over.
     SlotMoved,
     /// The connections of every node to it.
-    Modes(Mode),
+    Traffic(Traffic),
 }
 
 /// One thing that happens.
@@ -110,13 +110,13 @@ pub(crate) fn plan(
     planned.into_iter().map(&mut timed).collect()
 }
 
-fn mode(random: &mut SmallRng) -> Mode {
+fn traffic(random: &mut SmallRng) -> Traffic {
     let ms = Duration::from_millis;
     match random.random_range(0..5) {
-        0 => Mode::Cut,
-        1 | 2 => Mode::Stall,
-        3 => Mode::Delay(ms(random.random_range(10..400))),
-        _ => Mode::Trickle(random.random_range(1..64), ms(random.random_range(1..20))),
+        0 => Traffic::Cut,
+        1 | 2 => Traffic::Stall,
+        3 => Traffic::Delay(ms(random.random_range(10..400))),
+        _ => Traffic::Trickle(random.random_range(1..64), ms(random.random_range(1..20))),
     }
 }
 
@@ -128,7 +128,7 @@ fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
         0..3 => NodeFault::Killed,
         3 => NodeFault::Ended,
         4 | 5 => NodeFault::Asleep,
-        _ => NodeFault::Redis(mode(random)),
+        _ => NodeFault::Redis(traffic(random)),
     }
 }
 
@@ -140,7 +140,7 @@ fn redis_fault(random: &mut SmallRng, kind: Kind) -> RedisFault {
         (2, _) => RedisFault::Killed,
         (3, _) => RedisFault::Full,
         (4 | 5, Kind::Server) => RedisFault::Replaced,
-        (_, Kind::Server) => RedisFault::Modes(mode(random)),
+        (_, Kind::Server) => RedisFault::Traffic(traffic(random)),
         (4..7, _) => RedisFault::Killed,
         (7.., Kind::Cluster) => RedisFault::SlotMoved,
         _ => RedisFault::Asleep,

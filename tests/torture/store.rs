@@ -8,7 +8,7 @@ use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 use testing::redis_sentinel::{NAME, RedisSentinel};
-use testing::tcp_proxy::{Mode, TcpProxy};
+use testing::tcp_proxy::{TcpProxy, Traffic};
 
 use crate::fault::RedisFault;
 
@@ -103,15 +103,15 @@ impl Store {
     }
 
     /// The proxy of one node. Only a single server has any.
-    pub(crate) fn set_mode(&self, node: usize, mode: Mode) {
+    pub(crate) fn set_traffic(&self, node: usize, traffic: Traffic) {
         if let Servers::Pair(_, proxies) = &self.servers {
-            proxies[node].set(mode);
+            proxies[node].set(traffic);
         }
     }
 
     pub(crate) fn begin(&mut self, fault: RedisFault) {
-        if let RedisFault::Modes(mode) = fault {
-            return self.set_modes(mode);
+        if let RedisFault::Traffic(traffic) = fault {
+            return self.set_all_traffic(traffic);
         }
         let masters = self.master_places();
         self.turn += 1;
@@ -124,7 +124,7 @@ impl Store {
             RedisFault::Full => self.limit_memory("1"),
             RedisFault::WentBack => self.copy_log(),
             RedisFault::SlotMoved => self.begin_move(),
-            RedisFault::Modes(_) => unreachable!("done above"),
+            RedisFault::Traffic(_) => unreachable!("done above"),
         }
     }
 
@@ -137,14 +137,14 @@ impl Store {
             RedisFault::Full => self.limit_memory("0"),
             RedisFault::WentBack => self.go_back(),
             RedisFault::SlotMoved => self.end_move(),
-            RedisFault::Modes(_) => self.set_modes(Mode::Open),
+            RedisFault::Traffic(_) => self.set_all_traffic(Traffic::Open),
         }
     }
 
-    fn set_modes(&self, mode: Mode) {
+    fn set_all_traffic(&self, traffic: Traffic) {
         if let Servers::Pair(_, proxies) = &self.servers {
             for it in proxies {
-                it.set(mode);
+                it.set(traffic);
             }
         }
     }

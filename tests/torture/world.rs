@@ -8,7 +8,7 @@ use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
 use testing::metrics::Metrics;
 use testing::redis::RedisServer;
-use testing::tcp_proxy::Mode;
+use testing::tcp_proxy::Traffic;
 
 use crate::fault::{Fault, NodeFault};
 use crate::site::Site;
@@ -99,7 +99,7 @@ impl World {
                 self.nodes[node].signal("TERM");
             }
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("STOP"),
-            Fault::Node(node, NodeFault::Redis(mode)) => self.store.set_mode(node, mode),
+            Fault::Node(node, NodeFault::Redis(traffic)) => self.store.set_traffic(node, traffic),
             Fault::Redis(fault) => self.store.begin(fault),
             Fault::Output(mode) => self.site.writes.set(mode),
             Fault::Straggler => {}
@@ -114,7 +114,7 @@ impl World {
                 self.nodes[node].launch();
             }
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("CONT"),
-            Fault::Node(node, NodeFault::Redis(_)) => self.store.set_mode(node, Mode::Open),
+            Fault::Node(node, NodeFault::Redis(_)) => self.store.set_traffic(node, Traffic::Open),
             Fault::Redis(fault) => self.store.end(fault),
             Fault::Output(_) => self.site.writes.set(Mode::Pass),
             Fault::Straggler => {}

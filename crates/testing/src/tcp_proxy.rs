@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How bytes pass. A change is felt at once, by connections that are open, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum Traffic {
     /// As fast as they come.
     Open,
     /// Connections end, and new ones end at once.
@@ -25,8 +25,8 @@ pub enum Mode {
 
 #[derive(Debug)]
 struct Shared {
-    /// The mode, the server, and how often connections were cut so far.
-    state: Mutex<(Mode, SocketAddr, u64)>,
+    /// The traffic, the server, and how often connections were cut so far.
+    state: Mutex<(Traffic, SocketAddr, u64)>,
     changed: Condvar,
 }
 
@@ -45,7 +45,7 @@ impl TcpProxy {
             .local_addr()
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
-            state: Mutex::new((Mode::Open, server, 0)),
+            state: Mutex::new((Traffic::Open, server, 0)),
             changed: Condvar::new(),
         });
         let accepting = Arc::clone(&shared);
@@ -66,10 +66,10 @@ impl TcpProxy {
         format!("redis://{}", self.address)
     }
 
-    pub fn set(&self, mode: Mode) {
+    pub fn set(&self, traffic: Traffic) {
         let mut state = self.shared.state.lock().unwrap();
-        state.0 = mode;
-        state.2 += u64::from(mode == Mode::Cut);
+        state.0 = traffic;
+        state.2 += u64::from(traffic == Traffic::Cut);
         self.shared.changed.notify_all();
     }
 
@@ -85,10 +85,10 @@ impl TcpProxy {
 impl Shared {
     fn carry(self: &Arc<Self>, client: &TcpStream) {
         // A server that cannot be reached looks like one that hangs up.
-        let Some((mode, address, cuts)) = self.passable(None) else {
+        let Some((traffic, address, cuts)) = self.passable(None) else {
             return;
         };
-        if mode == Mode::Cut {
+        if traffic == Traffic::Cut {
             return;
         }
         let Ok(server) = TcpStream::connect(address) else {
@@ -120,17 +120,17 @@ impl Shared {
             let mut rest = &chunk[..n];
             let mut delayed = false;
             while !rest.is_empty() {
-                let Some((mode, _, _)) = self.passable(Some(cuts)) else {
+                let Some((traffic, _, _)) = self.passable(Some(cuts)) else {
                     break 'connection;
                 };
                 let mut bytes = rest.len();
-                match mode {
-                    Mode::Delay(delay) if !delayed => {
+                match traffic {
+                    Traffic::Delay(delay) if !delayed => {
                         delayed = true;
                         thread::sleep(delay);
                         continue;
                     }
-                    Mode::Trickle(most, pause) if answers => {
+                    Traffic::Trickle(most, pause) if answers => {
                         bytes = bytes.min(most);
                         thread::sleep(pause);
                     }
@@ -147,13 +147,13 @@ impl Shared {
     }
 
     /// Waits while everything is stalled. `None` when the connection, made after so many cuts, was cut.
-    fn passable(&self, made_after: Option<u64>) -> Option<(Mode, SocketAddr, u64)> {
+    fn passable(&self, made_after: Option<u64>) -> Option<(Traffic, SocketAddr, u64)> {
         let mut state = self.state.lock().unwrap();
         loop {
             if made_after.is_some_and(|cuts| cuts != state.2) {
                 return None;
             }
-            if state.0 != Mode::Stall {
+            if state.0 != Traffic::Stall {
                 return Some(*state);
             }
             state = self.changed.wait(state).unwrap();
