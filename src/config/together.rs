@@ -64,7 +64,7 @@ pub(super) fn warnings(
     let (window, timeouts) = (service.replay_window, settings.redis.timeouts);
     let (connect, response) = (timeouts.connect, timeouts.response);
     let noticed = connect + response + STORE_LOOK;
-    let kept = connect + response + interval;
+    let kept = connect + 2 * response + interval;
     let spools = service.spool.is_some();
     let pairs = [
         (
@@ -75,7 +75,7 @@ pub(super) fn warnings(
         ),
         (
             lease < kept,
-            "flush.lease ({}) is shorter than flush.interval, store.connect_timeout and store.response_timeout together \
+            "flush.lease ({}) is shorter than flush.interval, store.connect_timeout and twice store.response_timeout together \
              ({}): when Redis is slow, claims lapse and others send the same counts again, and that a node lags is \
              forgotten",
             [lease, kept],

@@ -79,6 +79,12 @@ pub(super) fn without_password(text: &str) -> (String, bool) {
             let _ = url.set_password(None);
             (url.to_string(), true)
         }
-        _ => (text.to_owned(), false),
+        Ok(_) => (text.to_owned(), false),
+        // As of several hosts, which are no one URL.
+        Err(_) => {
+            let shown = redis_link::without_secrets(text);
+            let is_hidden = shown != text;
+            (shown, is_hidden)
+        }
     }
 }

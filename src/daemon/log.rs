@@ -19,6 +19,7 @@ fn targets(level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target(env!("CARGO_CRATE_NAME"), level)
+        .with_target("coordination", level)
 }
 
 /// Begins to log.

@@ -32,12 +32,18 @@ impl Worker {
         } = self.settings;
         self.hand_back(partition, watches).await?;
         let recorded = self.node.confirmed.recorded(partition);
+        let generation = self.store.generation(partition);
         self.report_lag(partition, watches).await?;
+        let reported_elsewhere = self.store.generation(partition) != generation;
         let request = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
             if self.node.lag.is_lagging(partition) && !watch.settling.reported_lag {
                 // It began a moment ago, and is reported before anything is claimed.
+                return Ok(Vec::new());
+            }
+            if watch.settling.reported_lag && reported_elsewhere {
+                // Another server may claim than the one that knows of it.
                 return Ok(Vec::new());
             }
             // Handing back may have taken long.
@@ -87,6 +93,10 @@ impl Worker {
             }
             lags
         };
+        if lags {
+            // A report that fails may have been taken all the same.
+            watches.of(partition).settling.reported_lag = true;
+        }
         let lags_for = lags.then_some(lease);
         self.store.report_lag(partition, lags_for).await?;
         watches.of(partition).settling.reported_lag = lags;

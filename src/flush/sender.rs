@@ -53,7 +53,11 @@ impl Sender<'_> {
                 // Where nothing has room but what drains, counts that are sent make some.
                 Err(ArbiterError::Full(_)) => Ok(None),
                 // Another node probes: when it finds the output well, this one will, too.
-                Ok(None) | Err(_) => Err(self.settings.interval),
+                Ok(None) => Err(self.settings.interval),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot ask for the turn to probe; trying again");
+                    Err(self.settings.interval)
+                }
             },
         };
         let turn = match turn {

@@ -19,7 +19,7 @@ impl State {
         let now_ms = micros.div_euclid(1000);
         let partition = self.partition(index);
         partition.witness.stamp(node, request, now_ms)?;
-        partition.set_back(now_ms);
+        partition.set_back(now_ms, request.lease);
         let grace = if partition.is_lagging(now_ms) {
             request.grace.max(request.max_hold)
         } else {
@@ -146,14 +146,14 @@ impl PartitionState {
     }
 
     /// A clock that was set back would keep every deadline for as much longer.
-    fn set_back(&mut self, now_ms: i64) {
+    fn set_back(&mut self, now_ms: i64, lease: Duration) {
         let back = self.witness.set_back_ms(now_ms);
         if back > 0 {
             for held in self.claims.values_mut() {
                 held.deadline_ms -= back;
             }
             for until_ms in self.lagging.values_mut() {
-                *until_ms -= back;
+                *until_ms = (*until_ms).min(deadline(now_ms, lease));
             }
             for state in self.minutes.values_mut() {
                 state.idle = None;

@@ -32,7 +32,7 @@ pub struct PartitionState {
     pub claims: BTreeMap<Minute, Held>,
     /// What is known of each minute.
     pub minutes: HashMap<Minute, MinuteState>,
-    /// Nodes that have events on disk, and until when that counts in ms since the epoch.
+    /// Nodes that lag, and until when that counts in ms since the epoch.
     pub lagging: BTreeMap<String, i64>,
     /// The output's message for counts that it refused.
     pub quarantine: BTreeMap<(Minute, String), Quarantined>,

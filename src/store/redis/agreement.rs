@@ -80,6 +80,14 @@ impl Agreement {
         is_new: bool,
     ) -> Result<Shared, StoreError> {
         let mut shared = self.read(connection).await?;
+        let compared = if is_new {
+            Compared::All
+        } else {
+            Compared::Kept
+        };
+        if unreadable(&shared).is_some() {
+            return self.difference(&shared, compared).map_or(Ok(shared), Err);
+        }
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let missing: Vec<_> = self.ours.iter().filter(is_missing).collect();
         // Written only where some are missing: a Redis over its memory limit refuses writes, and a node that
@@ -93,11 +101,6 @@ impl Agreement {
                 }
             }
         }
-        let compared = if is_new {
-            Compared::All
-        } else {
-            Compared::Kept
-        };
         let difference = self.difference(&shared, compared);
         difference.map_or(Ok(shared), Err)
     }
@@ -207,7 +210,11 @@ pub(super) const OUTDATED_HINT: &str = "restart it with the new configuration, w
 
 /// Why this version must not touch what is in Redis: both formats.
 pub(super) fn unreadable(shared: &Shared) -> Option<String> {
-    let format = shared.get(FORMAT)?;
+    if shared.is_empty() {
+        return None;
+    }
+    // The first builds wrote none.
+    let format = shared.get(FORMAT).map_or("1", String::as_str);
     let is_read = format.parse().is_ok_and(|format| FORMATS.contains(&format));
     let (first, last) = (FORMATS.start(), FORMATS.end());
     let ours = if first == last {

@@ -45,7 +45,7 @@ if redis.call('HLEN', stamps) > STAMPS_MAX then
   end
 end
 
--- A clock that was set back would keep every deadline for as much longer.
+-- A clock that was set back would keep every deadline for as much longer. What was reported since is right already.
 local back = clock - now
 if back > CLOCK_TOLERANCE then
   local held = redis.call('ZRANGE', claims, 0, -1, 'WITHSCORES')
@@ -54,7 +54,7 @@ if back > CLOCK_TOLERANCE then
   end
   local deadlines = redis.call('HGETALL', lagging)
   for i = 1, #deadlines, 2 do
-    redis.call('HSET', lagging, deadlines[i], string.format('%.0f', deadlines[i + 1] - back))
+    redis.call('HSET', lagging, deadlines[i], string.format('%.0f', math.min(tonumber(deadlines[i + 1]), now + lease)))
   end
   redis.call('UNLINK', idle)
 end
