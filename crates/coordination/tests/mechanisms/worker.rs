@@ -82,6 +82,8 @@ pub(crate) enum Told {
     },
     Reads {
         reads: u32,
+        /// When a computation of these reads was first answered: its value is published.
+        first_us: Option<u64>,
         missed_at_us: Vec<u64>,
         refreshes: u32,
         failed: u32,
@@ -297,7 +299,7 @@ async fn read_hot(
         }
     }
     let (mut refreshes, mut failed, mut slowest_us) = (0, 0, 0);
-    let mut missed_at_us = Vec::new();
+    let (mut first_us, mut missed_at_us) = (None, Vec::new());
     let reads = u32::try_from(tasks.len()).unwrap();
     for answer in join_all(tasks).await {
         let Ok((origin, asked_us, took_us)) = answer.unwrap() else {
@@ -307,11 +309,16 @@ async fn read_hot(
         match origin {
             Origin::Kept => slowest_us = slowest_us.max(took_us),
             Origin::Refreshed => refreshes += 1,
-            Origin::Computed | Origin::Awaited => missed_at_us.push(asked_us),
+            Origin::Computed => {
+                first_us.get_or_insert(asked_us + took_us);
+                missed_at_us.push(asked_us);
+            }
+            Origin::Awaited => missed_at_us.push(asked_us),
         }
     }
     tell(&Told::Reads {
         reads,
+        first_us,
         missed_at_us,
         refreshes,
         failed,
