@@ -82,8 +82,8 @@ fn daemon(store: &str) -> anyhow::Result<Vec<f64>> {
         thread::sleep(POLL);
         let text = metrics(&http)?;
         let busy = value(&text, "eds_events_queued")?
-            + value(&text, "eds_partition_minutes_pending")?
-            + value(&text, "eds_partition_minutes_claimed")?;
+            + value(&text, "eds_backlog_pending")?
+            + value(&text, "eds_backlog_claimed")?;
         idle = if busy == 0.0 { idle + 1 } else { 0 };
     }
     let recorded = value(&metrics(&http)?, "eds_events_recorded_total")?;

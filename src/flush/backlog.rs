@@ -20,12 +20,8 @@ pub(super) async fn look(
     };
     let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
-    metrics
-        .partition_minutes_pending
-        .set(sum(|backlog| backlog.waiting));
-    metrics
-        .partition_minutes_claimed
-        .set(sum(|backlog| backlog.claimed));
+    metrics.backlog_pending.set(sum(|backlog| backlog.waiting));
+    metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
     metrics
         .counts_quarantined
         .set(sum(|backlog| backlog.quarantined));

@@ -111,9 +111,9 @@ metrics! {
     /// From the end of a minute until this node sent its last point, in seconds.
     publish_delay_seconds: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 13));
     /// Minutes times partitions that wait for being claimed, open ones included.
-    partition_minutes_pending: Gauge = Gauge::default();
+    backlog_pending: Gauge = Gauge::default();
     /// Minutes times partitions that are claimed by any node.
-    partition_minutes_claimed: Gauge = Gauge::default();
+    backlog_claimed: Gauge = Gauge::default();
     /// How long ago the oldest minute ended that waits or is claimed by any node; 0: none is over. A minute that is
     /// closed and sent counts again when events come for it.
     oldest_unsent_minute_age_seconds: Gauge<f64, AtomicU64> = Gauge::default();

@@ -149,8 +149,8 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
         let found = site.points();
         let waiting = [
             "eds_events_queued",
-            "eds_partition_minutes_pending",
-            "eds_partition_minutes_claimed",
+            "eds_backlog_pending",
+            "eds_backlog_claimed",
         ]
         .map(|name| count(&nodes, name));
         when(

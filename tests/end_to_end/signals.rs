@@ -86,7 +86,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
     eventually("a minute is claimed and not sent", SOON, || {
         when(
-            first.metrics().count("eds_partition_minutes_claimed") == 1,
+            first.metrics().count("eds_backlog_claimed") == 1,
             "no claim",
         )
     });

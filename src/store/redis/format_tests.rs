@@ -17,7 +17,7 @@ const PINNED: [(&str, u64); 12] = [
     ("acknowledge.lua", 0x13b6_be38_1551_31f7),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
-    ("claim.lua", 0xc8b1_a6c6_6ae4_d738),
+    ("claim.lua", 0x2c51_adb5_6f05_8ad0),
     ("compact.lua", 0x0ab0_971b_4ea1_7c42),
     ("discard.lua", 0x7372_1de5_534d_17c4),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
