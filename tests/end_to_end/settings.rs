@@ -238,7 +238,7 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
 #[test]
 fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
     let site = Site::start();
-    let fields = ["partitions", "32", "layout", "sets"];
+    let fields = ["partitions", "32", "layout", "sets", "format", "2"];
     let old = ["HSET", "eds:settings"].into_iter().chain(fields);
     site.redis.query::<()>(&old.collect::<Vec<_>>());
     let _node = site.start_node("one", &[("input.max_age", "1h")]);

@@ -70,6 +70,15 @@ async fn nodes_with_other_partitions() {
 }
 
 #[tokio::test]
+async fn keys_of_a_build_that_wrote_no_format() {
+    let server = RedisServer::start(&[]);
+    server.query::<()>(&["HSET", "eds:settings", "partitions", "1"]);
+    refuses(&tcp(&server), "its keys have format 1", "format").await;
+    let fields: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
+    assert_eq!(fields, ["partitions"], "nothing is written beside them");
+}
+
+#[tokio::test]
 async fn a_wrong_password() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["ACL", "SETUSER", "eds", "on", ">right", "~*", "+@all"]);
