@@ -88,3 +88,23 @@ pub(super) fn without_password(text: &str) -> (String, bool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown_however_many_hosts_a_url_has() {
+        for url in [
+            "redis://:geheim@a:6379/1",
+            "redis+cluster://:geheim@a:7000,b:7001",
+            "redis+sentinel://eds:geheim@a:26379,b:26379/mymaster",
+        ] {
+            let (shown, is_hidden) = without_password(url);
+            assert!(is_hidden && !shown.contains("geheim"), "{shown}");
+        }
+        for url in ["redis://a:6379", "redis+cluster://a:7000,b:7001"] {
+            assert_eq!(without_password(url), (url.to_owned(), false));
+        }
+    }
+}
