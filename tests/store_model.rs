@@ -49,11 +49,13 @@ const STEPS_SHOWN: usize = 25;
 const SHORTENING: Duration = Duration::from_secs(30);
 
 /// What must happen in a run, as a step and a part of the answer to it.
-const REACHED: [(&str, &str); 18] = [
+const REACHED: [(&str, &str); 20] = [
     ("Claim ", "taken_over: true"),
     ("Claim ", "back to what it was"),
-    ("Claim ", "closed: [Minute"),
-    ("Claim ", "since: Some(Minute"),
+    ("Claim ", "another generation"),
+    ("CheckIn ", "back to what it was"),
+    ("CheckIn ", "closed: [Minute"),
+    ("CheckIn ", "since: Some(Minute"),
     ("Compact ", "late: 2"),
     ("Compact ", "taken over by another"),
     ("Compact ", "another generation"),

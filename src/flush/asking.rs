@@ -1,4 +1,4 @@
-//! Asking the store for minutes: what this node knows goes there, and what it forgot, or its clock, is logged.
+//! Asking the store for minutes. Before it claims anything a node hands back what the store forgot, and checks in.
 
 use std::time::Duration;
 
@@ -12,62 +12,63 @@ use crate::event::Partition;
 use crate::node::Throttle;
 use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, StoreError};
 
+/// The most claims of a kind that a round takes of a partition.
+const CLAIMS_MAX: usize = 16;
 /// A minute that looks over after a jump is over after this long.
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// Asks for at most so many minutes of each kind, and takes in what the store tells.
+    /// Checks in at a partition and, if it may, claims what is finished or lapsed there.
     pub(super) async fn ask(
         &self,
         partition: Partition,
         watches: &Watches,
-        claims_max: usize,
+        may_claim: bool,
     ) -> Result<Vec<Claim>, StoreError> {
+        let asked = async {
+            let generation = self.store.generation(partition);
+            self.hand_back(partition, generation, watches).await?;
+            let lags = self.check_in(partition, watches).await?;
+            // Another server may claim than the one that knows that this node lags.
+            let is_another = self.store.generation(partition) != generation;
+            let began_to_lag = !lags && self.node.lag.is_lagging(partition);
+            if !may_claim || is_another || began_to_lag {
+                return Ok(Vec::new());
+            }
+            self.claim(partition, generation, watches).await
+        };
+        let asked = asked.await;
+        if let Err(error) = &asked {
+            let mut watch = watches.of(partition);
+            watch.settling.failed(Instant::now());
+            if matches!(error, StoreError::Forgot) {
+                watch.witness.forgotten();
+            }
+        }
+        asked
+    }
+
+    /// Reports whether this node lags, which it answers, and takes in what the store says.
+    async fn check_in(&self, partition: Partition, watches: &Watches) -> Result<bool, StoreError> {
         let FlushSettings {
-            interval,
             grace,
             max_hold,
             lease,
             ..
         } = self.settings;
-        self.hand_back(partition, watches).await?;
         let recorded = self.node.confirmed.recorded(partition);
-        let generation = self.store.generation(partition);
-        self.report_lag(partition, watches).await?;
-        let reported_elsewhere = self.store.generation(partition) != generation;
-        let request = {
+        let (lags, known) = {
             let now = Instant::now();
             let mut watch = watches.of(partition);
-            if self.node.lag.is_lagging(partition) && !watch.settling.reported_lag {
-                // It began a moment ago, and is reported before anything is claimed.
-                return Ok(Vec::new());
-            }
-            if watch.settling.reported_lag && reported_elsewhere {
-                // Another server may claim than the one that knows of it.
-                return Ok(Vec::new());
-            }
-            // Handing back may have taken long.
-            watch.settling.look(self.store.generation(partition), now);
-            let most = |may: bool| if may { claims_max } else { 0 };
-            ClaimRequest {
-                grace,
-                max_hold,
-                lease,
-                lapsed_max: most(watch.settling.may_take_over(now, interval)),
-                finished_max: most(watch.settling.may_close(now, grace)),
-                known: watch.witness.known(now),
-            }
+            let lags = self.node.lag.is_lagging(partition);
+            let lags = watch.settling.is_lagging(lags, now, grace);
+            (lags, watch.witness.known(now))
         };
         let asked_nanos = self.node.clock.now_nanos();
-        let claimed = self.store.claim(partition, &request).await;
-        let mut watch = watches.of(partition);
-        let claimed = claimed.inspect_err(|error| {
-            if matches!(error, StoreError::Forgot) {
-                watch.witness.forgotten();
-            }
-        })?;
+        let news = self.store.check_in(partition, &known, lags, lease).await?;
         let now = Instant::now();
-        let jump_ms = watch.witness.heard(&claimed, recorded, now);
+        let mut watch = watches.of(partition);
+        let jump_ms = watch.witness.heard(&news, recorded, now);
         if jump_ms > CLOCK_TOLERANCE_MS {
             let hold_max = max_hold.max(MINUTE + grace);
             let ahead = Duration::from_millis(jump_ms.unsigned_abs());
@@ -77,35 +78,51 @@ impl Worker {
         let nanos = i64::midpoint(asked_nanos, self.node.clock.now_nanos());
         self.node
             .clock
-            .set_store_ahead_ms(claimed.now_ms.saturating_sub(nanos / 1_000_000));
-        Ok(claimed.claims)
+            .set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
+        Ok(lags)
     }
 
-    /// Reports that this node lags, as long as it does, and once that it does no more.
-    async fn report_lag(&self, partition: Partition, watches: &Watches) -> Result<(), StoreError> {
-        let FlushSettings { grace, lease, .. } = self.settings;
-        let lags = {
-            let mut watch = watches.of(partition);
-            let lags = self.node.lag.is_lagging(partition);
-            let lags = watch.settling.is_lagging(lags, Instant::now(), grace);
-            if !lags && !watch.settling.reported_lag {
-                return Ok(());
+    /// Claims what may be claimed in a store that has settled.
+    async fn claim(
+        &self,
+        partition: Partition,
+        generation: u64,
+        watches: &Watches,
+    ) -> Result<Vec<Claim>, StoreError> {
+        let FlushSettings {
+            interval,
+            grace,
+            max_hold,
+            lease,
+            ..
+        } = self.settings;
+        let request = {
+            let now = Instant::now();
+            let watch = watches.of(partition);
+            let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
+            ClaimRequest {
+                generation,
+                grace,
+                max_hold,
+                lease,
+                lapsed_max: most(watch.settling.may_take_over(now, interval)),
+                finished_max: most(watch.settling.may_close(now, grace)),
+                known: watch.witness.known(now),
             }
-            lags
         };
-        if lags {
-            // A report that fails may have been taken all the same.
-            watches.of(partition).settling.reported_lag = true;
+        if request.lapsed_max + request.finished_max == 0 {
+            return Ok(Vec::new());
         }
-        let lags_for = lags.then_some(lease);
-        self.store.report_lag(partition, lags_for).await?;
-        watches.of(partition).settling.reported_lag = lags;
-        Ok(())
+        self.store.claim(partition, &request).await
     }
 
     /// Hands back what is known to be closed, if the store may have forgotten it.
-    async fn hand_back(&self, partition: Partition, watches: &Watches) -> Result<(), StoreError> {
-        let generation = self.store.generation(partition);
+    async fn hand_back(
+        &self,
+        partition: Partition,
+        generation: u64,
+        watches: &Watches,
+    ) -> Result<(), StoreError> {
         let testimony = {
             let mut watch = watches.of(partition);
             watch.settling.look(generation, Instant::now());
@@ -126,7 +143,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn tell_of_rollbacks(&self, watches: &Watches) {
+    pub(super) fn log_rollbacks(&self, watches: &Watches) {
         let Some((rollback, partitions)) = watches.take_rollbacks() else {
             return;
         };

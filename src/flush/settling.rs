@@ -32,8 +32,6 @@ pub(super) struct Settling {
     hold_until: Option<Instant>,
     /// When this node was last seen to be lagging.
     lagging: Option<Instant>,
-    /// Whether that was reported to the store, and not the contrary since.
-    pub(super) reported_lag: bool,
 }
 
 impl Settling {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::event::Minute;
-use crate::store::{Attested, Claimed, Known, Testimony};
+use crate::store::{Attested, Known, News, Testimony};
 
 /// The notes that are kept. When there are more, every second one of the older half goes.
 const NOTES_MAX: usize = 512;
@@ -120,22 +120,22 @@ impl Witness {
         }
     }
 
-    /// Takes in what a claim answered; `recorded` is how many events this process had recorded before it. Answers how far the
-    /// store's clock jumped since the last one, in ms.
-    pub(super) fn heard(&mut self, claimed: &Claimed, recorded: u64, now: Instant) -> i64 {
-        let expected = self.known(now).expected_ms.unwrap_or(claimed.now_ms);
-        self.clock = Some((claimed.now_ms, now));
-        self.past.stamp_ms = claimed.stamp_ms;
-        self.sequence = claimed.sequence;
-        let closed = claimed.closed.iter().map(|minute| minute.epoch_minutes());
+    /// Takes in what the store answered; `recorded` is how many events this process had recorded before. Answers how far
+    /// the store's clock jumped since the last answer, in ms.
+    pub(super) fn heard(&mut self, news: &News, recorded: u64, now: Instant) -> i64 {
+        let expected = self.known(now).expected_ms.unwrap_or(news.now_ms);
+        self.clock = Some((news.now_ms, now));
+        self.past.stamp_ms = news.stamp_ms;
+        self.sequence = news.sequence;
+        let closed = news.closed.iter().map(|minute| minute.epoch_minutes());
         self.past.closed.extend(closed);
-        if let Some(since) = claimed.since {
+        if let Some(since) = news.since {
             let since = self.past.since.max(Some(since.epoch_minutes()));
             self.past.since = since;
             self.past.closed = self.past.closed.split_off(&since.unwrap_or(i64::MIN));
         }
         self.note(recorded);
-        claimed.now_ms - expected
+        news.now_ms - expected
     }
 
     /// Points of this minute may be written from now on. Answers whether that is news.

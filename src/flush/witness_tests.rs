@@ -8,13 +8,13 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-fn claimed(now_ms: i64, closed: &[i64], since: Option<i64>) -> Claimed {
-    Claimed {
+fn news(now_ms: i64, closed: &[i64], since: Option<i64>) -> News {
+    News {
         stamp_ms: now_ms,
         now_ms,
         closed: closed.iter().copied().map(minute).collect(),
         since: since.map(minute),
-        ..Claimed::default()
+        ..News::default()
     }
 }
 
@@ -32,7 +32,7 @@ fn what_is_heard_and_what_is_written_is_handed_back_once_for_each_generation() {
     assert_eq!(witness.testimony(1), Some(Testimony::default()));
     assert_eq!(witness.attested(1, attested(7, 0), 0), None);
     assert_eq!(witness.testimony(1), None);
-    witness.heard(&claimed(60_000, &[3, 4], Some(4)), 0, now);
+    witness.heard(&news(60_000, &[3, 4], Some(4)), 0, now);
     assert!(witness.publishes(minute(5)));
     assert!(!witness.publishes(minute(5)));
     assert!(!witness.publishes(minute(3)), "it is before the first");
@@ -51,7 +51,7 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
         let at = now + Duration::from_secs(second);
         let second = i64::try_from(second).unwrap();
         assert_eq!(
-            witness.heard(&claimed(1000 * second, &[], None), recorded, at),
+            witness.heard(&news(1000 * second, &[], None), recorded, at),
             0
         );
     }
@@ -76,12 +76,12 @@ fn a_clock_that_jumps_is_noticed() {
     let now = Instant::now();
     let mut witness = Witness::default();
     assert_eq!(witness.known(now).expected_ms, None);
-    assert_eq!(witness.heard(&claimed(5000, &[], None), 0, now), 0);
+    assert_eq!(witness.heard(&news(5000, &[], None), 0, now), 0);
     let later = now + Duration::from_secs(1);
     assert_eq!(witness.known(later).expected_ms, Some(6000));
-    assert_eq!(witness.heard(&claimed(96_000, &[], None), 0, later), 90_000);
+    assert_eq!(witness.heard(&news(96_000, &[], None), 0, later), 90_000);
     let later = now + Duration::from_secs(2);
-    assert_eq!(witness.heard(&claimed(97_000, &[], None), 0, later), 0);
+    assert_eq!(witness.heard(&news(97_000, &[], None), 0, later), 0);
 }
 
 #[test]
@@ -90,11 +90,7 @@ fn notes_are_bounded_and_reach_back_to_the_beginning() {
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
     for second in 1..100_000 {
-        witness.heard(
-            &claimed(1000 * second, &[], None),
-            second.unsigned_abs(),
-            now,
-        );
+        witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now);
     }
     assert!(witness.notes.len() <= NOTES_MAX);
     let rollback = witness

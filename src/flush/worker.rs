@@ -21,15 +21,13 @@ use super::held::Held;
 use super::sender::{Sender, log_claim_error};
 use super::standing::Standing;
 use super::watch::Watches;
-use crate::event::{Partition, Partitions};
+use crate::event::Partitions;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::output::Output;
 use crate::store::{Claim, Draining, StoreError};
 use crate::telemetry::Metrics;
 use coordination::Mutex;
 
-/// The most claims of a kind that a round takes of a partition.
-const CLAIMS_MAX: usize = 16;
 /// The series of a step of compaction. Redis serves nobody else meanwhile: one to two ms.
 const COMPACT_SERIES: usize = 200;
 /// The partitions that are asked at the same time.
@@ -114,7 +112,7 @@ impl Worker {
                     }
                 }
             }
-            self.tell_of_rollbacks(&watches);
+            self.log_rollbacks(&watches);
             watches.late().report(false);
             self.warn_of_clock(&mut offset_throttle);
             if backlog_seen.is_due() {
@@ -187,8 +185,7 @@ impl Worker {
         watches: &Watches,
         agrees: bool,
     ) -> Result<usize, StoreError> {
-        let claims_max = if agrees { CLAIMS_MAX } else { 0 };
-        let claiming = self.claim_all(watches, claims_max);
+        let claiming = self.claim_all(watches, agrees);
         let (mut claims, error) = self.heartbeat.during(claiming).await;
         for claim in &claims {
             held.take(claim);
@@ -210,7 +207,7 @@ impl Worker {
                 }
                 self.sender(held, watches, breaker).send(&claims).await;
             };
-            let work = self.while_looking(watches, self.heartbeat.during(work));
+            let work = self.checking_in(watches, self.heartbeat.during(work));
             held.renewing(&*self.store, self.settings.lease, work).await;
         } else if agrees && breaker.is_open() {
             // Another node may have sent what this one could not: it has to find out by itself.
@@ -240,17 +237,13 @@ impl Worker {
         }
     }
 
-    /// Claims what is finished or lapsed; nothing if this node does not agree with the others, which it only tells then
-    /// that it is lagging. One partition's failure does not keep the others from it.
-    async fn claim_all(
-        &self,
-        watches: &Watches,
-        claims_max: usize,
-    ) -> (Vec<Claim>, Option<StoreError>) {
+    /// Claims what is finished or lapsed; a node that does not agree with the others only checks in. One partition's
+    /// failure does not keep the others from it.
+    async fn claim_all(&self, watches: &Watches, agrees: bool) -> (Vec<Claim>, Option<StoreError>) {
         let calls: Vec<_> = self
             .partitions
             .iter()
-            .map(|partition| self.claim(partition, watches, claims_max))
+            .map(|partition| self.ask(partition, watches, agrees))
             .collect();
         let answers: Vec<_> = stream::iter(calls)
             .buffer_unordered(CONCURRENT)
@@ -270,30 +263,15 @@ impl Worker {
         (claims, failure)
     }
 
-    /// Claims at most so many minutes of each kind; 0 only looks whether the store is what it was.
-    async fn claim(
-        &self,
-        partition: Partition,
-        watches: &Watches,
-        claims_max: usize,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let claimed = self.ask(partition, watches, claims_max).await;
-        if claimed.is_err() {
-            watches.of(partition).settling.failed(Instant::now());
-        }
-        claimed
-    }
-
-    /// Does the work, and looks at the store meanwhile: what a claim has said of this node lapses, a store may go back, and
-    /// a round may take long.
-    async fn while_looking<T>(&self, watches: &Watches, work: impl Future<Output = T>) -> T {
-        let looking = async {
+    /// Does the work, and goes on checking in meanwhile: a report lapses, a store may go back, and a round may take long.
+    async fn checking_in<T>(&self, watches: &Watches, work: impl Future<Output = T>) -> T {
+        let checking_in = async {
             loop {
                 tokio::time::sleep(self.settings.interval).await;
                 stream::iter(self.partitions.iter())
                     .for_each_concurrent(CONCURRENT, async |partition| {
                         // What it finds, the next round finds, too.
-                        let _ = self.claim(partition, watches, 0).await;
+                        let _ = self.ask(partition, watches, false).await;
                     })
                     .await;
             }
@@ -301,7 +279,7 @@ impl Worker {
         tokio::select! {
             biased;
             result = work => result,
-            () = looking => unreachable!("it goes on for ever"),
+            () = checking_in => unreachable!("it goes on for ever"),
         }
     }
 

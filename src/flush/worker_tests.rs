@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::event::{Batch, Minute};
+use crate::event::{Batch, Minute, Partition};
 use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
 use crate::store::memory::MemoryStore;

@@ -42,6 +42,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         }
     }
     let request = ClaimRequest {
+        generation: 0,
         grace: Duration::ZERO,
         max_hold: Duration::ZERO,
         lease: Duration::from_secs(9),
@@ -50,7 +51,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         known: Known::default(),
     };
     for partition in partitions().iter() {
-        for claim in store.claim(partition, &request).await.unwrap().claims {
+        for claim in store.claim(partition, &request).await.unwrap() {
             let lease = request.lease;
             store.compact(&claim, 99, lease).await.unwrap();
             for unsent in store.unsent(&claim, 0).await.unwrap().counts {

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Attested, Claimed, Known, Store, StoreError, Testimony};
+use super::{Attested, Known, News, Store, StoreError, Testimony};
 use crate::event::{Minute, Partition};
 
 /// What a claim is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRequest {
+    /// The store's generation in which the node checked in; 0 stands for any.
+    pub generation: u64,
     /// How long a minute that is over must be idle.
     pub grace: Duration,
     /// When a minute is closed although it is not idle, counted from its end or its first event.
@@ -95,24 +97,28 @@ pub trait Draining: Store {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError>;
 
-    /// Reports that this node lags, for so long unless it reports again; or that it does not (`None`): that it has events
-    /// of the partition which are not recorded, in memory or on disk. As long as any node lags, no claim closes a minute
-    /// before `max_hold` because it is idle.
-    async fn report_lag(
+    /// Reports whether this node lags, for the length of a lease unless it reports again: whether it has events of the
+    /// partition which are not recorded, in memory or on disk. As long as any node lags, no claim closes a minute before
+    /// `max_hold` because it is idle. Answers what was closed since the node last heard of it. Fails with
+    /// [`StoreError::Forgot`] when the store lacks what the node knows.
+    async fn check_in(
         &self,
         partition: Partition,
-        lags_for: Option<Duration>,
-    ) -> Result<(), StoreError>;
+        known: &Known,
+        lags: bool,
+        lease: Duration,
+    ) -> Result<News, StoreError>;
 
     /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and idle, lowest first.
-    /// Tells what was closed since the node last heard of it. Fails with [`StoreError::Forgot`] when the store lacks what the node knows.
+    /// Claims nothing when the generation is not that of the request: another server may not know which nodes lag. Fails
+    /// with [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError>;
+    ) -> Result<Vec<Claim>, StoreError>;
 
-    /// Fixes the counts of at most `series_max` series and renews the lease. Those of a minute that was closed are late.
+    /// Seals the counts of at most `series_max` series and renews the lease. Those of a minute that was closed are late.
     /// Changes nothing when the generation is not that of the claim: what was recorded may not all be there yet.
     async fn compact(
         &self,

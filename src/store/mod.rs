@@ -28,7 +28,8 @@
 //! 5. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim and closes the minute;
 //!    [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
 //!
-//! Which minutes are closed is known to all nodes: they hand it back ([`attest`](Draining::attest)) to a store that forgets.
+//! Which minutes are closed is known to all nodes: each hears it when it [checks in](Draining::check_in), and hands it back
+//! ([`attest`](Draining::attest)) to a store that forgets.
 //!
 //! All that is done after a claim checks its token, so a node that slept through its lease changes nothing.
 
@@ -50,7 +51,7 @@ pub use self::reading::{CountReader, OpenPage, SealedPage, SeriesCounts};
 pub use self::recording::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers,
 };
-pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Claimed, Known, Testimony};
+pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;
 
 /// Why the store did not do what it was asked.

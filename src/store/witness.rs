@@ -1,14 +1,13 @@
 //! What nodes know to be closed, so that a store which forgets it learns it again.
 //!
-//! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. With every
-//! claim it stamps its clock into the partition, for each node, and its data has an *epoch*. A node whose stamp is older
+//! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. Whenever a
+//! node checks in it stamps its clock into the partition, for that node, and its data has an *epoch*. A node whose stamp is older
 //! than it was, or that finds another epoch, knows that the store forgot something; it hands back which minutes are closed
 //! ([`attest`](super::Draining::attest)) before it claims anything again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Claim;
 use crate::event::Minute;
 
 /// How far a store's clock may be from what a node expects of it, in ms: the way of a call, and the slewing of clocks.
@@ -27,11 +26,9 @@ pub struct Known {
     pub expected_ms: Option<i64>,
 }
 
-/// What a claim gave.
+/// What a node learns when it checks in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claimed {
-    /// The minutes.
-    pub claims: Vec<Claim>,
+pub struct News {
     /// The node's stamp: the store's clock, or more where that was set back.
     pub stamp_ms: i64,
     /// The store's clock, in ms since the epoch.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, NodeStore,
-    RecordRequest, SeriesUsers, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Known, News,
+    NodeStore, RecordRequest, SeriesUsers, StoreError, Testimony, UnsentPage,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -21,7 +21,7 @@ pub(crate) enum Call {
     Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
-    ReportLag(Partition, Option<Duration>),
+    CheckIn(Partition, Known, bool, Duration),
     Claim(Partition, ClaimRequest),
     Compact(Claim, usize, Duration),
     Unsent(Claim, u64),
@@ -38,7 +38,8 @@ pub(crate) enum Answer {
     Admitted(Admitted),
     Users(SeriesUsers),
     Attested(Attested),
-    Claimed(Claimed),
+    News(News),
+    Claims(Vec<Claim>),
     Compaction(Compaction),
     Page(UnsentPage),
     Yes(bool),
@@ -166,12 +167,12 @@ impl Call {
             Self::Attest(partition, testimony) => {
                 Answer::Attested(store.attest(*partition, testimony).await?)
             }
-            Self::ReportLag(partition, lags_for) => {
-                store.report_lag(*partition, *lags_for).await?;
-                Answer::Nothing
+            Self::CheckIn(partition, known, lags, lease) => {
+                let checked_in = store.check_in(*partition, known, *lags, *lease);
+                Answer::News(checked_in.await?)
             }
             Self::Claim(partition, request) => {
-                Answer::Claimed(store.claim(*partition, request).await?)
+                Answer::Claims(store.claim(*partition, request).await?)
             }
             Self::Compact(claim, series_max, lease) => {
                 Answer::Compaction(store.compact(claim, *series_max, *lease).await?)
@@ -259,8 +260,8 @@ impl Call {
                 oracle.attested(partition.index(), testimony);
                 Ok(())
             }
-            (Self::Claim(partition, request), Ok(Answer::Claimed(claimed))) => {
-                oracle.claimed(partition.index(), request, &claimed.claims, now_ms, state)
+            (Self::Claim(partition, request), Ok(Answer::Claims(claims))) => {
+                oracle.claimed(partition.index(), request, claims, now_ms, state)
             }
             (Self::Compact(claim, _, lease), Ok(Answer::Compaction(done))) => {
                 oracle.compacted(claim, *done, (now_ms, deadline(lease)), state)
@@ -284,13 +285,13 @@ impl Call {
             }
             (
                 Self::Users(..)
-                | Self::ReportLag(..)
+                | Self::CheckIn(..)
                 | Self::Unsent(..)
                 | Self::Backlog(_),
                 Ok(_),
             )
             // A node that knows more than the store has; after a call that came late, one may have told it already.
-            | (Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
+            | (Self::CheckIn(..) | Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }
     }

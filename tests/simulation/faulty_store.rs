@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Draining,
-    NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
+    News, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony,
+    UnsentPage,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -115,9 +116,16 @@ impl FaultyStore {
             drop(oracle);
             self.world.judge(verdict);
         }
-        if let (Call::Claim(partition, _), Ok(Answer::Claimed(claimed))) = (&call, &answer) {
+        if let (Call::CheckIn(partition, ..), Ok(Answer::News(news))) = (&call, &answer) {
             let mut oracle = self.world.oracle();
-            oracle.knows(number, partition.index(), &claimed.closed);
+            oracle.knows(number, partition.index(), &news.closed);
+        }
+        if let Call::CheckIn(partition, ..) | Call::Claim(partition, _) = &call {
+            self.life.heard_of_claim(*partition, answer.is_err());
+        }
+        if matches!(answer, Err(StoreError::Forgot)) {
+            // As Redis does: who recorded into it has to know.
+            self.life.reconnect();
         }
         answer
     }
@@ -178,9 +186,10 @@ impl FaultyStore {
 /// Makes the call, and takes its answer out of its kind.
 macro_rules! answer {
     ($self:ident, $call:expr, $kind:pat => $value:expr) => {
-        match $self.make($call).await? {
-            $kind => Ok($value),
-            other => panic!("{other:?} is no answer to this call"),
+        match $self.make($call).await {
+            Ok($kind) => Ok($value),
+            Err(error) => Err(error),
+            Ok(other) => panic!("{other:?} is no answer to this call"),
         }
     };
 }
@@ -262,42 +271,39 @@ impl Draining for FaultyStore {
         answer!(self, call, Answer::Attested(attested) => attested)
     }
 
-    async fn report_lag(
+    async fn check_in(
         &self,
         partition: Partition,
-        lags_for: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        if self.mutant == Some(Mutant::NoLag) {
-            return Ok(());
-        }
-        let call = Call::ReportLag(partition, lags_for);
-        self.make(call).await?;
-        self.life.reported_lag(partition, lags_for.is_some());
-        Ok(())
+        known: &Known,
+        lags: bool,
+        lease: Duration,
+    ) -> Result<News, StoreError> {
+        let lags = lags && self.mutant != Some(Mutant::NoLag);
+        self.world.judge(self.life.may_report(partition, lags));
+        let call = Call::CheckIn(partition, *known, lags, lease);
+        let news = answer!(self, call, Answer::News(news) => news)?;
+        self.life.reported_lag(partition, lags);
+        Ok(news)
     }
 
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<Vec<Claim>, StoreError> {
         let generation = self.generation(partition);
+        if request.generation != generation {
+            return Err(StoreError::Unavailable("another connection".to_owned()));
+        }
         let interval = self.world.plan.flush.interval;
         self.world
             .judge(self.life.may_ask(partition, request, interval));
-        let claimed = self.make(Call::Claim(partition, *request)).await;
-        self.life.heard_of_claim(partition, claimed.is_err());
-        if matches!(claimed, Err(StoreError::Forgot)) {
-            // As Redis does: who recorded into it has to know.
-            self.life.reconnect();
-        }
-        let Answer::Claimed(mut claimed) = claimed? else {
-            panic!("no answer to a claim");
-        };
-        for claim in &mut claimed.claims {
+        let call = Call::Claim(partition, *request);
+        let mut claims = answer!(self, call, Answer::Claims(claims) => claims)?;
+        for claim in &mut claims {
             claim.generation = generation;
         }
-        Ok(claimed)
+        Ok(claims)
     }
 
     async fn compact(

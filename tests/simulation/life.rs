@@ -140,13 +140,18 @@ impl Life {
                 self.number
             ));
         }
+        let reported = self.reported.lock().unwrap().contains(&partition.index());
+        self.may_report(partition, reported)
+    }
+
+    /// Whether a node that went through what this one did may report this of its lag.
+    pub(crate) fn may_report(&self, partition: Partition, lags: bool) -> Verdict {
+        let now = Instant::now();
         let unrecorded = self.unrecorded.lock().unwrap();
         // Events that became too old meanwhile are not brought any more.
         let young = self.world.plan.max_age.saturating_sub(OLDEST);
         let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
-        let lags = unrecorded.get(&partition.index()).is_some_and(is_young);
-        let reported = self.reported.lock().unwrap().contains(&partition.index());
-        if lags && !reported {
+        if !lags && unrecorded.get(&partition.index()).is_some_and(is_young) {
             return Err(format!("life {} lags and does not say so", self.number));
         }
         Ok(())

@@ -9,9 +9,9 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction,
-    Draining, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony,
-    UnsentPage,
+    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction,
+    Draining, Known, News, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError,
+    Testimony, UnsentPage,
 };
 
 use super::event::MINUTE;
@@ -247,19 +247,21 @@ impl Draining for MutantStore {
         self.right.attest(partition, testimony).await
     }
 
-    async fn report_lag(
+    async fn check_in(
         &self,
         partition: Partition,
-        lags_for: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        self.right.report_lag(partition, lags_for).await
+        known: &Known,
+        lags: bool,
+        lease: Duration,
+    ) -> Result<News, StoreError> {
+        self.right.check_in(partition, known, lags, lease).await
     }
 
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<Vec<Claim>, StoreError> {
         let lease = self.lease(request.lease);
         self.right
             .claim(partition, &ClaimRequest { lease, ..*request })

@@ -197,7 +197,7 @@ pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
     let (lagging, other) = (ground.node("a"), ground.node("b"));
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
     other.record(&events).await;
-    lagging.report_lag(Some(AT_ONCE.lease)).await;
+    lagging.report_lag(true, AT_ONCE.lease).await;
     for node in [&lagging, &other] {
         assert_eq!(
             node.claim(&AT_ONCE).await,
@@ -205,13 +205,13 @@ pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
             "it was idle for long enough"
         );
     }
-    other.report_lag(None).await;
+    other.report_lag(false, AT_ONCE.lease).await;
     assert_eq!(
         other.claim(&AT_ONCE).await,
         [],
         "one does not speak for another"
     );
-    lagging.report_lag(None).await;
+    lagging.report_lag(false, AT_ONCE.lease).await;
     assert_eq!(other.claim(&AT_ONCE).await.len(), 1);
 }
 
@@ -220,7 +220,7 @@ pub(crate) async fn a_node_lags_for_as_long_as_it_says_if_it_says_no_more(ground
     let span = Duration::from_millis(300);
     other.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();
-    lagging.report_lag(Some(span)).await;
+    lagging.report_lag(true, span).await;
     other.claim_one(&AT_ONCE).await;
     assert!(began.elapsed() + ROUNDING >= span);
 }
@@ -231,7 +231,7 @@ pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lag
         max_hold: Duration::from_millis(300),
         ..AT_ONCE
     };
-    node.report_lag(Some(request.lease)).await;
+    node.report_lag(true, request.lease).await;
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();
     assert_eq!(node.claim(&request).await, []);

@@ -26,6 +26,7 @@ pub(crate) const SEED_MINUTE: i64 = 1_480_876_680 / 60;
 
 /// Claims whatever is over, for longer than any test takes.
 pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
+    generation: 0,
     grace: Duration::ZERO,
     max_hold: Duration::from_secs(3600),
     lease: Duration::from_secs(600),
@@ -239,9 +240,10 @@ impl Node {
     }
 
     /// Of every partition.
-    pub(crate) async fn report_lag(&self, lags_for: Option<Duration>) {
+    pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
-            self.0.report_lag(partition, lags_for).await.unwrap();
+            let checked_in = self.0.check_in(partition, &NOTHING_KNOWN, lags, lease);
+            checked_in.await.unwrap();
         }
     }
 
@@ -249,7 +251,7 @@ impl Node {
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
         let mut claims = Vec::new();
         for partition in partitions().iter() {
-            claims.extend(self.0.claim(partition, request).await.unwrap().claims);
+            claims.extend(self.0.claim(partition, request).await.unwrap());
         }
         claims
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    Attested, Claim, ClaimRequest, Claimed, Known, StoreError, Testimony,
+    Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
 };
 
 use super::ground::{
@@ -30,7 +30,12 @@ async fn publish(node: &Node, number: i64) {
     assert_eq!(node.finish_all().await, model(&events));
 }
 
-async fn look(node: &Node, known: Known) -> Result<Claimed, StoreError> {
+async fn check_in(node: &Node, known: Known) -> Result<News, StoreError> {
+    let lease = AT_ONCE.lease;
+    node.0.check_in(partition(), &known, false, lease).await
+}
+
+async fn claim(node: &Node, known: Known) -> Result<Vec<Claim>, StoreError> {
     let request = ClaimRequest { known, ..AT_ONCE };
     node.0.claim(partition(), &request).await
 }
@@ -55,15 +60,15 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
         epoch,
         ..Known::default()
     };
-    let told = look(&b, known).await.unwrap();
+    let told = check_in(&b, known).await.unwrap();
     assert_eq!(told.closed, [SEED_MINUTE + 1, SEED_MINUTE].map(minute));
     let known = Known {
         sequence: told.sequence,
         ..known
     };
-    assert_eq!(look(&b, known).await.unwrap().closed, []);
+    assert_eq!(check_in(&b, known).await.unwrap().closed, []);
     publish(&a, SEED_MINUTE + 2).await;
-    let told = look(&b, known).await.unwrap();
+    let told = check_in(&b, known).await.unwrap();
     assert_eq!(told.closed, [minute(SEED_MINUTE + 2)]);
 }
 
@@ -85,7 +90,10 @@ pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Grou
         epoch,
         ..Known::default()
     };
-    assert_eq!(look(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
+    assert_eq!(
+        check_in(&a, known).await.unwrap().closed,
+        [minute(SEED_MINUTE)]
+    );
 }
 
 /// As after `input.max_age` was raised: events are taken again whose minute is forgotten.
@@ -124,7 +132,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
         epoch,
         ..Known::default()
     };
-    let stamp_ms = look(&a, known).await.unwrap().now_ms;
+    let stamp_ms = check_in(&a, known).await.unwrap().now_ms;
     a.record(&[one(SEED_MINUTE, "x")]).await;
     // As if the store were the one of an hour ago, or an empty one.
     let ahead = 3_600_000;
@@ -137,8 +145,13 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
         ..known
     };
     for known in [went_back, another] {
-        let answer = look(&a, known).await;
-        assert!(matches!(answer, Err(StoreError::Forgot)), "{answer:?}");
+        let answers = [
+            check_in(&a, known).await.err(),
+            claim(&a, known).await.err(),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Some(StoreError::Forgot)), "{answer:?}");
+        }
     }
     let testimony = Testimony {
         epoch,
@@ -149,7 +162,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     assert_ne!(attested.epoch, epoch);
     assert!((stamp_ms..stamp_ms + ahead).contains(&attested.forgot_from_ms));
     // Whoever comes later hears of it by the epoch, and from the same instant.
-    assert!(matches!(look(&b, known).await, Err(StoreError::Forgot)));
+    assert!(matches!(check_in(&b, known).await, Err(StoreError::Forgot)));
     let later = Testimony {
         stamp_ms,
         ..testimony
@@ -159,7 +172,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
         epoch: attested.epoch,
         ..Known::default()
     };
-    assert_eq!(look(&b, known).await.unwrap().claims.len(), 1);
+    assert_eq!(claim(&b, known).await.unwrap().len(), 1);
 }
 
 pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Ground) {
@@ -170,18 +183,17 @@ pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Grou
         epoch,
         ..Known::default()
     };
-    let now_ms = look(&node, Known::default()).await.unwrap().now_ms;
-    node.record(&[one(SEED_MINUTE + 1, "x")]).await;
+    let now_ms = check_in(&node, known).await.unwrap().now_ms;
     for expected_ms in [now_ms - 90_000, now_ms + 90_000] {
         let known = Known {
             expected_ms: Some(expected_ms),
             ..known
         };
-        assert_eq!(look(&node, known).await.unwrap().claims, []);
+        assert_eq!(claim(&node, known).await.unwrap(), []);
     }
     let known = Known {
         expected_ms: Some(now_ms),
         ..known
     };
-    assert_eq!(look(&node, known).await.unwrap().claims.len(), 1);
+    assert_eq!(claim(&node, known).await.unwrap().len(), 1);
 }

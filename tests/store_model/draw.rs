@@ -134,7 +134,7 @@ impl Drawing {
         if self.crowded && self.dice.one_in(6) {
             return self.quarantine();
         }
-        match self.dice.below(130) {
+        match self.dice.below(138) {
             0..20 => self.clock(),
             20..40 => self.record(),
             40..60 => self.claim(lease_ms),
@@ -175,11 +175,13 @@ impl Drawing {
                     .collect(),
                 series_max: self.dice.pick(&[0, 2, 4, 100]),
             },
-            113..117 => Step::ReportLag {
+            113..125 => Step::CheckIn {
                 at: self.at(),
-                lags_ms: self.dice.pick(&[0, 0, 1, lease_ms]),
+                known: self.knowledge(),
+                lags: self.dice.one_in(5),
+                lease_ms,
             },
-            117..121 => {
+            125..129 => {
                 let (partition, nth) = (self.partition(), self.index(8));
                 Step::Requeue {
                     partition,
@@ -187,7 +189,7 @@ impl Drawing {
                     most: self.index(3) + 1,
                 }
             }
-            121..123 => {
+            129..131 => {
                 let (partition, nth) = (self.partition(), self.index(8));
                 Step::Discard {
                     partition,
@@ -196,13 +198,13 @@ impl Drawing {
                     altered: self.dice.one_in(3),
                 }
             }
-            123 => Step::Save,
-            124 => Step::GoBack,
-            125..127 if self.crowded => Step::Crowd {
+            131 => Step::Save,
+            132 => Step::GoBack,
+            133..135 if self.crowded => Step::Crowd {
                 at: self.at(),
                 minute: self.minute(),
             },
-            127..129 if self.crowded => {
+            135..137 if self.crowded => {
                 let partition = self.partition();
                 self.fill(partition)
             }
@@ -241,6 +243,7 @@ impl Drawing {
                 finished_max: 1,
                 known: Knowledge::Nothing,
                 expected: None,
+                stale: false,
             },
             Step::Compact {
                 node: 0,
@@ -294,6 +297,7 @@ impl Drawing {
                 .dice
                 .one_in(3)
                 .then(|| self.dice.pick(&[0, 2000, -2000, 2001, -2001])),
+            stale: self.dice.one_in(20),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{ClaimRequest, CountReader, Known, NodeStore, Quarantine};
+use event_data_service::store::{CountReader, Known, NodeStore, Quarantine};
 use redis::Connection;
 use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
@@ -69,7 +69,9 @@ impl Ground {
         };
         for partition in partitions().iter() {
             ground.clear();
-            ground.nodes[0].claim(partition, &NOTHING).await.unwrap();
+            let (known, lease) = (Known::default(), Duration::ZERO);
+            let checked_in = ground.nodes[0].check_in(partition, &known, false, lease);
+            checked_in.await.unwrap();
             let keys = ground.names("*:stamps");
             ground
                 .tags
@@ -140,21 +142,6 @@ fn shown(micros: i64) -> String {
         micros.rem_euclid(1_000_000)
     )
 }
-
-/// Claims nothing.
-const NOTHING: ClaimRequest = ClaimRequest {
-    grace: Duration::ZERO,
-    max_hold: Duration::ZERO,
-    lease: Duration::ZERO,
-    lapsed_max: 0,
-    finished_max: 0,
-    known: Known {
-        epoch: 0,
-        stamp_ms: 0,
-        sequence: 0,
-        expected_ms: None,
-    },
-};
 
 fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
     let settings = Settings {

@@ -116,11 +116,14 @@ pub(crate) enum Step {
         known: Knowledge,
         /// How far the node's expectation is from the clock.
         expected: Option<i64>,
+        /// Whether it checked in in another generation.
+        stale: bool,
     },
-    /// For so long; 0: not at all.
-    ReportLag {
+    CheckIn {
         at: At,
-        lags_ms: u64,
+        known: Knowledge,
+        lags: bool,
+        lease_ms: u64,
     },
     Compact {
         node: usize,

@@ -2,7 +2,7 @@
 
 use event_data_service::store::{ClaimRequest, Known, Testimony};
 
-use super::answers::{Both, told};
+use super::answers::{Both, refused, told};
 use super::ground::partition;
 use super::step::{At, Knowledge, Step, millis};
 use super::world::{World, minute_of};
@@ -33,12 +33,31 @@ impl World<'_> {
         [self.epochs[0].epoch(number), self.epochs[1].epoch(number)]
     }
 
-    pub(super) async fn report_lag(&self, at: At, lags_ms: u64) -> Both {
-        let lags_for = (lags_ms > 0).then(|| millis(lags_ms));
-        self.both(at.node, async |node| {
-            node.report_lag(partition(at.partition), lags_for).await
-        })
-        .await
+    pub(super) async fn check_in(
+        &mut self,
+        at: At,
+        knowledge: Knowledge,
+        lags: bool,
+        lease_ms: u64,
+    ) -> Both {
+        let said = self.known(at, knowledge);
+        let [real, model] = self
+            .epochs_of(said.epoch)
+            .map(|epoch| Known { epoch, ..said });
+        let (partition, lease) = (partition(at.partition), millis(lease_ms));
+        let node = &self.ground.nodes[at.node];
+        let generation = node.generation(partition);
+        let redis = node.check_in(partition, &real, lags, lease).await;
+        let mut answer = told(&redis);
+        if let Ok(news) = &redis {
+            let own = &mut self.known[at.node][at.partition];
+            (own.stamp_ms, own.sequence) = (news.stamp_ms, news.sequence);
+        } else if node.generation(partition) == generation {
+            answer += " in the same generation";
+        }
+        let memory = &self.nodes[at.node];
+        let memory = memory.check_in(partition, &model, lags, lease).await;
+        Both::of(answer, told(&memory))
     }
 
     pub(super) async fn claim(&mut self, step: &Step) -> Both {
@@ -51,12 +70,15 @@ impl World<'_> {
             finished_max,
             known,
             expected,
+            stale,
         } = step
         else {
             return Both::nothing();
         };
         let said = self.known(at, known);
+        let generation = self.ground.nodes[at.node].generation(partition(at.partition));
         let request = |epoch| ClaimRequest {
+            generation: generation + u64::from(stale),
             grace: millis(grace_ms),
             max_hold: millis(max_hold_ms),
             lease: millis(lease_ms),
@@ -71,19 +93,18 @@ impl World<'_> {
         let partition = partition(at.partition);
         let epochs = self.epochs_of(said.epoch);
         let node = &self.ground.nodes[at.node];
-        let generation = node.generation(partition);
         let mut redis = node.claim(partition, &request(epochs[0])).await;
+        if stale {
+            return refused(&redis);
+        }
         let mut answer = told(&redis);
-        if let Ok(claimed) = &mut redis {
-            self.claims.extend(claimed.claims.iter().cloned());
-            let own = &mut self.known[at.node][at.partition];
-            (own.stamp_ms, own.sequence) = (claimed.stamp_ms, claimed.sequence);
+        if let Ok(claims) = &mut redis {
+            self.claims.extend(claims.iter().cloned());
             // The model has no generations.
-            claimed
-                .claims
-                .iter_mut()
-                .for_each(|claim| claim.generation = 0);
-            answer = format!("{claimed:?}");
+            for claim in claims.iter_mut() {
+                claim.generation = 0;
+            }
+            answer = format!("{claims:?}");
         } else if node.generation(partition) == generation {
             answer += " in the same generation";
         }

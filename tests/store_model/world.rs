@@ -124,7 +124,12 @@ impl<'a> World<'a> {
                 since,
                 closed,
             } => self.attest(*at, *known, *since, closed).await,
-            Step::ReportLag { at, lags_ms } => self.report_lag(*at, *lags_ms).await,
+            &Step::CheckIn {
+                at,
+                known,
+                lags,
+                lease_ms,
+            } => self.check_in(at, known, lags, lease_ms).await,
             Step::Claim { .. } => self.claim(step).await,
             Step::Compact { node, claim, .. }
             | Step::Unsent { node, claim }

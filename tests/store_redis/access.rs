@@ -9,7 +9,8 @@ use redis_link::{Address, Credentials};
 use testing::redis::RedisServer;
 
 use super::site::{
-    AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, store, tcp,
+    AT_ONCE, at, do_everything, drain_all, minute, next_minute, partition, record, report_lag,
+    store, tcp,
 };
 
 #[tokio::test]
@@ -98,13 +99,14 @@ async fn a_right_that_is_missing_is_named() {
     println!("granted by the sample, but not needed on this way: {not_missed:?}");
 }
 
-/// Claims, compacts, sends and acknowledges. Gives what was sent even when an error ended it.
+/// Checks in, claims, compacts, sends and acknowledges. Gives what was sent even when an error ended it.
 async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
     let brief = ClaimRequest {
         lease: Duration::ZERO,
         ..AT_ONCE
     };
-    for claim in store.claim(partition(), &brief).await?.claims {
+    report_lag(store, false).await?;
+    for claim in store.claim(partition(), &brief).await? {
         while store.compact(&claim, 1, Duration::ZERO).await?.left > 0 {}
         let page = store.unsent(&claim, 0).await?;
         for counts in &page.counts {

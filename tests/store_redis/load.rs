@@ -64,7 +64,7 @@ async fn a_hundred_thousand_series_in_a_minute() {
     }
     print_slowlog(&server, "record");
 
-    let claims = store.claim(partition(), &AT_ONCE).await.unwrap().claims;
+    let claims = store.claim(partition(), &AT_ONCE).await.unwrap();
     let mut sealed = 0;
     loop {
         let done = store.compact(&claims[0], 200, LEASE).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_thousand_waiting_minutes() {
         ..AT_ONCE
     };
     for what in ["the first look at 1000 minutes", "the second look"] {
-        assert_eq!(store.claim(partition(), &filling).await.unwrap().claims, []);
+        assert_eq!(store.claim(partition(), &filling).await.unwrap(), []);
         print_slowlog(&server, what);
     }
     let request = ClaimRequest {
@@ -120,12 +120,7 @@ async fn a_thousand_waiting_minutes() {
     };
     let mut claimed = 0;
     while claimed < 1000 {
-        claimed += store
-            .claim(partition(), &request)
-            .await
-            .unwrap()
-            .claims
-            .len();
+        claimed += store.claim(partition(), &request).await.unwrap().len();
     }
     print_slowlog(&server, "claiming 1000 minutes by 16");
 }

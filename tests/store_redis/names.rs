@@ -1,9 +1,9 @@
 //! Two nodes of one name do each other no harm, and are told.
 
-use event_data_service::store::{Draining, Store};
+use event_data_service::store::Store;
 use testing::redis::RedisServer;
 
-use super::site::{LEASE, claim, minute, partition, record, store, tcp};
+use super::site::{claim, minute, record, report_lag, store, tcp};
 
 #[tokio::test]
 async fn a_node_does_not_take_back_what_another_of_its_name_says() {
@@ -12,11 +12,11 @@ async fn a_node_does_not_take_back_what_another_of_its_name_says() {
     let [lagging, other] = [(); 2].map(|()| store(&tcp(&server)));
     record(&other, minute(), &["s=1"], 1).await.unwrap();
     for _ in 0..3 {
-        lagging.report_lag(partition(), Some(LEASE)).await.unwrap();
-        other.report_lag(partition(), None).await.unwrap();
+        report_lag(&lagging, true).await.unwrap();
+        report_lag(&other, false).await.unwrap();
         assert_eq!(claim(&other).await.unwrap(), []);
     }
-    lagging.report_lag(partition(), None).await.unwrap();
+    report_lag(&lagging, false).await.unwrap();
     assert_eq!(claim(&other).await.unwrap().len(), 1);
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Claim, Draining, Store, StoreError};
+use event_data_service::store::{Claim, ClaimRequest, Draining, Store, StoreError};
 use redis_link::Timeouts;
 use testing::eventually::SOON;
 use testing::redis::RedisServer;
 
 use super::line::Line;
 use super::site::{
-    AT_ONCE, LEASE, claim, finish, minute, partition, record, record_as_of, store, tcp,
+    AT_ONCE, LEASE, claim, finish, minute, partition, record, record_as_of, report_lag, store, tcp,
 };
 
 const LIMIT: Duration = Duration::from_millis(400);
@@ -103,6 +103,35 @@ async fn a_recording_for_another_generation_changes_nothing() {
     as_of(store.generation(partition())).await.unwrap();
 }
 
+/// A server that is promoted may lack the reports of nodes that lag.
+#[tokio::test]
+async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
+    let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let (store, other) = (store(&tcp(&server)), store(&tcp(&server)));
+    record(&store, minute(), &["s=1"], 1).await.unwrap();
+    report_lag(&store, true).await.unwrap();
+    let generation = store.generation(partition());
+    let as_of = async |generation| {
+        let request = ClaimRequest {
+            generation,
+            ..AT_ONCE
+        };
+        store.claim(partition(), &request).await
+    };
+    assert_eq!(as_of(generation).await.unwrap(), [], "it lags");
+    server.stop();
+    assert_unavailable(&claim(&store).await.map(drop));
+    server.restart();
+    // As of a replica that did not hear of it.
+    let forgotten: i64 = server.query(&["DEL", "{eds:0}:lagging"]);
+    assert_eq!(forgotten, 1);
+    until_it_is_back(&store).await;
+    assert_unavailable(&as_of(generation).await.map(drop));
+    assert_eq!(other.backlog(partition()).await.unwrap().waiting, 1);
+    let claims = as_of(store.generation(partition())).await.unwrap();
+    assert_eq!(claims.len(), 1);
+}
+
 #[tokio::test]
 async fn a_refused_connection_is_told_at_once() {
     let mut server = RedisServer::down(&[]);
@@ -140,7 +169,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
             4 => s.acknowledge(claim, &[], LEASE).await.map(drop),
             5 => s.quarantine(claim, &[("s=1", "words")]).await.map(drop),
             6 => s.extend(partition(), &[claim], LEASE).await.map(drop),
-            7 => s.report_lag(partition(), Some(LEASE)).await,
+            7 => report_lag(s, true).await,
             _ => s.check().await,
         };
         let took = began.elapsed();

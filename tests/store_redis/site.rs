@@ -16,17 +16,20 @@ use testing::redis::RedisServer;
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
 pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
+    generation: 0,
     grace: Duration::ZERO,
     max_hold: LEASE,
     lease: LEASE,
     lapsed_max: 100,
     finished_max: 100,
-    known: Known {
-        epoch: 0,
-        stamp_ms: 0,
-        sequence: 0,
-        expected_ms: None,
-    },
+    known: NOTHING_KNOWN,
+};
+
+const NOTHING_KNOWN: Known = Known {
+    epoch: 0,
+    stamp_ms: 0,
+    sequence: 0,
+    expected_ms: None,
 };
 
 pub(crate) fn partitions() -> Partitions {
@@ -116,7 +119,12 @@ pub(crate) async fn record_as_of(
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
-    Ok(store.claim(partition(), &AT_ONCE).await?.claims)
+    store.claim(partition(), &AT_ONCE).await
+}
+
+pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), StoreError> {
+    let checked_in = store.check_in(partition(), &NOTHING_KNOWN, lags, LEASE);
+    checked_in.await.map(drop)
 }
 
 /// Compacts, reads, acknowledges. Gives how many series there were.
@@ -151,8 +159,8 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
             [true]
         );
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
-        store.report_lag(partition(), Some(LEASE)).await?;
-        store.report_lag(partition(), None).await?;
+        report_lag(store, true).await?;
+        report_lag(store, false).await?;
         store.backlog(partition()).await?;
         finish(store, claim).await?;
     }

@@ -1,11 +1,10 @@
 //! The store of a single node: the hash maps that the service began with, in this process.
 //!
 //! It is the default, for which nothing has to be installed, and the model that tests hold the Redis store
-//! against. What it holds is lost with the process. [`State`] is the data with its steps, which are pure and are
-//! given the time; [`MemoryStore`] lends it a lock and a clock.
+//! against. What it holds is lost with the process. [`State`] is the data; [`MemoryStore`] lends it a lock and a clock.
 
 mod claiming;
-mod counting;
+mod draining;
 mod quarantine;
 mod reading;
 mod recording;
@@ -17,10 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Claimed, Compaction, Draining,
-    RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony, UnsentPage,
-};
+use super::{Store, StoreError};
 use crate::event::{Minute, Partition, Partitions};
 
 pub use state::{Held, Idle, MinuteState, OpenSets, PartitionState, Sets, State, Witness};
@@ -134,117 +130,5 @@ impl Store for MemoryStore {
 
     fn describe(&self) -> String {
         "this process' memory (single node)".to_owned()
-    }
-}
-
-#[async_trait]
-impl Recording for MemoryStore {
-    async fn admit(
-        &self,
-        partition: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError> {
-        let now_ms = self.now_ms();
-        self.lock().admit(partition, request, now_ms)
-    }
-
-    async fn users(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &str,
-        users: &[&str],
-    ) -> Result<SeriesUsers, StoreError> {
-        Ok(self.lock().users(partition, minute, series, users))
-    }
-
-    async fn record(
-        &self,
-        partition: Partition,
-        _generation: u64,
-        recordings: &[RecordRequest<'_>],
-    ) -> Result<u64, StoreError> {
-        self.lock().record(partition, recordings)
-    }
-}
-
-#[async_trait]
-impl Draining for MemoryStore {
-    async fn attest(
-        &self,
-        partition: Partition,
-        testimony: &Testimony,
-    ) -> Result<Attested, StoreError> {
-        let micros = (self.clock)();
-        Ok(self.lock().attest(&self.node, partition, testimony, micros))
-    }
-
-    async fn report_lag(
-        &self,
-        partition: Partition,
-        lags_for: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        let now_ms = self.now_ms();
-        let mut state = self.lock();
-        state
-            .partition(partition)
-            .report_lag(&self.node, lags_for, now_ms);
-        Ok(())
-    }
-
-    async fn claim(
-        &self,
-        partition: Partition,
-        request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError> {
-        let micros = (self.clock)();
-        self.lock().claim(&self.node, partition, request, micros)
-    }
-
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-    ) -> Result<Compaction, StoreError> {
-        let now_ms = self.now_ms();
-        self.lock().compact(claim, series_max, lease, now_ms)
-    }
-
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
-        Ok(self.lock().unsent(claim, cursor))
-    }
-
-    async fn acknowledge(
-        &self,
-        claim: &Claim,
-        series: &[&str],
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        let now_ms = self.now_ms();
-        self.lock().acknowledge(claim, series, lease, now_ms)
-    }
-
-    async fn quarantine(
-        &self,
-        claim: &Claim,
-        refused: &[(&str, &str)],
-    ) -> Result<Vec<bool>, StoreError> {
-        let now_ms = self.now_ms();
-        self.lock().quarantine(claim, refused, now_ms)
-    }
-
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
-        let now_ms = self.now_ms();
-        Ok(self.lock().extend(partition, claims, lease, now_ms))
-    }
-
-    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
-        Ok(self.lock().partition(partition).backlog())
     }
 }

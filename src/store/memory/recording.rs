@@ -1,8 +1,13 @@
 //! Events into sets, and which series and users have a place of their own.
 
+use async_trait::async_trait;
+
+use super::MemoryStore;
 use super::state::{MinuteState, State, deadline};
 use crate::event::{Minute, Partition, series_fingerprint};
-use crate::store::{Admission, AdmitRequest, Admitted, RecordRequest, SeriesUsers, StoreError};
+use crate::store::{
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, StoreError,
+};
 
 /// What a member of a set costs beside its text, in bytes; roughly.
 const MEMBER_BYTES: u64 = 64;
@@ -23,16 +28,20 @@ impl State {
             self.bytes, self.bytes_max
         )))
     }
+}
 
-    pub(super) fn admit(
-        &mut self,
+#[async_trait]
+impl Recording for MemoryStore {
+    async fn admit(
+        &self,
         partition: Partition,
         request: &AdmitRequest<'_>,
-        now_ms: i64,
     ) -> Result<Admitted, StoreError> {
-        self.check_room()?;
-        let retention = self.retention;
-        let minute = self.partitions[partition.index()]
+        let now_ms = self.now_ms();
+        let state = &mut *self.lock();
+        state.check_room()?;
+        let retention = state.retention;
+        let minute = state.partitions[partition.index()]
             .minutes
             .entry(request.minute)
             .or_default();
@@ -63,7 +72,7 @@ impl State {
             let expires_ms = deadline(from_ms, retention);
             // Never sooner, also when the clock was set back.
             minute.expires_ms = minute.expires_ms.filter(|_| !is_new).max(Some(expires_ms));
-            self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
+            state.next_expiry_ms = state.next_expiry_ms.min(expires_ms);
         }
         Ok(Admitted {
             overflow_users: users(minute, request.overflow),
@@ -71,37 +80,34 @@ impl State {
         })
     }
 
-    pub(super) fn users(
+    async fn users(
         &self,
         partition: Partition,
         minute: Minute,
         series: &str,
         users: &[&str],
-    ) -> SeriesUsers {
-        let minute = self.partitions[partition.index()].minutes.get(&minute);
-        let Some(sets) = minute.and_then(|minute| minute.sets.get(series)) else {
-            return SeriesUsers {
-                count: 0,
-                there: vec![false; users.len()],
-            };
-        };
-        SeriesUsers {
-            count: sets.users.len() as u64,
-            there: users
-                .iter()
-                .map(|&user| sets.users.contains(user))
-                .collect(),
-        }
+    ) -> Result<SeriesUsers, StoreError> {
+        let state = self.lock();
+        let minute = state.partitions[partition.index()].minutes.get(&minute);
+        let sets = minute.and_then(|minute| minute.sets.get(series));
+        let known = sets.map(|sets| &sets.users);
+        let is_there = |&user: &&str| known.is_some_and(|known| known.contains(user));
+        Ok(SeriesUsers {
+            count: known.map_or(0, |known| known.len() as u64),
+            there: users.iter().map(is_there).collect(),
+        })
     }
 
-    pub(super) fn record(
-        &mut self,
+    async fn record(
+        &self,
         partition: Partition,
+        _generation: u64,
         recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
-        self.check_room()?;
+        let state = &mut *self.lock();
+        state.check_room()?;
         let mut repeated = 0;
-        let partition = &mut self.partitions[partition.index()];
+        let partition = &mut state.partitions[partition.index()];
         for recording in recordings {
             let minute = partition.minutes.entry(recording.minute).or_default();
             let sets = minute.sets.entry(recording.series.to_owned()).or_default();
@@ -125,7 +131,7 @@ impl State {
                     repeated += 1;
                 }
             }
-            self.bytes += sets.bytes - before;
+            state.bytes += sets.bytes - before;
             minute.arrivals += recording.occurrences.len() as u64;
             // Nothing is forgotten of a minute that has something to do.
             minute.expires_ms = None;

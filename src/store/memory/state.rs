@@ -1,12 +1,10 @@
 //! What the memory store holds: plain data, open to whoever looks into it.
-//!
-//! The steps that change it are in `recording`, `claiming` and `counting`. They are pure: each is given the time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Backlog, Claim, Quarantined, StoreError};
+use crate::store::{Claim, Quarantined, StoreError};
 
 /// All that the store knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -194,15 +192,6 @@ impl PartitionState {
     pub(super) fn extend(&mut self, minute: Minute, deadline_ms: i64) {
         if let Some(held) = self.claims.get_mut(&minute) {
             held.deadline_ms = deadline_ms;
-        }
-    }
-
-    pub(super) fn backlog(&self) -> Backlog {
-        Backlog {
-            waiting: self.waiting.len() as u64,
-            claimed: self.claims.len() as u64,
-            quarantined: self.quarantine.len() as u64,
-            oldest: self.waiting.iter().chain(self.claims.keys()).min().copied(),
         }
     }
 }

@@ -1,48 +1,33 @@
 //! Which minutes are closed, and what is handed back.
 
-use super::state::{PartitionState, State, Witness};
-use crate::event::{Minute, Partition};
+use super::state::{PartitionState, Witness};
+use crate::event::Minute;
 use crate::store::witness::closed_minutes;
-use crate::store::{Attested, CLOCK_TOLERANCE_MS, ClaimRequest, StoreError, Testimony};
+use crate::store::{Attested, CLOCK_TOLERANCE_MS, ClaimRequest, Known, StoreError, Testimony};
 
 /// The closed minutes that one answer holds.
 const CLOSED_MAX: usize = 1000;
 
-impl State {
-    pub(super) fn attest(
-        &mut self,
-        node: &str,
-        partition: Partition,
-        testimony: &Testimony,
-        micros: i64,
-    ) -> Attested {
-        let witness = &mut self.partition(partition).witness;
-        let own = witness
-            .stamps
-            .get(node)
-            .copied()
-            .unwrap_or(witness.stamp_ms);
-        let forgot = witness.epoch == testimony.epoch && own < testimony.stamp_ms;
-        if witness.epoch == 0 || forgot {
-            witness.epoch = micros.unsigned_abs().max(testimony.epoch + 1);
-            witness.forgot_from_ms = own;
+impl Witness {
+    pub(super) fn attest(&mut self, node: &str, testimony: &Testimony, micros: i64) -> Attested {
+        let own = self.stamps.get(node).copied().unwrap_or(self.stamp_ms);
+        let forgot = self.epoch == testimony.epoch && own < testimony.stamp_ms;
+        if self.epoch == 0 || forgot {
+            self.epoch = micros.unsigned_abs().max(testimony.epoch + 1);
+            self.forgot_from_ms = own;
         }
-        witness.put_stamp(node, micros.div_euclid(1000));
-        witness.since = witness
-            .since
-            .max(testimony.since.map(Minute::epoch_minutes));
+        self.put_stamp(node, micros.div_euclid(1000));
+        self.since = self.since.max(testimony.since.map(Minute::epoch_minutes));
         for &minute in &testimony.closed {
-            witness.close(minute);
+            self.close(minute);
         }
-        witness.forget_before_since();
+        self.forget_before_since();
         Attested {
-            epoch: witness.epoch,
-            forgot_from_ms: witness.forgot_from_ms,
+            epoch: self.epoch,
+            forgot_from_ms: self.forgot_from_ms,
         }
     }
-}
 
-impl Witness {
     pub(super) fn has_closed(&self, minute: Minute) -> bool {
         let before = self
             .since
@@ -64,23 +49,17 @@ impl Witness {
             .retain(|minute, _| minute.epoch_minutes() >= since);
     }
 
-    /// Stamps the clock. Fails when a node knows more than is here.
-    pub(super) fn stamp(
-        &mut self,
-        node: &str,
-        request: &ClaimRequest,
-        now_ms: i64,
-    ) -> Result<(), StoreError> {
-        let known = &request.known;
+    /// Fails when a node knows more than is here.
+    pub(super) fn check(&self, node: &str, known: &Known) -> Result<(), StoreError> {
         let own = self.stamps.get(node).copied().unwrap_or_default();
         if known.epoch != 0 && (self.epoch != known.epoch || own < known.stamp_ms) {
             return Err(StoreError::Forgot);
         }
-        self.put_stamp(node, now_ms);
         Ok(())
     }
 
-    fn put_stamp(&mut self, node: &str, now_ms: i64) {
+    /// Stamps the clock.
+    pub(super) fn put_stamp(&mut self, node: &str, now_ms: i64) {
         self.stamp_ms = self.stamp_ms.max(now_ms);
         self.stamps.insert(node.to_owned(), self.stamp_ms);
     }

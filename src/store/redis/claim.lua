@@ -1,66 +1,31 @@
 #!lua flags=allow-oom
 -- Claims minutes of one partition, by Redis' clock alone.
 --
--- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, closed, stamps
+-- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       what the node knows: epoch (0: nothing), its last stamp ms, sequence; what it expects the clock to show in ms (0: unknown),
+--       what the node knows: epoch (0: nothing), its last stamp ms; what it expects the clock to show in ms (0: unknown),
 --       and how far it may be from that
--- Gives {stamp ms, now ms, list of {minute's name, token, 1 if taken over from a lapsed claim}, sequence, minutes closed since
---       that which the node knows, since (empty: from the beginning)}; or nothing when Redis lacks what the node knows
+-- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}; or nothing when Redis lacks what the node knows
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
-local minutes, claims, tokens, arrivals, idle, lagging, witness, closed, stamps = unpack(KEYS)
+local minutes, claims, tokens, arrivals, idle, lagging, witness, stamps = unpack(KEYS)
 local node = ARGV[1]
 local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
--- When there are more stamps those of nodes that have not come for this long go.
-local STAMPS_MAX, STAMPS_KEPT = 100, 3600000
--- The closed minutes that are given at once.
-local CLOSED_MAX = 1000
-
-local CLOCK_TOLERANCE = tonumber(ARGV[12])
+local own = tonumber(redis.call('HGET', stamps, node) or '0')
+if ARGV[8] ~= '0' and (redis.call('HGET', witness, 'epoch') ~= ARGV[8] or own < tonumber(ARGV[9])) then
+  -- Redis went back since the node checked in.
+  return false
+end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 local granted = {}
 
-local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'sequence', 'since')
-local stamp, clock = tonumber(known[2] or '0'), tonumber(known[3] or now)
-local own = tonumber(redis.call('HGET', stamps, node) or '0')
-if ARGV[8] ~= '0' and (known[1] ~= ARGV[8] or own < tonumber(ARGV[9])) then
-  -- Redis went back to what it was before, or is another one. Whoever knows more hands that back first.
-  return false
-end
--- A stamp never goes back while Redis keeps its data. Each node looks at its own, which no other can renew.
-stamp = string.format('%.0f', math.max(stamp, now))
-redis.call('HSET', witness, 'stamp', stamp, 'clock', string.format('%.0f', now))
-redis.call('HSET', stamps, node, stamp)
-if redis.call('HLEN', stamps) > STAMPS_MAX then
-  local all = redis.call('HGETALL', stamps)
-  for i = 1, #all, 2 do
-    if tonumber(all[i + 1]) < now - STAMPS_KEPT then
-      redis.call('HDEL', stamps, all[i])
-    end
-  end
-end
-
--- A clock that was set back would keep every deadline for as much longer. What was reported since is right already.
-local back = clock - now
-if back > CLOCK_TOLERANCE then
-  local held = redis.call('ZRANGE', claims, 0, -1, 'WITHSCORES')
-  for i = 1, #held, 2 do
-    redis.call('ZADD', claims, string.format('%.0f', held[i + 1] - back), held[i])
-  end
-  local deadlines = redis.call('HGETALL', lagging)
-  for i = 1, #deadlines, 2 do
-    redis.call('HSET', lagging, deadlines[i], string.format('%.0f', math.min(tonumber(deadlines[i + 1]), now + lease)))
-  end
-  redis.call('UNLINK', idle)
-end
--- A clock that was set forward makes minutes look over and idle that are neither. The node sees it in the answer.
-local expected = tonumber(ARGV[11])
-if expected ~= 0 and math.abs(now - expected) > CLOCK_TOLERANCE then
+-- A clock that was set forward makes minutes look over and idle that are neither. The node sees it when it checks in.
+local expected = tonumber(ARGV[10])
+if expected ~= 0 and math.abs(now - expected) > tonumber(ARGV[11]) then
   finished_max = 0
 end
 
@@ -135,11 +100,4 @@ for i = 1, #looked, 2 do
   end
 end
 
-local sequence = tonumber(ARGV[10])
-local news = redis.call('ZRANGEBYSCORE', closed, '(' .. ARGV[10], '+inf', 'WITHSCORES', 'LIMIT', 0, CLOSED_MAX)
-local since_then = {}
-for i = 1, #news, 2 do
-  since_then[#since_then + 1] = tonumber(news[i])
-  sequence = tonumber(news[i + 1])
-end
-return {tonumber(stamp), now, granted, sequence, since_then, known[5] or ''}
+return granted

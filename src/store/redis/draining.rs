@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{cmd, pipe};
 use async_trait::async_trait;
 
-use super::gateway::DRAINING;
+use super::keys::PartitionKeys;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
-    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Claimed, Compaction, Draining,
+    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known, News,
     QUARANTINE_MAX, StoreError, Testimony, UnsentCounts, UnsentPage,
 };
 
@@ -24,8 +23,8 @@ const UNSENT_PAGE: usize = 500;
 
 /// Minute's name, token, whether it was taken over.
 type Granted = (String, String, bool);
-/// Stamp and clock in ms, what was granted, the number of the last closing, closed minutes, since.
-type Answer = (i64, i64, Vec<Granted>, u64, Vec<i64>, String);
+/// Stamp and clock in ms, the number of the last closing, closed minutes, since.
+type Heard = (i64, i64, u64, Vec<i64>, String);
 
 #[async_trait]
 impl Draining for RedisStore {
@@ -48,10 +47,7 @@ impl Draining for RedisStore {
             let to = closed.len().min(from + HANDED_BACK_MAX);
             let mut script = scripts::ATTEST.prepare_invoke();
             script
-                .key(&keys.witness)
-                .key(&keys.closed)
-                .key(&keys.stamps);
-            script
+                .key(&[&keys.witness, &keys.closed, &keys.stamps])
                 .arg(&self.node)
                 .arg(testimony.epoch)
                 .arg(testimony.stamp_ms)
@@ -69,61 +65,67 @@ impl Draining for RedisStore {
         }
     }
 
-    async fn report_lag(
+    async fn check_in(
         &self,
         partition: Partition,
-        lags_for: Option<Duration>,
-    ) -> Result<(), StoreError> {
+        known: &Known,
+        lags: bool,
+        lease: Duration,
+    ) -> Result<News, StoreError> {
         let keys = self.keys(partition);
-        let mut script = scripts::REPORT_LAG.prepare_invoke();
-        let lags_for = lags_for.map(|span| millis(span).to_string());
+        let mut script = scripts::CHECK_IN.prepare_invoke();
         script
-            .key(&keys.lagging)
+            .key(&[&keys.lagging, &keys.witness, &keys.stamps])
+            .key(&[&keys.claims, &keys.idle, &keys.closed])
             .arg(&self.node)
-            .arg(lags_for.unwrap_or_default());
-        self.invoke(keys.slot, script).await
+            .arg(i32::from(lags))
+            .arg(millis(lease))
+            .arg(known.epoch)
+            .arg(known.stamp_ms)
+            .arg(known.sequence)
+            .arg(CLOCK_TOLERANCE_MS);
+        let answer: Option<Heard> = self.invoke(keys.slot, script).await?;
+        let (stamp_ms, now_ms, sequence, closed, since) =
+            answer.ok_or_else(|| self.forgot(keys))?;
+        let minute = |number: &i64| Minute::from_epoch_minutes(*number);
+        Ok(News {
+            stamp_ms,
+            now_ms,
+            sequence,
+            closed: closed.iter().filter_map(minute).collect(),
+            since: since.parse().ok().as_ref().and_then(minute),
+        })
     }
 
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<Vec<Claim>, StoreError> {
         let keys = self.keys(partition);
         let known = &request.known;
         let mut script = scripts::CLAIM.prepare_invoke();
         script
-            .key(&keys.minutes)
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(&keys.arrivals);
-        script
-            .key(&keys.idle)
-            .key(&keys.lagging)
-            .key(&keys.witness)
-            .key(&keys.closed)
-            .key(&keys.stamps);
-        script
+            .key(&[&keys.minutes, &keys.claims, &keys.tokens, &keys.arrivals])
+            .key(&[&keys.idle, &keys.lagging, &keys.witness, &keys.stamps])
             .arg(&self.node)
             .arg(millis(request.grace))
             .arg(millis(request.max_hold))
-            .arg(millis(request.lease));
-        script
+            .arg(millis(request.lease))
             .arg(request.lapsed_max)
             .arg(request.finished_max)
-            .arg(LOOKED_AT_MAX);
-        script
+            .arg(LOOKED_AT_MAX)
             .arg(known.epoch)
             .arg(known.stamp_ms)
-            .arg(known.sequence)
             .arg(known.expected_ms.unwrap_or_default())
             .arg(CLOCK_TOLERANCE_MS);
-        let answer: Option<Answer> = self.invoke(keys.slot, script).await?;
-        let Some((stamp_ms, now_ms, granted, sequence, closed, since)) = answer else {
-            self.gateway.forgot(keys.slot);
-            return Err(StoreError::Forgot);
+        let answer = self.invoke_in(request.generation, keys.slot, script);
+        let granted: Option<Vec<Granted>> = answer.await?;
+        let granted = granted.ok_or_else(|| self.forgot(keys))?;
+        let generation = match request.generation {
+            0 => self.gateway.generation(keys.slot),
+            bound => bound,
         };
-        let generation = self.gateway.generation(keys.slot);
         let claim = |(name, token, taken_over): Granted| match name.parse::<Minute>() {
             Ok(minute) => Some(Claim {
                 partition,
@@ -137,15 +139,7 @@ impl Draining for RedisStore {
                 None
             }
         };
-        let minute = |number: &i64| Minute::from_epoch_minutes(*number);
-        Ok(Claimed {
-            claims: granted.into_iter().filter_map(claim).collect(),
-            stamp_ms,
-            now_ms,
-            sequence,
-            closed: closed.iter().filter_map(minute).collect(),
-            since: since.parse().ok().as_ref().and_then(minute),
-        })
+        Ok(granted.into_iter().filter_map(claim).collect())
     }
 
     async fn compact(
@@ -158,28 +152,17 @@ impl Draining for RedisStore {
         let base = keys.minute(claim.minute);
         let mut script = scripts::COMPACT.prepare_invoke();
         script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(format!("{base}event_types"));
-        script
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"))
-            .key(&keys.witness)
-            .key(&keys.closed);
-        script
+            .key(&[&keys.claims, &keys.tokens])
+            .key(&["event_types", "counts", "unsent"].map(|what| format!("{base}{what}")))
+            .key(&[&keys.witness, &keys.closed])
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(series_max)
-            .arg(millis(lease));
-        script.arg(base).arg(claim.minute.epoch_minutes());
-        let compact = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
-        let answer = self
-            .gateway
-            .run_in(claim.generation, keys.slot, DRAINING, compact)
-            .await?;
-        let (sealed, late, left) = held(answer)?;
+            .arg(millis(lease))
+            .arg(base)
+            .arg(claim.minute.epoch_minutes());
+        let answer = self.invoke_in(claim.generation, keys.slot, script);
+        let (sealed, late, left) = held(answer.await?)?;
         Ok(Compaction { sealed, late, left })
     }
 
@@ -236,22 +219,12 @@ impl Draining for RedisStore {
         let base = keys.minute(claim.minute);
         let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
         script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .key(&keys.arrivals);
-        script
-            .key(format!("{base}event_types"))
-            .key(format!("{base}counts"));
-        script
-            .key(format!("{base}unsent"))
-            .key(&keys.minutes)
-            .key(&keys.witness)
-            .key(&keys.closed);
-        script
+            .key(&[&keys.claims, &keys.tokens, &keys.arrivals])
+            .key(&["event_types", "counts", "unsent"].map(|what| format!("{base}{what}")))
+            .key(&[&keys.minutes, &keys.witness, &keys.closed])
             .arg(claim.minute.to_string())
             .arg(&claim.token)
-            .arg(millis(lease));
-        script
+            .arg(millis(lease))
             .arg(millis(self.retention))
             .arg(self.counts_max)
             .arg(claim.minute.epoch_minutes())
@@ -270,10 +243,8 @@ impl Draining for RedisStore {
         let mut script = scripts::QUARANTINE.prepare_invoke();
         script
             .key(&keys.tokens)
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"));
-        script.key(&keys.quarantine);
-        script
+            .key(&["counts", "unsent"].map(|what| format!("{base}{what}")))
+            .key(&keys.quarantine)
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(QUARANTINE_MAX);
@@ -291,10 +262,7 @@ impl Draining for RedisStore {
     ) -> Result<usize, StoreError> {
         let keys = self.keys(partition);
         let mut script = scripts::EXTEND.prepare_invoke();
-        script
-            .key(&keys.claims)
-            .key(&keys.tokens)
-            .arg(millis(lease));
+        script.key(&[&keys.claims, &keys.tokens]).arg(millis(lease));
         for claim in claims {
             script.arg(claim.minute.to_string()).arg(&claim.token);
         }
@@ -324,6 +292,14 @@ impl Draining for RedisStore {
             quarantined,
             oldest: Minute::earliest(names.iter().map(String::as_str)),
         })
+    }
+}
+
+impl RedisStore {
+    /// Redis lacks what this node knows.
+    fn forgot(&self, keys: &PartitionKeys) -> StoreError {
+        self.gateway.forgot(keys.slot);
+        StoreError::Forgot
     }
 }
 

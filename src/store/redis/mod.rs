@@ -118,10 +118,21 @@ impl RedisStore {
         slot: u16,
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
+        self.invoke_in(0, slot, script).await
+    }
+
+    /// Runs a script if the generation still is this one, or any if it is 0.
+    async fn invoke_in<T: FromRedisValue>(
+        &self,
+        generation: u64,
+        slot: u16,
+        script: ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
         let invoke = async move |connection: &mut MultiplexedConnection| {
             script.invoke_async(connection).await
         };
-        self.gateway.run(slot, DRAINING, invoke).await
+        let run = self.gateway.run_in(generation, slot, DRAINING, invoke);
+        run.await
     }
 }
 

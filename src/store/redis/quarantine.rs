@@ -52,10 +52,8 @@ impl Quarantine for RedisStore {
         let mut script = scripts::REQUEUE.prepare_invoke();
         script
             .key(&keys.minutes)
-            .key(format!("{base}counts"))
-            .key(format!("{base}unsent"));
-        script.key(&keys.quarantine);
-        script
+            .key(&["counts", "unsent"].map(|what| format!("{base}{what}")))
+            .key(&keys.quarantine)
             .arg(minute.to_string())
             .arg(minute.epoch_minutes())
             .arg(series);

@@ -21,7 +21,7 @@ macro_rules! scripts {
 scripts! {
     ADMIT, admit_sha1 => "admit.lua";
     ATTEST, attest_sha1 => "attest.lua";
-    REPORT_LAG, report_lag_sha1 => "report_lag.lua";
+    CHECK_IN, check_in_sha1 => "check_in.lua";
     CLAIM, claim_sha1 => "claim.lua";
     COMPACT, compact_sha1 => "compact.lua";
     ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
