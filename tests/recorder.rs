@@ -6,6 +6,7 @@
     reason = "a test may fail anywhere"
 )]
 
+use std::io;
 use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use event_data_service::event::{
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
 };
-use event_data_service::node::{Intake, LedgerTotals, Node};
+use event_data_service::node::{Clock, Intake, LedgerTotals, Node};
 use event_data_service::store::memory::{MemoryStore, OpenSets, system_clock};
 use event_data_service::store::{
     AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
@@ -37,6 +38,8 @@ struct Replaced {
     at: &'static [u64],
     /// How long these take.
     outage: Duration,
+    /// The recordings that fail, the first of all.
+    failing: u64,
     store: Mutex<Arc<MemoryStore>>,
     generation: AtomicU64,
     recordings: AtomicU64,
@@ -56,9 +59,14 @@ fn empty() -> Arc<MemoryStore> {
 
 impl Replaced {
     fn new(at: &'static [u64], outage: Duration) -> Arc<Self> {
+        Self::failing(0, at, outage)
+    }
+
+    fn failing(failing: u64, at: &'static [u64], outage: Duration) -> Arc<Self> {
         Arc::new(Self {
             at,
             outage,
+            failing,
             store: Mutex::new(empty()),
             generation: AtomicU64::new(0),
             recordings: AtomicU64::new(0),
@@ -114,6 +122,9 @@ impl Recording for Replaced {
         recordings: &[RecordRequest<'_>],
     ) -> Result<u64, StoreError> {
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
+        if number < self.failing {
+            return Err(StoreError::Unavailable("away".to_owned()));
+        }
         if self.at.contains(&number) {
             tokio::time::sleep(self.outage).await;
             self.generation.fetch_add(1, Ordering::SeqCst);
@@ -134,7 +145,20 @@ async fn record(
     replay_window: Duration,
     all: Vec<Batch>,
 ) -> LedgerTotals {
-    let node = Arc::new(Node::default());
+    record_by(Clock::default(), store, caps, replay_window, all).await
+}
+
+async fn record_by(
+    clock: Clock,
+    store: &Arc<Replaced>,
+    caps: CapSettings,
+    replay_window: Duration,
+    all: Vec<Batch>,
+) -> LedgerTotals {
+    let node = Arc::new(Node {
+        clock,
+        ..Node::default()
+    });
     let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
     let hour = Duration::from_secs(3600);
     let settings = RecorderSettings {
@@ -262,4 +286,54 @@ async fn the_users_of_the_overflow_series_are_asked_for_together() {
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 37);
     let asked = store.asked.load(Ordering::SeqCst);
     assert_eq!(asked, 2, "for the series and for the overflow series");
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// While the store is away a batch becomes too old to be recorded; the next is not.
+#[tokio::test]
+async fn that_the_store_records_again_is_logged_when_it_has_recorded_something() {
+    let minute = this_minute();
+    let later = Minute::from_epoch_minutes(minute.epoch_minutes() + 120).unwrap();
+    let batch = |minute: Minute| {
+        let mut batch = Batch::default();
+        assert!(batch.push(minute, SERIES, "user", minute.start_nanos()));
+        batch
+    };
+    let caps = CapSettings {
+        series_max: 10,
+        users_max: 0,
+    };
+    for (batches, recorded) in [(vec![minute], 0), (vec![minute, later], 1)] {
+        let (log, store) = (Log::default(), Replaced::failing(1, &[], Duration::ZERO));
+        let asked = Arc::clone(&store);
+        let clock = Clock::new(move || match asked.recordings.load(Ordering::SeqCst) {
+            0 => minute.start_nanos(),
+            _ => later.start_nanos(),
+        });
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        let logging = tracing::subscriber::set_default(subscriber.finish());
+        let batches = batches.into_iter().map(batch).collect();
+        let totals = record_by(clock, &store, caps, Duration::ZERO, batches).await;
+        drop(logging);
+        assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
+        assert_eq!(totals.recorded, recorded);
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("cannot record").count(), 1, "{log}");
+        let again = log.matches("the store records again").count();
+        assert_eq!(again as u64, recorded, "{log}");
+    }
 }

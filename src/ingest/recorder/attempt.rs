@@ -15,8 +15,8 @@ use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
     /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
-    /// [`Input::Replaced`] when that has to be repeated because the store is another one. Whatever is rejected leaves
-    /// `parts`.
+    /// [`Input::Emptied`] when all of it is too old, or [`Input::Replaced`] when that has to be repeated because the store
+    /// is another one. Whatever is rejected leaves `parts`.
     pub(super) async fn attempt<'a>(
         &'a self,
         known: &mut Known,
@@ -28,7 +28,7 @@ impl Recorder {
         // events that are too old could be counted twice.
         self.reject_too_old(parts, origin);
         if parts.is_empty() {
-            return Ok(Input::Done);
+            return Ok(Input::Emptied);
         }
         let generation = self.store.generation(self.partition);
         let is_same_store = || self.store.generation(self.partition) == generation;

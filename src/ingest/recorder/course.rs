@@ -4,7 +4,7 @@
 //!         begin                 failed
 //!   idle ───────▶ attempting ───────────▶ pausing
 //!    ▲             │  ▲   ▲ │ replaced       │
-//!    │    done     │  │   └─┘                │ the pause is over
+//!    │ done,emptied│  │   └─┘                │ the pause is over
 //!    └─────────────┘  └──────────────────────┘
 //! ```
 //!
@@ -22,8 +22,10 @@ use crate::ingest::{RETRY_MAX, RETRY_MIN};
 pub(super) enum Input {
     /// A transaction begins.
     Begin,
-    /// The store has all of the transaction, or nothing of it is left to be recorded.
+    /// The store has all of the transaction.
     Done,
+    /// Nothing of the transaction is left to be recorded.
+    Emptied,
     /// The store is another one than when the attempt began.
     Replaced,
     /// The store did not take the transaction; the pause is this share of the longest.
@@ -54,7 +56,7 @@ pub(super) struct Course {
     /// A node that waits longer than this for an answer lags.
     lagging_after: Duration,
     lagging: bool,
-    /// The failed attempts of the transaction.
+    /// The failed attempts since the store took a transaction.
     failures: u32,
 }
 
@@ -95,11 +97,9 @@ impl Course {
     /// Takes the input, and returns what to do; `None`: wait on.
     pub(super) fn on(&mut self, input: Input, now: Instant) -> Option<Next> {
         match (self.phase, input) {
-            (Phase::Idle, Input::Begin) => {
-                self.failures = 0;
+            (Phase::Idle, Input::Begin) | (Phase::Attempting { .. }, Input::Replaced) => {
                 Some(self.attempt(now))
             }
-            (Phase::Attempting { .. }, Input::Replaced) => Some(self.attempt(now)),
             (Phase::Pausing { until }, Input::Tick) if now >= until => Some(self.attempt(now)),
             (Phase::Attempting { lags_at }, Input::Tick) => {
                 self.lagging |= now >= lags_at;
@@ -113,8 +113,11 @@ impl Course {
                 self.phase = Phase::Pausing { until };
                 None
             }
-            (Phase::Attempting { .. }, Input::Done) => {
+            (Phase::Attempting { .. }, Input::Done | Input::Emptied) => {
                 self.phase = Phase::Idle;
+                if input == Input::Done {
+                    self.failures = 0;
+                }
                 Some(Next::Finish)
             }
             (Phase::Attempting { .. } | Phase::Pausing { .. }, Input::Abort) => {
@@ -160,6 +163,7 @@ mod tests {
             (idle, Input::Begin, again, None, Some(Next::Attempt)),
             (idle, Input::Drained, idle, Some(false), None),
             (attempting, Input::Done, idle, None, Some(Next::Finish)),
+            (attempting, Input::Emptied, idle, None, Some(Next::Finish)),
             (
                 attempting,
                 Input::Replaced,
@@ -176,6 +180,7 @@ mod tests {
         let inputs = [
             (Input::Begin, ends),
             (Input::Done, ends),
+            (Input::Emptied, ends),
             (Input::Replaced, ends),
             (failed, ends),
             (Input::Tick, early),
