@@ -334,6 +334,8 @@ impl Read for OutputUrl {
 
     fn canonical(&self, text: &str) -> String {
         let parts = self.read(text).ok().flatten();
-        parts.map_or(text.to_owned(), |parts| parts.base)
+        parts.map_or(text.to_owned(), |parts| {
+            parts.base.as_str().trim_end_matches('/').to_owned()
+        })
     }
 }

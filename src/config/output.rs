@@ -3,7 +3,7 @@
 use super::keys::{Key, output};
 use super::reader::Reader;
 use super::store::{UserKeys, user};
-use super::url::{OutputUrlParts, is_loopback};
+use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::output::influxdb::{Api, Settings};
 use crate::secret::Secret;
 
@@ -23,7 +23,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Output {
         return Output::Stdout;
     };
     let base = url.base.clone();
-    let is_encrypted = url.tls;
     let api = match reader.read(&output::api) {
         1 => api_v1(reader, url),
         _ => api_v2(reader, &url),
@@ -31,14 +30,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Output {
     let ca = reader.pem(&output::ca_file);
     reader.together(
         &[output::ca_file.path, output::url.path],
-        is_encrypted || ca.is_none(),
+        base.scheme() == "https" || ca.is_none(),
         "is set, but output.url is not encrypted; write https:// there or leave this out",
     );
     Output::InfluxDb(Box::new(Settings {
         url: base,
         api,
         timeout,
-        ca_file: reader.read(&output::ca_file),
+        ca,
     }))
 }
 
@@ -76,12 +75,17 @@ fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
     let mut token = None;
     if reader.sends {
         token = reader.secret(&output::token, &output::token_file);
-        let is_optional = !url.tls && is_loopback(&url.host);
+        let is_optional = host_in_the_clear(&url.base).is_some_and(is_loopback);
         reader.together(
             &[output::token_file.path, output::token.path, output::url.path],
             token.is_some() || is_optional,
             "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
              EDS_OUTPUT__TOKEN",
+        );
+        reader.together(
+            &[output::token_file.path, output::token.path],
+            token.as_ref().is_none_or(|token| token.expose().is_ascii()),
+            "holds a token with a character that HTTP cannot carry; write only the token into it",
         );
     }
     Api::V2 { org, bucket, token }
@@ -118,6 +122,11 @@ fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
             ],
             username.is_some() == password.is_some(),
             "and the password go together; set output.username and output.password_file, or neither",
+        );
+        reader.together(
+            &[output::username.path, output::url.path],
+            username.as_ref().is_none_or(|name| !name.contains(':')),
+            "holds a colon, which would begin the password; leave it out",
         );
     }
     Api::V1 {

@@ -10,7 +10,7 @@ use super::output::Output;
 use super::reader::Reader;
 use super::service::ServiceSettings;
 use super::store::Store;
-use super::url::{self, is_loopback};
+use super::url::{host_in_the_clear, is_loopback};
 use crate::flush::FlushSettings;
 
 /// A node looks at least so often whether the store is what it was.
@@ -126,14 +126,12 @@ fn exposed(service: &ServiceSettings, store: &Store, output: &Output) -> Vec<Str
         ));
     }
     if let Output::InfluxDb(settings) = output
-        && let Ok(url) = url::output(&settings.url, "")
-        && !url.tls
-        && !is_loopback(&url.host)
+        && let Some(host) = host_in_the_clear(&settings.url)
+        && !is_loopback(host)
     {
         warnings.push(format!(
-            "output.url is not encrypted: whoever is on the way to {} can read and change all counts, the token or \
-             password included where there is one; use https://",
-            url.host
+            "output.url is not encrypted: whoever is on the way to {host} can read and change all counts, the token or \
+             password included where there is one; use https://"
         ));
     }
     let is_any = |address: &&SocketAddr| address.ip().is_unspecified();

@@ -7,12 +7,10 @@ use redis_link::without_secrets;
 use reqwest::Url;
 
 /// An output's URL, taken apart.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OutputUrlParts {
-    /// Scheme, host, port and path, without a slash at the end.
-    pub(super) base: String,
-    pub(super) tls: bool,
-    pub(super) host: String,
+    /// Scheme, host, port and path, without a slash at the end of that.
+    pub(super) base: Url,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
 }
@@ -53,17 +51,18 @@ pub(super) fn output(text: &str, forms: &str) -> Result<OutputUrlParts, String> 
     // These fail only for URLs without a host, which http always has.
     let _ = base.set_username("");
     let _ = base.set_password(None);
+    base.set_path(url.path().trim_end_matches('/'));
     Ok(OutputUrlParts {
-        base: base.as_str().trim_end_matches('/').to_owned(),
-        tls: url.scheme() == "https",
-        host: url
-            .host_str()
-            .unwrap_or_default()
-            .trim_matches(['[', ']'])
-            .to_owned(),
+        base,
         username: decoded(url.username())?,
         password: decoded(url.password().unwrap_or_default())?,
     })
+}
+
+/// The host to which an output sends in the clear; `None`: it is encrypted.
+pub(super) fn host_in_the_clear(output: &Url) -> Option<&str> {
+    let host = output.host_str().unwrap_or_default();
+    (output.scheme() == "http").then(|| host.trim_matches(['[', ']']))
 }
 
 /// Whether what is sent to this host never leaves the node's own.

@@ -313,10 +313,10 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
     };
     let store = RedisStore::new(&settings).unwrap();
     let output = |url: &str, api| influxdb::Settings {
-        url: url.to_owned(),
+        url: url.parse().unwrap(),
         api,
         timeout: Duration::from_secs(1),
-        ca_file: None,
+        ca: None,
     };
     let v1 = influxdb::Api::V1 {
         database: "d".to_owned(),

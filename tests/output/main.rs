@@ -46,10 +46,10 @@ fn many_counts(number: usize) -> Vec<SealedCounts> {
 
 fn settings(url: &str, api: Api) -> Settings {
     Settings {
-        url: url.to_owned(),
+        url: url.parse().unwrap(),
         api,
         timeout: TIMEOUT,
-        ca_file: None,
+        ca: None,
     }
 }
 

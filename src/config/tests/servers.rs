@@ -81,9 +81,9 @@ fn store_urls_that_are_none_are_refused() {
 fn output_urls_are_taken_apart() {
     let v1 = [("EDS_OUTPUT__API", "v1"), ("EDS_OUTPUT__DATABASE", "d")];
     for (text, base, user) in [
-        ("http://h:8086/", "http://h:8086", None),
+        ("http://h:8086", "http://h:8086/", None),
         ("https://H/influx/", "https://h/influx", None),
-        ("http://u:p@h", "http://h", Some("u")),
+        ("http://u:p@h", "http://h/", Some("u")),
     ] {
         let influxdb = influxdb(&[v1[0], v1[1], ("EDS_OUTPUT__URL", text)]);
         let password = user.map(|_| Secret::new("p"));
@@ -93,7 +93,7 @@ fn output_urls_are_taken_apart() {
             password,
         };
         assert_eq!(
-            (influxdb.url.as_str(), influxdb.api, influxdb.ca_file),
+            (influxdb.url.as_str(), influxdb.api, influxdb.ca),
             (base, api, None)
         );
     }
@@ -161,6 +161,16 @@ fn each_api_has_its_needs() {
         "environment EDS_OUTPUT__USERNAME: output.username: and the password go together; set output.username \
          and output.password_file, or neither\n\
          output.database: is not set, but output.api = \"v1\" needs it; set it",
+    );
+    check_variables(
+        &[url, org, bucket, ("EDS_OUTPUT__TOKEN", "ü")],
+        "output.token_file: holds a token with a character that HTTP cannot carry; write only the token into it",
+    );
+    let user = ("EDS_OUTPUT__USERNAME", "u:v");
+    let (password, database) = (("EDS_OUTPUT__PASSWORD", "s"), ("EDS_OUTPUT__DATABASE", "d"));
+    check_variables(
+        &[url, ("EDS_OUTPUT__API", "v1"), user, password, database],
+        "environment EDS_OUTPUT__USERNAME: output.username: holds a colon, which would begin the password; leave it out",
     );
 }
 

@@ -10,7 +10,7 @@ use reqwest::{Client, Response, Url};
 
 use super::answer::{Dialect, Reply, judge};
 use super::message::{retry_after, unanswered};
-use super::settings::{Api, Settings, SettingsError, invalid};
+use super::settings::{Api, Settings, SettingsError};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
 use crate::output::WriteError;
 use crate::secret::Secret;
@@ -39,8 +39,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    /// `base` is the checked URL of `settings`.
-    pub(super) fn new(base: &Url, settings: &Settings) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let timeout = settings.timeout;
         let mut builder = Client::builder()
             .user_agent(USER_AGENT)
@@ -50,22 +49,18 @@ impl Http {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         tls::choose_provider();
-        if let Some(path) = &settings.ca_file {
-            builder = builder.tls_certs_only(tls::read_certificates(path)?);
-        } else if base.scheme() == "http" {
+        if let Some(pem) = &settings.ca {
+            builder = builder.tls_certs_only(tls::certificates(pem)?);
+        } else if settings.url.scheme() == "http" {
             // Nothing to verify; and a system without certificates must not hinder a plain connection.
             builder = builder.tls_certs_only([]);
         }
-        let client = builder.build().map_err(|error| SettingsError::Client {
-            reason: chain(&error),
-        })?;
-        let credentials = credentials(&settings.api)?;
-        let url = write_url(base, &settings.api);
+        let client = builder.build();
         Ok(Self {
-            client,
-            url,
+            client: client.map_err(|error| SettingsError(chain(&error)))?,
+            url: write_url(&settings.url, &settings.api),
             dialect: settings.api.dialect(),
-            credentials,
+            credentials: credentials(&settings.api)?,
         })
     }
 }
@@ -75,10 +70,8 @@ fn credentials(api: &Api) -> Result<Credentials, SettingsError> {
         Api::V2 {
             token: Some(token), ..
         } => {
-            let mut header =
-                HeaderValue::from_str(&format!("Token {}", token.expose())).map_err(|_| {
-                    invalid("output.token_file", "the token does not fit an HTTP header")
-                })?;
+            let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
+            let mut header = header.map_err(|error| SettingsError(chain(&error)))?;
             header.set_sensitive(true);
             Credentials::Token(header)
         }

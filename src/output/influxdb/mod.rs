@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `settings.rs` | what must hold before anything is connected |
+//! | `settings.rs` | where the server is, and as whom to write |
 //! | `answer.rs` | what a status means |
 //! | `message.rs` | the message in an answer, and `Retry-After` |
 //! | `v2.rs` | the v2 API over `http://`, through the `influxdb2` crate |
@@ -53,25 +53,19 @@ enum Client {
 }
 
 impl InfluxDb {
-    /// Checks the settings. Connects to nothing yet, so a server that is away is no error here.
+    /// Connects to nothing yet, so a server that is away is no error here.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
-        let url = settings.check()?;
+        let url = &settings.url;
         let client = match &settings.api {
             // The crate would put its own path in the place of the URL's.
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
-                Client::Crate(V2::new(
-                    &url,
-                    org,
-                    bucket,
-                    token.as_ref(),
-                    settings.timeout,
-                )?)
+                Client::Crate(V2::new(url, org, bucket, token.as_ref(), settings.timeout)?)
             }
-            Api::V2 { .. } | Api::V1 { .. } => Client::Own(Http::new(&url, settings)?),
+            Api::V2 { .. } | Api::V1 { .. } => Client::Own(Http::new(settings)?),
         };
         Ok(Self {
             client,
-            description: describe(&url, &settings.api),
+            description: describe(url, &settings.api),
         })
     }
 }

@@ -2,12 +2,11 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
 
 use reqwest::Certificate;
 use rustls::crypto::{CryptoProvider, ring};
 
-use super::settings::{SettingsError, invalid};
+use super::settings::SettingsError;
 use crate::text::chain;
 
 /// Makes ring the provider of this process, unless another was chosen before.
@@ -19,20 +18,12 @@ pub(super) fn choose_provider() {
 }
 
 /// The certificates in a PEM file, at least one.
-pub(super) fn read_certificates(path: &Path) -> Result<Vec<Certificate>, SettingsError> {
-    let pem = std::fs::read(path).map_err(|source| SettingsError::CaFile {
-        path: path.to_owned(),
-        source,
-    })?;
-    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| {
-        invalid(
-            "output.ca_file",
-            format!("{}: {}", path.display(), chain(&error)),
-        )
-    })?;
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, SettingsError> {
+    let refused = |reason: String| SettingsError(format!("output.ca_file: {reason}"));
+    let certificates = Certificate::from_pem_bundle(pem);
+    let certificates = certificates.map_err(|error| refused(chain(&error)))?;
     if certificates.is_empty() {
-        let reason = format!("{}: holds no PEM certificate", path.display());
-        return Err(invalid("output.ca_file", reason));
+        return Err(refused("holds no PEM certificate".to_owned()));
     }
     Ok(certificates)
 }
@@ -79,14 +70,9 @@ mod tests {
 
     #[test]
     fn a_file_without_certificates_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ca.pem");
-        assert!(matches!(
-            read_certificates(&path),
-            Err(SettingsError::CaFile { .. })
-        ));
-        std::fs::write(&path, "no certificate").unwrap();
-        let error = read_certificates(&path).unwrap_err().to_string();
-        assert!(error.starts_with("output.ca_file: "), "{error}");
+        for pem in [&b"no certificate"[..], b"-----BEGIN CERTIFICATE-----\nx\n"] {
+            let error = certificates(pem).unwrap_err().to_string();
+            assert!(error.contains("output.ca_file: "), "{error}");
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct V2 {
 }
 
 impl V2 {
-    /// `base` is a checked `http://` URL without a path: the crate would replace one.
+    /// `base` is an `http://` URL without a path: the crate would replace one.
     pub(super) fn new(
         base: &Url,
         org: &str,
@@ -46,9 +46,7 @@ impl V2 {
         let token = token.map_or("", Secret::expose);
         let client = ClientBuilder::with_builder(builder, base.as_str(), org, token)
             .build()
-            .map_err(|error| SettingsError::Client {
-                reason: chain(&error),
-            })?;
+            .map_err(|error| SettingsError(chain(&error)))?;
         Ok(Self {
             client,
             org: org.to_owned(),
