@@ -4,7 +4,6 @@
 
 mod build;
 mod control;
-mod descriptors;
 mod log;
 mod operate;
 mod service;
@@ -67,7 +66,7 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     let (store, sources) = build::store(config)?;
     let output = build::output(config)?;
     let settings = ServiceSettings {
-        http_connections: descriptors::left_for_http(config),
+        http_connections: build::left_for_http(config),
         ..config.service.clone()
     };
     let held = inherited.len();

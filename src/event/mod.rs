@@ -9,11 +9,9 @@ mod line;
 mod minute;
 mod overflow;
 mod partition;
-mod precision;
 mod rejection;
 mod scan;
-mod tags;
-mod window;
+mod timestamp;
 
 pub use batch::{Batch, Group, Occurrence};
 pub use line::{Line, LineLimits, LineRules, Parser};
@@ -22,7 +20,6 @@ pub use overflow::{
     OVERFLOW_TAG, OverflowSeries, PROBE_TAG, is_reserved, overflow_series, series_fingerprint,
 };
 pub use partition::{Partition, Partitions};
-pub use precision::Precision;
 pub use rejection::Rejection;
-pub use tags::tags;
-pub use window::Window;
+pub use scan::tags;
+pub use timestamp::{Precision, Window};

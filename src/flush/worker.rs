@@ -14,13 +14,12 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::FlushSettings;
-use super::backlog;
 use super::breaker::Breaker;
 use super::held::Held;
 use super::sender::{Sender, log_claim_error};
 use super::standing::Standing;
 use super::watch::Watches;
+use super::{FlushSettings, look_at_backlog};
 use crate::event::Partitions;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::output::Output;
@@ -159,7 +158,7 @@ impl Worker {
 
     async fn look_at_backlog(&self) -> bool {
         let clock = &self.node.clock;
-        backlog::look(&*self.store, &self.partitions, &self.metrics, clock).await
+        look_at_backlog(&*self.store, &self.partitions, &self.metrics, clock).await
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that

@@ -5,8 +5,6 @@
 
 use socket2::Socket;
 
-use super::receive::kernel_drops;
-
 /// What a receiver has seen of a socket's drops.
 #[derive(Debug)]
 pub(super) struct Drops {
@@ -26,9 +24,9 @@ impl Drops {
     /// How many datagrams the kernel dropped since the last call, which it logs with their likely cause. The kernel's
     /// counter has 32 bits and wraps; the difference is right if this is called once a second. 0 where the kernel
     /// does not say.
-    pub(super) fn take(&mut self, socket: &Socket) -> u32 {
+    pub(super) fn take(&mut self, socket: &Socket, counter: Option<u32>) -> u32 {
         let before = self.seen;
-        self.seen = before.and_then(|_| kernel_drops(socket)).or(before);
+        self.seen = before.and(counter).or(before);
         let drops = before.zip(self.seen);
         let drops = drops.map_or(0, |(before, seen)| seen.wrapping_sub(before));
         // Read in any case: what the host received before is none of the next drops.

@@ -264,7 +264,7 @@ impl Receiver {
     /// was wrong; the log has the likely cause. Asked once a second the difference is right, although the kernel's counter
     /// wraps at 32 bits.
     pub fn take_kernel_drops(&mut self) -> u32 {
-        self.drops.take(&self.socket)
+        self.drops.take(&self.socket, kernel_drops(&self.socket))
     }
 
     /// Reads one datagram with each system call, as on a kernel without recvmmsg.
@@ -297,7 +297,7 @@ fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// The datagrams that the kernel dropped in the whole life of the socket. `None` where it does not say.
-pub(super) fn kernel_drops(socket: &Socket) -> Option<u32> {
+fn kernel_drops(socket: &Socket) -> Option<u32> {
     let mut info = [0_u32; SK_MEMINFO_VARS];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
     // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.

@@ -2,18 +2,20 @@
 //! metric.
 
 mod clock;
-mod lag;
 mod ledger;
 mod progress;
 mod rounded;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use clock::{Clock, Rng, Throttle};
-pub use lag::{Confirmed, Lag};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::Rounded;
+
+use crate::event::Partition;
 
 /// See the module. The default is a node on this machine's clock, with nothing known against it yet.
 #[derive(Debug, Default)]
@@ -38,4 +40,92 @@ pub struct Node {
     pub output_down: AtomicBool,
     /// Whether another process uses this node's name.
     pub name_taken: AtomicBool,
+}
+
+/// The partitions that lag: the store has refused or missed events that wait in this node, so no minute that looks idle
+/// there is.
+#[derive(Debug, Default)]
+pub struct Lag {
+    /// Events of any partition lie on disk.
+    on_disk: AtomicBool,
+    partitions: Mutex<BTreeSet<usize>>,
+}
+
+impl Lag {
+    /// Reports whether events of this partition wait.
+    pub fn set(&self, partition: Partition, is_lagging: bool) {
+        let mut partitions = self.lock();
+        if is_lagging {
+            partitions.insert(partition.index());
+        } else {
+            partitions.remove(&partition.index());
+        }
+    }
+
+    /// Reports whether events are on disk. They may be of every partition.
+    pub fn set_on_disk(&self, on_disk: bool) {
+        self.on_disk.store(on_disk, Ordering::Relaxed);
+    }
+
+    /// Whether events of this partition wait, in memory or on disk.
+    #[must_use]
+    pub fn is_lagging(&self, partition: Partition) -> bool {
+        self.on_disk.load(Ordering::Relaxed) || self.lock().contains(&partition.index())
+    }
+
+    /// The number of partitions whose events wait in memory.
+    #[must_use]
+    pub fn partitions(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.partitions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many events of each partition the store has confirmed to this process, and how many of them it can record again
+/// when the store forgets.
+#[derive(Debug, Default)]
+pub struct Confirmed(Mutex<BTreeMap<usize, Events>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Events {
+    recorded: u64,
+    kept: u64,
+}
+
+impl Confirmed {
+    /// So many more events of the partition were recorded.
+    pub fn record(&self, partition: Partition, events: u64) {
+        self.lock().entry(partition.index()).or_default().recorded += events;
+    }
+
+    /// So many events of the partition are kept to be recorded again.
+    pub fn keep(&self, partition: Partition, events: u64) {
+        self.lock().entry(partition.index()).or_default().kept = events;
+    }
+
+    /// How many events of the partition were recorded.
+    #[must_use]
+    pub fn recorded(&self, partition: Partition) -> u64 {
+        self.of(partition).recorded
+    }
+
+    /// How many of them are kept.
+    #[must_use]
+    pub fn kept(&self, partition: Partition) -> u64 {
+        self.of(partition).kept
+    }
+
+    fn of(&self, partition: Partition) -> Events {
+        let all = self.lock();
+        all.get(&partition.index()).copied().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Events>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 
+use super::State;
 use super::directory::Directory;
-use super::state::State;
 use super::{SpoolError, SpoolSettings};
 use crate::event::Batch;
 use crate::node::{DropReason, Heartbeat, Node, Throttle};

@@ -8,9 +8,11 @@
 mod directory;
 mod keeper;
 pub mod segment;
-mod state;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
 
 pub use directory::SpoolError;
 pub(crate) use directory::is_gone;
@@ -23,4 +25,23 @@ pub struct SpoolSettings {
     pub directory: PathBuf,
     /// The most bytes of all segments in it.
     pub bytes_max: u64,
+}
+
+/// What all threads may know of the spool without asking the keeper.
+#[derive(Debug, Default)]
+struct State {
+    /// New events go behind those on disk.
+    spilling: AtomicBool,
+    /// Something was to be written.
+    arrived: Notify,
+}
+
+impl State {
+    fn spilling(&self) -> bool {
+        self.spilling.load(Ordering::Relaxed)
+    }
+
+    fn spill(&self, spilling: bool) {
+        self.spilling.store(spilling, Ordering::Relaxed);
+    }
 }

@@ -14,6 +14,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::exposition::Format;
+use super::one;
 use super::process::Process;
 use crate::event::Rejection;
 use crate::node::{DropReason, Node};
@@ -239,16 +240,6 @@ impl Collector for NodeCollector {
             .zip(totals.dropped);
         by_reason(to, "events_dropped", "Events that were not kept", dropped)
     }
-}
-
-/// Reports one metric that is made for this scrape.
-pub(super) fn one(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: &impl EncodeMetric,
-) -> Result<(), fmt::Error> {
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 fn by_reason(

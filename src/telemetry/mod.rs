@@ -7,3 +7,15 @@ mod process;
 pub use exposition::Format;
 pub use metrics::Metrics;
 pub use process::open_files_max;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+
+/// Reports one metric that is made for this scrape.
+fn one(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> std::fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}

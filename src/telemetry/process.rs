@@ -9,7 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::metrics::one;
+use super::one;
 
 /// Reads `/proc` once a scrape.
 #[derive(Debug)]

@@ -4,22 +4,16 @@
 //! for a node; any other keeps a node from closing minutes and sending, but what it receives is good. With the settings
 //! stands the format: what the keys and scripts mean.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::Utc;
 use redis::aio::MultiplexedConnection;
 
-use super::division::{self, Division, Standing, written};
-use super::gateway::DRAINING;
-use super::{RedisStore, fault};
+use super::division::{self, Division, Shared, Standing, field, written};
+use super::fault;
 use crate::event::Minute;
 use crate::store::StoreError;
-
-/// The settings in Redis, by field.
-pub(super) type Shared = BTreeMap<String, String>;
 
 /// The formats that this version reads: what the names of the keys, their contents and the scripts mean. The last is
 /// the one that it writes.
@@ -30,14 +24,6 @@ pub(super) const FORMAT_BY: &str = "format_by";
 
 /// It says, with the division, how the sets are kept. Its field is older than the others, and named without a section.
 const LAYOUT: &str = "store.layout";
-/// For how long a node counts as alive: longer than the longest `flush.interval`.
-const REGISTERED_FOR_MS: u64 = 150_000;
-
-/// The field of a key of the configuration.
-pub(super) fn field(key: &str) -> &str {
-    key.strip_prefix("store.").unwrap_or(key)
-}
-
 /// Which settings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
@@ -234,47 +220,6 @@ pub(super) fn unreadable(shared: &Shared) -> Option<String> {
 pub(super) fn now() -> Minute {
     let minutes = Utc::now().timestamp().div_euclid(60);
     Minute::from_epoch_minutes(minutes).unwrap_or(Minute::MAX)
-}
-
-impl RedisStore {
-    /// The same, but all nodes must be alike in these keys of the configuration, too.
-    #[must_use]
-    pub fn alike_in(mut self, settings: &[(&str, String)]) -> Self {
-        let ours = &mut self.gateway.agreement.ours;
-        for (key, value) in settings {
-            if !ours.iter().any(|(known, _)| known == key) {
-                ours.push(((*key).to_owned(), value.clone()));
-            }
-        }
-        self
-    }
-
-    /// The values that stand in Redis for these keys of the configuration; `None`: none yet. For operators: it does
-    /// not matter whether this store agrees with them.
-    pub async fn shared<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Option<String>>, StoreError> {
-        let mut shared = self.gateway.shared().await?;
-        Ok(keys.map(|key| shared.remove(field(key))).collect())
-    }
-
-    /// Writes that this process is the node of its name. Each of two that live overwrites what the other wrote, again
-    /// and again; one that was started in the place of another finds it there once, before it has written itself.
-    pub(super) async fn register_name(&self) -> Result<bool, StoreError> {
-        let key = self.keys.node(&self.name);
-        let mut register = redis::cmd("SET");
-        // With its version: whoever changes something for all sees by it who would not understand.
-        let ours = format!("{} {}", self.node, crate::VERSION);
-        register.arg(&key).arg(&ours).arg("GET");
-        register.arg("PX").arg(REGISTERED_FOR_MS);
-        let register =
-            async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
-        let slot = redis_link::slot(key.as_bytes());
-        let found: Option<String> = self.gateway.run(slot, DRAINING, register).await?;
-        let was_registered = self.registered.swap(true, Ordering::AcqRel);
-        Ok(was_registered && found.is_some_and(|found| found != ours))
-    }
 }
 
 /// A value as a configuration file has it.

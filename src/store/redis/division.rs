@@ -4,10 +4,19 @@
 //! Each minute has one number of partitions, for all nodes. That number changes at the beginning of a minute which is
 //! still to come, so that a node which knows nothing of the change goes on until then.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, SecondsFormat};
 
-use super::agreement::{Shared, field};
 use crate::event::{Minute, Partitions};
+
+/// The settings in Redis, by field.
+pub(super) type Shared = BTreeMap<String, String>;
+
+/// The field of a key of the configuration.
+pub(super) fn field(key: &str) -> &str {
+    key.strip_prefix("store.").unwrap_or(key)
+}
 
 /// The keys of the configuration that say it.
 pub(super) const KEYS: [&str; 3] = [

@@ -1,9 +1,16 @@
-//! What a fault of Redis means to the store.
+//! What is wrong with a Redis: whether it is fit to keep the sets, which is looked at on every new connection, since it may
+//! lead to another server than the last; and what a fault means to the store.
 
 use redis::RedisError;
-use redis_link::{Fault, Names};
+use redis_link::{Fault, Hint, Names, info_field};
 
 use crate::store::StoreError;
+
+/// The oldest Redis with script flags, which let minutes be drained when memory is short.
+const VERSION_MIN: u32 = 7;
+
+/// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
+const QUESTIONS_PERCENT_MAX: u64 = 90;
 
 /// How the configuration calls what leads to Redis.
 const NAMES: Names = Names {
@@ -18,6 +25,65 @@ const NAMES: Names = Names {
 const FULL_HINT: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
                                     and redis.conf; docs/limits.md says how much is needed), or have \
                                     fewer users or series";
+
+/// How many bytes a server uses of its `maxmemory`, and that, from the answer to INFO; `None` where it has none.
+fn memory(info: &str) -> Option<(u64, u64)> {
+    let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
+    let most = number("maxmemory").filter(|most| *most > 0)?;
+    let beside = number("mem_not_counted_for_evict").unwrap_or(0);
+    Some((number("used_memory")?.saturating_sub(beside), most))
+}
+
+/// Whether a server refuses events, from the answer to INFO.
+pub(super) fn check_room(info: &str) -> Result<(), Fault> {
+    match memory(info) {
+        Some((used, most)) if used > most => Err(Fault::Full(format!(
+            "it uses {used} bytes, and its maxmemory is {most}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether more of a server's memory is used than questions may find, from the answer to INFO.
+pub(super) fn shortage(info: &str) -> Option<String> {
+    let (used, most) = memory(info)?;
+    let percent = used.saturating_mul(100) / most;
+    (percent >= QUESTIONS_PERCENT_MAX).then(|| {
+        format!(
+            "a Redis server uses {percent} % of its maxmemory, and from {QUESTIONS_PERCENT_MAX} % on there are no \
+             answers but those that it has, so that recording goes on; raise maxmemory, or ask later"
+        )
+    })
+}
+
+/// Looks whether a server can keep the sets, from the answer to INFO.
+pub(super) fn check(info: &str) -> Result<(), Fault> {
+    let field = |name: &str| info_field(info, name);
+    let refused = |reason: String, hint: String| Fault::Refused {
+        reason,
+        hint: Hint::Own(hint),
+    };
+    let version = field("redis_version").unwrap_or("unknown");
+    let major = version.split('.').next();
+    let major = major.and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < VERSION_MIN) {
+        let hint = format!("run Redis {VERSION_MIN}.0 or later, or Valkey");
+        return Err(refused(format!("the server is Redis {version}"), hint));
+    }
+    if field("role").is_some_and(|role| role == "slave") {
+        return Err(Fault::unavailable("the server is a replica"));
+    }
+    if field("loading").is_some_and(|loading| loading != "0") {
+        return Err(Fault::unavailable("the server is loading its data"));
+    }
+    match field("maxmemory_policy") {
+        None | Some("noeviction") => Ok(()),
+        Some(policy) => Err(refused(
+            format!("Redis may evict sets that are not counted yet (maxmemory-policy {policy})"),
+            "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf".to_owned(),
+        )),
+    }
+}
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
@@ -52,5 +118,43 @@ impl StoreError {
             },
             Self::Forgot | Self::ClaimLost => self,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(info: &str, words: &str) {
+        let error = check(info).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn old_servers_and_evicting_ones_are_refused() {
+        let fit =
+            "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nloading:0\r\n";
+        check(fit).unwrap();
+        refused(&fit.replace("7.0.15", "6.2.1"), "Redis 6.2.1");
+        refused(
+            &fit.replace("noeviction", "allkeys-lru"),
+            "CONFIG SET maxmemory-policy noeviction",
+        );
+        refused(&fit.replace("master", "slave"), "replica");
+        refused(&fit.replace("loading:0", "loading:1"), "loading");
+        refused("", "Redis unknown");
+    }
+
+    #[test]
+    fn a_server_without_room_is_full_and_one_without_a_limit_never() {
+        let info = |used: u64, most: u64| {
+            format!("used_memory:{used}\r\nmem_not_counted_for_evict:10\r\nmaxmemory:{most}\r\n")
+        };
+        check_room(&info(110, 100)).unwrap();
+        check_room(&info(500, 0)).unwrap();
+        let fault = check_room(&info(111, 100)).unwrap_err();
+        let error = StoreError::from(fault).to_string();
+        assert!(error.contains("raise maxmemory"), "{error}");
     }
 }

@@ -12,9 +12,9 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Settings;
-use super::agreement::{Agreement, Compared, OUTDATED_HINT, Shared};
-use super::division::Standing;
-use super::fitness;
+use super::agreement::{Agreement, Compared, OUTDATED_HINT};
+use super::division::{Shared, Standing};
+use super::fault;
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -57,7 +57,7 @@ pub(super) struct Gateway {
 impl Gateway {
     pub(super) fn new(settings: &Settings, agreement: Agreement) -> Result<Self, SettingsError> {
         Ok(Self {
-            redis: Redis::new(settings.redis.clone(), LANES, Arc::new(fitness::check))?,
+            redis: Redis::new(settings.redis.clone(), LANES, Arc::new(fault::check))?,
             agreement,
             agreed: AtomicU64::new(0),
             agreeing: Mutex::new(()),
@@ -125,7 +125,7 @@ impl Gateway {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
             self.run_on(&server, RECORDING, 0, ping).await?;
-            fitness::check_room(&self.memory(&server, DRAINING).await?)
+            fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
         // What is recorded in one go takes memory, too: it may be refused while a little is left.
@@ -165,7 +165,7 @@ impl Gateway {
         self.agree().await?;
         for server in self.redis.servers() {
             let info = self.memory(&server, READING).await?;
-            if let Some(shortage) = fitness::shortage(&info) {
+            if let Some(shortage) = fault::shortage(&info) {
                 return Ok(Some(shortage));
             }
         }

@@ -1,13 +1,12 @@
 //! The store of a cluster of nodes: sets in Redis.
 //!
 //! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway`, by the crate
-//! `redis-link`, to the server of its slot; `fitness` looks whether that can be trusted with them.
+//! `redis-link`, to the server of its slot; `fault` looks whether that can be trusted with them.
 
 mod agreement;
 mod division;
 mod draining;
 mod fault;
-mod fitness;
 #[cfg(test)]
 mod format_tests;
 mod gateway;
@@ -17,9 +16,8 @@ mod quarantine;
 mod reading;
 mod recording;
 mod repartition;
-pub mod scripts;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,13 +28,50 @@ use redis_link::SettingsError;
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
-use self::division::Division;
+use self::division::{Division, field};
 use self::gateway::{DRAINING, Gateway};
 pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
 pub use self::repartition::ChangeError;
 use super::{Store, StoreError};
 use crate::event::{Partition, Partitions};
+
+/// The Lua scripts. Each is atomic and works on one slot. Those that drain run also when Redis is over its memory
+/// limit; `admit.lua`, with which recording begins, does not.
+pub mod scripts {
+    use std::sync::LazyLock;
+
+    use redis::Script;
+
+    macro_rules! scripts {
+        ($($name:ident, $sha1:ident => $file:literal;)*) => {$(
+            pub(super) static $name: LazyLock<Script> =
+                LazyLock::new(|| Script::new(include_str!($file)));
+
+            #[doc = concat!("The SHA1 by which Redis knows `", $file, "`.")]
+            #[must_use]
+            pub fn $sha1() -> &'static str {
+                $name.get_hash()
+            }
+        )*};
+    }
+
+    scripts! {
+        ADMIT, admit_sha1 => "admit.lua";
+        ATTEST, attest_sha1 => "attest.lua";
+        CHECK_IN, check_in_sha1 => "check_in.lua";
+        CLAIM, claim_sha1 => "claim.lua";
+        COMPACT, compact_sha1 => "compact.lua";
+        ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
+        EXTEND, extend_sha1 => "extend.lua";
+        QUARANTINE, quarantine_sha1 => "quarantine.lua";
+        REQUEUE, requeue_sha1 => "requeue.lua";
+        DISCARD, discard_sha1 => "discard.lua";
+    }
+}
+
+/// For how long a node counts as alive: longer than the longest `flush.interval`.
+const REGISTERED_FOR_MS: u64 = 150_000;
 
 /// Where Redis is, and what is kept there.
 #[derive(Debug, Clone)]
@@ -93,6 +128,28 @@ impl RedisStore {
         })
     }
 
+    /// The same, but all nodes must be alike in these keys of the configuration, too.
+    #[must_use]
+    pub fn alike_in(mut self, settings: &[(&str, String)]) -> Self {
+        let ours = &mut self.gateway.agreement.ours;
+        for (key, value) in settings {
+            if !ours.iter().any(|(known, _)| known == key) {
+                ours.push(((*key).to_owned(), value.clone()));
+            }
+        }
+        self
+    }
+
+    /// The values that stand in Redis for these keys of the configuration; `None`: none yet. For operators: it does
+    /// not matter whether this store agrees with them.
+    pub async fn shared<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<Option<String>>, StoreError> {
+        let mut shared = self.gateway.shared().await?;
+        Ok(keys.map(|key| shared.remove(field(key))).collect())
+    }
+
     /// What this node is called in Redis: its name and a number by chance.
     #[must_use]
     pub fn identity(&self) -> &str {
@@ -146,8 +203,21 @@ impl Store for RedisStore {
         self.gateway.difference().await
     }
 
+    /// Each of two processes of one name that live overwrites what the other wrote, again and again; one that was started
+    /// in the place of another finds it there once, before it has written itself.
     async fn register(&self) -> Result<bool, StoreError> {
-        self.register_name().await
+        let key = self.keys.node(&self.name);
+        let mut register = ::redis::cmd("SET");
+        // With its version: whoever changes something for all sees by it who would not understand.
+        let ours = format!("{} {}", self.node, crate::VERSION);
+        register.arg(&key).arg(&ours).arg("GET");
+        register.arg("PX").arg(REGISTERED_FOR_MS);
+        let register =
+            async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
+        let slot = redis_link::slot(key.as_bytes());
+        let found: Option<String> = self.gateway.run(slot, DRAINING, register).await?;
+        let was_registered = self.registered.swap(true, Ordering::AcqRel);
+        Ok(was_registered && found.is_some_and(|found| found != ours))
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use redis::Cmd;
 use redis_link::slot;
 
-use super::agreement::{FORMAT, FORMAT_BY, field, now, unreadable};
-use super::division::{Division, KEYS, written};
+use super::agreement::{FORMAT, FORMAT_BY, now, unreadable};
+use super::division::{Division, KEYS, field, written};
 use super::keys::{PartitionKeys, tags};
 use super::{RedisStore, StoreError};
 use crate::event::Minute;
