@@ -4,8 +4,7 @@ use std::fmt;
 
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 
-use crate::text::on_one_line;
-use crate::tls;
+use crate::hint::{Hint, Names, of_tls};
 
 /// What a script answers whose user lacks a right; a code of its own it has only in later versions.
 const NO_PERMISSION_IN_SCRIPT: &str = "The user executing the script can't";
@@ -72,7 +71,7 @@ impl Fault {
         if is("NOPERM") || said.contains(NO_PERMISSION_IN_SCRIPT) {
             return refused("the Redis user may not do what is needed", Hint::Permission);
         }
-        if let Some(hint) = tls::hint(error) {
+        if let Some(hint) = of_tls(error) {
             return refused("there is no trust between this node and Redis", hint);
         }
         let stranger = STRANGERS.iter().find(|(answer, _)| said.contains(answer));
@@ -130,134 +129,6 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// How the one who configures it calls the settings, for [`Hint::by`].
-#[derive(Debug, Clone, Copy)]
-pub struct Names {
-    /// Of the address.
-    pub address: &'static str,
-    /// Of the user and the password.
-    pub credentials: &'static str,
-    /// Of the authorities to trust.
-    pub ca: &'static str,
-    /// Of the certificate and key to show.
-    pub certificate: &'static str,
-    /// Where the rights stand that the user needs.
-    pub rights: &'static str,
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self {
-            address: "the address",
-            credentials: "the user and the password",
-            ca: "the file of the authorities",
-            certificate: "the certificate and the key",
-            rights: "the documentation",
-        }
-    }
-}
-
-/// How to fix a fault, or what to look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hint {
-    /// The server wants other credentials.
-    Credentials,
-    /// The user lacks a right.
-    Permission,
-    /// The server's certificate is not trusted.
-    ServerCertificate,
-    /// The server wants a certificate, or another one.
-    ClientCertificate,
-    /// It ended a TLS connection at once: it may want a certificate. One that misses it says so and hangs up; a client that
-    /// writes at that moment may find only the broken connection.
-    ClientCertificateMissing,
-    /// It ended a connection in the clear at once: it may speak TLS.
-    IsTls,
-    /// It answers a TLS connection with silence: it may not speak TLS.
-    NoTls,
-    /// It answers a TLS connection with something else.
-    NotTls,
-    /// It answers with something else than Redis' protocol.
-    NotRedis,
-    /// Nothing answers.
-    Unreachable,
-    /// It is no node of a cluster.
-    NoCluster,
-    /// It is a node of a cluster.
-    IsCluster,
-    /// It is no sentinel.
-    NoSentinel,
-    /// It is a sentinel.
-    IsSentinel,
-    /// No sentinel knows the master by this name.
-    MasterName,
-    /// It has no database of this number.
-    Database,
-    /// As the user's check has it, see [`Check`](crate::Check).
-    Own(String),
-}
-
-impl Hint {
-    /// The hint as a sentence, with these names of the settings.
-    #[must_use]
-    pub fn by(&self, names: &Names) -> String {
-        let Names {
-            address,
-            credentials,
-            ca,
-            certificate,
-            rights,
-        } = names;
-        match self {
-            Self::Credentials => format!("set {credentials}"),
-            Self::Permission => format!("grant it the commands of {rights}"),
-            Self::ServerCertificate => {
-                format!("look at the server's certificate, at the host in {address} and at {ca}")
-            }
-            Self::ClientCertificate => {
-                format!("the server wants a certificate that it trusts: look at {certificate}")
-            }
-            Self::ClientCertificateMissing => format!(
-                "a server that ends a TLS connection at once may want a certificate: look at {certificate}"
-            ),
-            Self::IsTls => format!(
-                "a server that ends a connection at once may speak TLS only: write rediss:// in {address}"
-            ),
-            Self::NoTls => format!(
-                "a server that is there and says nothing may not speak TLS: write redis:// in {address} for one without"
-            ),
-            Self::NotTls => {
-                format!("look at {address}: this does not answer like a server of rediss://")
-            }
-            Self::NotRedis => format!(
-                "look at the host and the port in {address}, and write rediss:// where the server speaks TLS"
-            ),
-            Self::Unreachable => {
-                format!("look at the host and the port in {address}, and at firewalls on the way")
-            }
-            Self::NoCluster => format!("a Redis that is no cluster has redis:// in {address}"),
-            Self::IsCluster => format!(
-                "where {address} is redis://, a node of a Redis Cluster wants redis+cluster://"
-            ),
-            Self::NoSentinel => format!(
-                "this is no sentinel: look at the port in {address}, or write redis:// for the server itself"
-            ),
-            Self::IsSentinel => {
-                format!("a sentinel has redis+sentinel://host:port/name in {address}")
-            }
-            Self::MasterName => {
-                format!("set the name at the end of {address} to one of `SENTINEL MASTERS`")
-            }
-            Self::Database => {
-                format!(
-                    "look at the number at the end of {address} and at `databases` in redis.conf"
-                )
-            }
-            Self::Own(text) => text.clone(),
-        }
-    }
-}
-
 /// The code of an error; of a transaction that was not carried out, those of the commands that prevented it.
 fn codes(error: &RedisError) -> Vec<String> {
     if let Some(causes) = error.clone().into_server_errors() {
@@ -304,4 +175,44 @@ pub(crate) fn may_have_moved(error: &RedisError) -> bool {
     }
     let message = error.to_string();
     CODES.iter().any(|code| message.contains(code))
+}
+
+/// The longest piece of what another says that is kept, in bytes.
+const BYTES_MAX: usize = 512;
+
+/// At most 512 bytes, each run of blanks and control characters one space.
+#[must_use]
+pub fn on_one_line(text: &str) -> String {
+    let mut line = String::new();
+    for word in text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|w| !w.is_empty())
+    {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > BYTES_MAX {
+            let end = (0..=BYTES_MAX)
+                .rev()
+                .find(|end| line.is_char_boundary(*end));
+            line.truncate(end.unwrap_or(0));
+            break;
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_is_one_short_line() {
+        assert_eq!(on_one_line(" a\r\n\u{1b}b\tc "), "a b c");
+        let long = on_one_line(&"é ".repeat(BYTES_MAX));
+        assert!(long.len() <= BYTES_MAX && long.starts_with("é é"));
+        let long = on_one_line(&"é".repeat(BYTES_MAX));
+        assert_eq!(long.len(), BYTES_MAX);
+    }
 }

@@ -16,11 +16,10 @@
 //! again, see [`Redis::may_repeat`].
 
 mod fault;
+mod hint;
 mod link;
 mod server;
 mod settings;
-mod text;
-mod tls;
 mod topology;
 mod url;
 
@@ -30,10 +29,10 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, RedisError};
 use tokio::time::Instant;
 
-pub use self::fault::{Fault, Hint, Names};
+pub use self::fault::{Fault, on_one_line};
+pub use self::hint::{Hint, Names};
 pub use self::server::Server;
 pub use self::settings::{Address, Credentials, Endpoint, Settings, SettingsError, Timeouts, Tls};
-pub use self::text::on_one_line;
 use self::topology::Topology;
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 

@@ -160,7 +160,7 @@ impl Link {
         }
     }
 
-    /// Waits for the attempt that somebody makes. It ends one way or the other; if it failed, this one is told.
+    /// Waits for the attempt that somebody makes. It ends one way or the other; if it failed, this one gets the error.
     async fn waited(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Fault> {
         let turn = self.connecting.lock().await;
         self.failure().map_or(Ok(turn), Err)
