@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How often a worker that waits for others beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -121,31 +123,29 @@ impl Drop for Heartbeat {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_silent_worker_is_stalled_and_a_finished_one_is_not() {
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_worker_is_stalled_and_a_finished_one_is_not() {
         let progress = Progress::default();
-        let silent = progress.watch("silent");
-        let busy = progress.watch("busy");
-        std::thread::sleep(Duration::from_millis(30));
+        let [silent, busy] = ["silent", "busy"].map(|name| progress.watch(name));
+        tokio::time::advance(2 * SECOND).await;
         busy.beat();
-        assert_eq!(progress.stalled(Duration::from_millis(20)), ["silent"]);
+        assert_eq!(progress.stalled(SECOND), ["silent"]);
         drop(silent);
-        assert!(progress.stalled(Duration::from_millis(20)).is_empty());
+        assert!(progress.stalled(SECOND).is_empty());
     }
 
-    #[test]
-    fn a_worker_at_rest_is_not_watched_until_it_beats_again() {
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_at_rest_is_not_watched_until_it_beats_again() {
         let progress = Progress::default();
         let [resting, watched] = ["resting", "watched"].map(|name| progress.watch(name));
         resting.rest();
-        while progress.stalled(Duration::ZERO).is_empty() {
-            std::thread::yield_now();
-        }
-        assert_eq!(progress.stalled(Duration::ZERO), ["watched"]);
+        tokio::time::advance(2 * SECOND).await;
+        assert_eq!(progress.stalled(SECOND), ["watched"]);
         drop(watched);
         resting.beat();
-        while progress.stalled(Duration::ZERO).is_empty() {
-            std::thread::yield_now();
-        }
+        tokio::time::advance(2 * SECOND).await;
+        assert_eq!(progress.stalled(SECOND), ["resting"]);
     }
 }

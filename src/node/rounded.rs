@@ -4,7 +4,9 @@
 //! only at events that were recorded together and all have whole seconds, which no clock gives by chance.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How long events are collected before they are judged.
 const COLLECTED_FOR: Duration = Duration::from_secs(60);
