@@ -35,8 +35,8 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Looks at the connection by which events are recorded. Another one than before tells of trouble; the first one
-    /// tells that this node is new. A store that is of this process alone has none.
+    /// Looks at the connection by which events are recorded. Another one than before means trouble, the first one that
+    /// this node is new. A store that is of this process alone has none.
     pub(super) fn look(&mut self, generation: u64, now: Instant) {
         match std::mem::replace(&mut self.generation, generation) {
             before if before == generation => {}
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_brought_what_was_on_disk_is_behind_for_the_grace() {
+    fn a_node_that_brought_what_was_on_disk_lags_for_the_grace() {
         let now = Instant::now();
         let mut settling = Settling::default();
         assert!(!settling.is_lagging(false, now, GRACE));

@@ -14,9 +14,9 @@ use crate::telemetry::Metrics;
 
 /// How long a round waits for the settings of the others; then it goes on as before.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
-/// How often this node says that it lives.
+/// How often this node registers its name.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
-/// How often what is wrong is said again.
+/// How often what is wrong is logged again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often it is looked for what no node works on: all keys are looked through for it.

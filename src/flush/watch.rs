@@ -16,7 +16,7 @@ use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
 use crate::node::Throttle;
 
-/// How often it is said that the witness cannot be written.
+/// How often it is logged that the witness cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is known of one partition.
@@ -35,7 +35,7 @@ pub(super) struct Watches {
     late: Mutex<Late>,
     /// Where it outlives the process.
     file: Option<PathBuf>,
-    /// When it is said that it cannot be written.
+    /// When it is logged that it cannot be written.
     complaint: Mutex<Throttle>,
 }
 

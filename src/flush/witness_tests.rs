@@ -1,4 +1,4 @@
-//! What a witness hands back, and what it tells of a store that went back.
+//! What a witness hands back, and what it reports of a store that went back.
 
 use std::time::Duration;
 

@@ -37,9 +37,9 @@ const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a round may go on after the stop.
 const STEP_MAX: Duration = Duration::from_secs(2);
-/// How often it is said that the clocks differ.
+/// How often it is logged that the clocks differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is said that the store is away.
+/// How often it is logged that the store is away.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The task that claims, compacts and sends.
