@@ -153,7 +153,7 @@ impl Sender<'_> {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.store.unsent(claim, at).await?;
-            counts.extend(page.counts.into_iter().map(|unsent| SealedCounts {
+            counts.extend(page.items.into_iter().map(|unsent| SealedCounts {
                 minute: claim.minute,
                 series: unsent.series,
                 unique: unsent.unique,

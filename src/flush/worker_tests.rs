@@ -135,7 +135,7 @@ async fn record(store: &MemoryStore, partition: Partition) {
     let recording = RecordRequest {
         minute: group.minute,
         series: "a=1",
-        gathered_from: None,
+        overflowed_from: None,
         new_users: vec!["user"],
         occurrences: &group.occurrences,
         batch: &batch,

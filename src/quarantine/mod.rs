@@ -65,7 +65,7 @@ impl Table<'_> {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.store.quarantined_page(partition, at).await?;
-            let selected = page.counts.into_iter().filter(|it| selection.holds(it));
+            let selected = page.items.into_iter().filter(|it| selection.holds(it));
             found.extend(selected);
             cursor = page.next;
         }

@@ -32,7 +32,7 @@ async fn store(series: &[&str]) -> MemoryStore {
                 .map(|group| RecordRequest {
                     minute,
                     series: &group.series,
-                    gathered_from: None,
+                    overflowed_from: None,
                     new_users: vec!["u"],
                     occurrences: &group.occurrences,
                     batch: &batch,
@@ -54,7 +54,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         for claim in store.claim(partition, &request).await.unwrap() {
             let lease = request.lease;
             store.compact(&claim, 99, lease).await.unwrap();
-            for unsent in store.unsent(&claim, 0).await.unwrap().counts {
+            for unsent in store.unsent(&claim, 0).await.unwrap().items {
                 store
                     .quarantine(&claim, &[(&unsent.series, MESSAGE)])
                     .await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Attested, Known, News, Store, StoreError, Testimony};
+use super::{Attested, Known, News, Page, SeriesCounts, Store, StoreError, Testimony};
 use crate::event::{Minute, Partition};
 
 /// What a claim is asked for.
@@ -51,26 +51,6 @@ pub struct Compaction {
     pub late: u64,
     /// Series that still have sets.
     pub left: u64,
-}
-
-/// Counts of one series that no output has confirmed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnsentCounts {
-    /// The canonical series.
-    pub series: String,
-    /// Different users.
-    pub unique: u64,
-    /// Different events.
-    pub cumulative: u64,
-}
-
-/// A part of the unsent counts of a claim.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UnsentPage {
-    /// The counts. A series may be there twice over the pages of a claim.
-    pub counts: Vec<UnsentCounts>,
-    /// Where to go on; `None` after the last page.
-    pub next: Option<u64>,
 }
 
 /// How much a partition has to do.
@@ -127,8 +107,8 @@ pub trait Draining: Store {
         lease: Duration,
     ) -> Result<Compaction, StoreError>;
 
-    /// Reads a page of the unsent counts of a claim, from `cursor` on; 0 is the first.
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError>;
+    /// Reads a page of the counts of a claim that no output has confirmed, from `cursor` on; 0 is the first.
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError>;
 
     /// Marks the counts of these series confirmed and renews the lease. Answers true when nothing was left
     /// to do, which ends the claim and closes the minute: what comes later is late.

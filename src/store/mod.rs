@@ -43,11 +43,9 @@ mod witness;
 
 use async_trait::async_trait;
 
-pub use self::draining::{
-    Backlog, Claim, ClaimRequest, Compaction, Draining, UnsentCounts, UnsentPage,
-};
-pub use self::quarantine::{QUARANTINE_MAX, Quarantine, Quarantined, QuarantinedPage};
-pub use self::reading::{CountReader, OpenPage, SealedPage, SeriesCounts};
+pub use self::draining::{Backlog, Claim, ClaimRequest, Compaction, Draining};
+pub use self::quarantine::{QUARANTINE_MAX, Quarantine, Quarantined};
+pub use self::reading::{CountReader, Page, SeriesCounts};
 pub use self::recording::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers,
 };

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use super::StoreError;
+use super::{Page, StoreError};
 use crate::event::{Minute, Partition};
 
 /// The most counts that the quarantine of a partition holds.
@@ -28,15 +28,6 @@ pub struct Quarantined {
     pub message: String,
 }
 
-/// A part of the quarantine of a partition.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QuarantinedPage {
-    /// The counts. One may be there twice over the pages, and one that is quarantined meanwhile may be missing.
-    pub counts: Vec<Quarantined>,
-    /// Where to go on; `None` after the last page.
-    pub next: Option<u64>,
-}
-
 /// The counts that outputs refused. At most 10 000 a partition are kept.
 #[async_trait]
 pub trait Quarantine: Send + Sync + std::fmt::Debug {
@@ -45,7 +36,7 @@ pub trait Quarantine: Send + Sync + std::fmt::Debug {
         &self,
         partition: Partition,
         cursor: u64,
-    ) -> Result<QuarantinedPage, StoreError>;
+    ) -> Result<Page<Quarantined>, StoreError>;
 
     /// Makes the counts of these series unsent again, and their minute one that any node claims. Where the
     /// store has forgotten the counts it takes them from here; where it has not, its own stay, whatever is

@@ -9,7 +9,7 @@ use super::StoreError;
 use crate::event::{Minute, Partition};
 
 /// The two numbers of a series in a minute.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesCounts {
     /// The canonical series.
     pub series: String,
@@ -19,20 +19,11 @@ pub struct SeriesCounts {
     pub cumulative: u64,
 }
 
-/// A part of the sealed counts of a minute.
+/// A part of what a store has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SealedPage {
-    /// The counts. A series may be there twice over the pages of a minute, with the same numbers.
-    pub counts: Vec<SeriesCounts>,
-    /// Where to go on; `None` after the last page.
-    pub next: Option<u64>,
-}
-
-/// A part of the series of a minute that are not counted yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpenPage {
-    /// The series. One may be there twice over the pages of a minute.
-    pub series: Vec<String>,
+pub struct Page<T> {
+    /// What there is. The same may be there twice over the pages, and what comes or goes meanwhile may be missing.
+    pub items: Vec<T>,
     /// Where to go on; `None` after the last page.
     pub next: Option<u64>,
 }
@@ -54,7 +45,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<SealedPage, StoreError>;
+    ) -> Result<Page<SeriesCounts>, StoreError>;
 
     /// The minutes of a partition that may have sets, newest first, `most` of those that wait and `most` of those
     /// that are claimed, which are the ones whose lease ends last.
@@ -70,7 +61,7 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<OpenPage, StoreError>;
+    ) -> Result<Page<String>, StoreError>;
 
     /// What the sets of these series hold now: the two numbers of one series are of one instant. Those without
     /// sets, and those whose counts are sealed, are left out. The caller asks for some hundred series at most.

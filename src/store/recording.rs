@@ -14,7 +14,7 @@ pub struct RecordRequest<'a> {
     pub series: &'a str,
     /// The series that they came with, where that one was refused and `series` is the overflow series: events of
     /// different series are different events there.
-    pub gathered_from: Option<&'a str>,
+    pub overflowed_from: Option<&'a str>,
     /// The users that the store may not know yet in this minute and series.
     pub new_users: Vec<&'a str>,
     /// The events.

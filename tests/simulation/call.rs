@@ -7,7 +7,7 @@ use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::State;
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Known, News,
-    NodeStore, RecordRequest, SeriesUsers, StoreError, Testimony, UnsentPage,
+    NodeStore, Page, RecordRequest, SeriesCounts, SeriesUsers, StoreError, Testimony,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -41,7 +41,7 @@ pub(crate) enum Answer {
     News(News),
     Claims(Vec<Claim>),
     Compaction(Compaction),
-    Page(UnsentPage),
+    Page(Page<SeriesCounts>),
     Yes(bool),
     Kept(Vec<bool>),
     Held(usize),
@@ -77,7 +77,7 @@ impl Parcel {
         let mut under = Vec::new();
         for recording in recordings {
             // Under their own series, which tells the groups of the overflow series apart.
-            let own = recording.gathered_from.unwrap_or(recording.series);
+            let own = recording.overflowed_from.unwrap_or(recording.series);
             for occurrence in recording.occurrences {
                 let user = recording.batch.user(occurrence);
                 assert!(batch.push(recording.minute, own, user, occurrence.timestamp));
@@ -97,7 +97,9 @@ impl Parcel {
             let same = |group: &Group| group.minute == recording.minute && *group.series == *own;
             let place = groups.iter().position(same).unwrap();
             details.resize_with(groups.len(), Default::default);
-            let overflow = recording.gathered_from.map(|_| recording.series.to_owned());
+            let overflow = recording
+                .overflowed_from
+                .map(|_| recording.series.to_owned());
             let (users, is_under) = &mut details[place];
             users.extend(recording.new_users.iter().map(ToString::to_string));
             assert!(is_under.is_none() || *is_under == overflow);
@@ -117,7 +119,7 @@ impl Parcel {
             .map(|(group, (users, overflow))| RecordRequest {
                 minute: group.minute,
                 series: overflow.as_deref().unwrap_or(&group.series),
-                gathered_from: overflow.is_some().then_some(&*group.series),
+                overflowed_from: overflow.is_some().then_some(&*group.series),
                 new_users: users.iter().map(String::as_str).collect(),
                 occurrences: &group.occurrences,
                 batch: &self.batch,

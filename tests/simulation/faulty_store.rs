@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError, Testimony,
-    UnsentPage,
+    News, NodeStore, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, Store, StoreError,
+    Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -321,7 +321,7 @@ impl Draining for FaultyStore {
         answer!(self, call, Answer::Compaction(done) => done)
     }
 
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         answer!(self, Call::Unsent(claim.clone(), cursor), Answer::Page(page) => page)
     }
 

@@ -10,8 +10,8 @@ use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction,
-    Draining, Known, News, NodeStore, RecordRequest, Recording, SeriesUsers, Store, StoreError,
-    Testimony, UnsentPage,
+    Draining, Known, News, NodeStore, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers,
+    Store, StoreError, Testimony,
 };
 
 use super::event::MINUTE;
@@ -224,8 +224,8 @@ impl Recording for MutantStore {
             let renamed = RecordRequest {
                 minute: self.namesake(partition, recording.minute),
                 series: recording.series,
-                gathered_from: recording
-                    .gathered_from
+                overflowed_from: recording
+                    .overflowed_from
                     .filter(|_| self.mutant != Mutant::SeriesForgotten),
                 new_users: recording.new_users.clone(),
                 occurrences: recording.occurrences,
@@ -290,7 +290,7 @@ impl Draining for MutantStore {
             .await
     }
 
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         self.right.unsent(claim, cursor).await
     }
 

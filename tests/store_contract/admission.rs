@@ -54,7 +54,7 @@ async fn gather(node: &Node, events: &[Event]) {
         RecordRequest {
             minute: group.minute,
             series: OVERFLOW,
-            gathered_from: Some(&group.series),
+            overflowed_from: Some(&group.series),
             new_users: users.into_iter().collect(),
             occurrences: &group.occurrences,
             batch: &batch,
@@ -136,7 +136,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     let sealed = reading
         .sealed_page(partition(), minute(SEED_MINUTE), 0)
         .await;
-    assert_eq!(sealed.unwrap().counts.len(), 2);
+    assert_eq!(sealed.unwrap().items.len(), 2);
     let all: Vec<_> = first.iter().chain(&second).cloned().collect();
     assert_eq!(a.finish(&[claim]).await, model(&all));
     assert_eq!(a.finish_all().await, BTreeMap::new(), "what came meanwhile");

@@ -98,10 +98,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
         > 0
     {}
     let first = node.0.unsent(&claim, 0).await.unwrap();
-    assert!(
-        first.next.is_some() && first.counts.len() < 5000,
-        "in pages"
-    );
+    assert!(first.next.is_some() && first.items.len() < 5000, "in pages");
 
     let unsent = node.unsent(&claim).await;
     let keyed = unsent

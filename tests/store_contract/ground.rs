@@ -9,8 +9,8 @@ use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    Claim, ClaimRequest, CountReader, Known, NodeStore, Quarantine, RecordRequest, StoreError,
-    UnsentCounts,
+    Claim, ClaimRequest, CountReader, Known, NodeStore, Quarantine, RecordRequest, SeriesCounts,
+    StoreError,
 };
 use redis_link::{Address, Timeouts};
 use testing::eventually::SOON;
@@ -223,7 +223,7 @@ impl Node {
                     RecordRequest {
                         minute: group.minute,
                         series: &group.series,
-                        gathered_from: None,
+                        overflowed_from: None,
                         new_users: users.into_iter().collect(),
                         occurrences: &group.occurrences,
                         batch: &batch,
@@ -286,11 +286,11 @@ impl Node {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.0.unsent(claim, at).await.unwrap();
-            for UnsentCounts {
+            for SeriesCounts {
                 series,
                 unique,
                 cumulative,
-            } in page.counts
+            } in page.items
             {
                 let before = all.insert(series, (unique, cumulative));
                 assert!(before.is_none_or(|counts| counts == (unique, cumulative)));

@@ -183,7 +183,7 @@ impl Life<'_> {
             ),
             _ => {
                 let quarantine = self.ground.quarantine();
-                let seen = quarantine.quarantined_page(partition, 0).await?.counts;
+                let seen = quarantine.quarantined_page(partition, 0).await?.items;
                 quarantine.discard(partition, &seen).await?;
             }
         }
@@ -198,13 +198,13 @@ impl Life<'_> {
             .sealed_page(partition, minute, 0)
             .await
             .unwrap()
-            .counts
+            .items
             .is_empty();
         let has_sets = !reading
             .open_page(partition, minute, 0)
             .await
             .unwrap()
-            .series
+            .items
             .is_empty();
         let backlog = store.backlog(partition).await.unwrap();
         match (

@@ -23,7 +23,7 @@ async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quaranti
     let mut cursor = Some(0);
     while let Some(at) = cursor {
         let page = quarantine.quarantined_page(partition, at).await.unwrap();
-        all.extend(page.counts);
+        all.extend(page.items);
         cursor = page.next;
     }
     all.sort();

@@ -25,7 +25,7 @@ async fn sealed(reading: &dyn CountReader, minutes: &[i64]) -> Counts {
             while let Some(at) = cursor {
                 let page = reading.sealed_page(partition, minute(*number), at).await;
                 let page = page.unwrap();
-                let counts = page.counts.into_iter();
+                let counts = page.items.into_iter();
                 found.extend(counts.map(|it| ((*number, it.series), (it.unique, it.cumulative))));
                 cursor = page.next;
             }
@@ -43,7 +43,7 @@ async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = reading.open_page(partition, minute, at).await.unwrap();
-            series.extend(page.series);
+            series.extend(page.items);
             cursor = page.next;
         }
         let mut asked: Vec<_> = series.iter().map(String::as_str).collect();

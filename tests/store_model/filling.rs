@@ -90,7 +90,7 @@ impl World<'_> {
                 RecordRequest {
                     minute: group.minute,
                     series: if is_refused { &overflow } else { &group.series },
-                    gathered_from: is_refused.then_some(&group.series),
+                    overflowed_from: is_refused.then_some(&group.series),
                     new_users: users
                         .into_iter()
                         .filter(|user| Some(*user) != known_user)
@@ -129,7 +129,7 @@ impl World<'_> {
         let recordings = batch.groups().iter().map(|group| RecordRequest {
             minute,
             series: &group.series,
-            gathered_from: None,
+            overflowed_from: None,
             new_users: vec!["ann"],
             occurrences: &group.occurrences,
             batch: &batch,

@@ -179,7 +179,7 @@ fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<
         put(&format!("unique_user:{series}"), users.collect(), None);
         let events = sets.events.iter();
         let events = events.map(|(user, timestamp)| format!("{user}_{timestamp}"));
-        let gathered = sets.gathered.iter();
+        let gathered = sets.overflowed.iter();
         let gathered =
             gathered.map(|(from, user, timestamp)| format!("{user}_{timestamp}_{from:032x}"));
         put(

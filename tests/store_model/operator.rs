@@ -131,13 +131,13 @@ async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, 
         let mut cursor = Some(0);
         while let Some(from) = cursor {
             let page = node.sealed_page(partition(at), minute, from).await?;
-            sealed.extend(page.counts.iter().map(|of| format!("{of:?}")));
+            sealed.extend(page.items.iter().map(|of| format!("{of:?}")));
             cursor = page.next;
         }
         cursor = Some(0);
         while let Some(from) = cursor {
             let page = node.open_page(partition(at), minute, from).await?;
-            open.extend(page.series);
+            open.extend(page.items);
             cursor = page.next;
         }
         let overflow = overflow_series(partition(at));
@@ -154,7 +154,7 @@ async fn quarantine(node: &dyn Node, at: usize) -> Result<BTreeSet<Quarantined>,
     let mut cursor = Some(0);
     while let Some(from) = cursor {
         let page = node.quarantined_page(partition(at), from).await?;
-        all.extend(page.counts);
+        all.extend(page.items);
         cursor = page.next;
     }
     Ok(all)

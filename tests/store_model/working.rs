@@ -58,7 +58,7 @@ impl World<'_> {
             while let Some(at) = cursor {
                 let page = node.unsent(claim, at).await?;
                 // What is there twice has one value.
-                let counts = page.counts.into_iter();
+                let counts = page.items.into_iter();
                 all.extend(counts.map(|of| (of.series, (of.unique, of.cumulative))));
                 cursor = page.next;
             }
@@ -87,7 +87,7 @@ impl World<'_> {
                 .open_page(claim.partition, claim.minute, at)
                 .await
                 .unwrap();
-            left.extend(page.series);
+            left.extend(page.items);
             cursor = page.next;
         }
         let minute_in = |state: &mut State, with: &mut dyn FnMut(&mut BTreeMap<_, _>)| {

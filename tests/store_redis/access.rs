@@ -109,13 +109,13 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
     for claim in store.claim(partition(), &brief).await? {
         while store.compact(&claim, 1, Duration::ZERO).await?.left > 0 {}
         let page = store.unsent(&claim, 0).await?;
-        for counts in &page.counts {
+        for counts in &page.items {
             let of = (counts.unique, counts.cumulative);
             let before = sent.insert(counts.series.clone(), of);
             assert!(before.is_none_or(|before| before == of), "two values");
         }
         let series: Vec<_> = page
-            .counts
+            .items
             .iter()
             .map(|counts| counts.series.as_str())
             .collect();

@@ -80,7 +80,7 @@ async fn a_hundred_thousand_series_in_a_minute() {
     let mut cursor = Some(0);
     while let Some(at) = cursor {
         let page = store.unsent(&claims[0], at).await.unwrap();
-        unsent.extend(page.counts.into_iter().map(|counts| counts.series));
+        unsent.extend(page.items.into_iter().map(|counts| counts.series));
         cursor = page.next;
     }
     unsent.sort_unstable();

@@ -106,7 +106,7 @@ pub(crate) async fn record_as_of(
         .map(|group| RecordRequest {
             minute,
             series: &group.series,
-            gathered_from: None,
+            overflowed_from: None,
             new_users: vec!["user"],
             occurrences: &group.occurrences,
             batch: &batch,
@@ -134,7 +134,7 @@ pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, S
     let mut cursor = Some(0);
     while let Some(at) = cursor {
         let page = store.unsent(claim, at).await?;
-        unsent.extend(page.counts);
+        unsent.extend(page.items);
         cursor = page.next;
     }
     let series: Vec<_> = unsent.iter().map(|counts| counts.series.as_str()).collect();
@@ -153,7 +153,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
     for claim in &claims {
         while store.compact(claim, 1, LEASE).await?.left > 0 {}
         let page = store.unsent(claim, 0).await?;
-        let series = &page.counts[0].series;
+        let series = &page.items[0].series;
         assert_eq!(
             store.quarantine(claim, &[(series, "message")]).await?,
             [true]

@@ -59,7 +59,7 @@ impl Source<'_> {
                             .pace
                             .ask(self.reading.sealed_page(partition, minute, at))
                             .await?;
-                        let counts = page.counts.into_iter();
+                        let counts = page.items.into_iter();
                         let wanted = counts.filter(|it| matches(self.filter, &it.series));
                         found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
                         cursor = page.next;
@@ -135,11 +135,11 @@ impl Source<'_> {
                 .pace
                 .ask(self.reading.open_page(partition, minute, at))
                 .await?;
-            *read += page.series.len() as u64;
+            *read += page.items.len() as u64;
             if *read > READ_MAX {
                 return Err(too_much(READ_MAX, "series to look through"));
             }
-            let series = page.series.into_iter();
+            let series = page.items.into_iter();
             found.extend(series.filter(|it| matches(self.filter, it)));
             cursor = page.next;
         }

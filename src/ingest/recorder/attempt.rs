@@ -41,7 +41,7 @@ impl Recorder {
         let mut repeated = 0;
         if !requests.is_empty() {
             // Those of the overflow series next to each other, which makes them one command.
-            requests.sort_by_key(|request| request.gathered_from.is_some());
+            requests.sort_by_key(|request| request.overflowed_from.is_some());
             let recorded = self.store.record(self.partition, generation, &requests);
             repeated = recorded.await?;
         }
@@ -103,7 +103,7 @@ impl Recorder {
             };
             let (minute, users) = (request.minute, &request.new_users);
             let own;
-            let refused = if request.gathered_from.is_some() {
+            let refused = if request.overflowed_from.is_some() {
                 refused_of_overflow.get(&minute).unwrap_or(&nobody)
             } else {
                 let asked = caps.users_refused(&*self.store, minute, request.series, users);
@@ -119,7 +119,7 @@ impl Recorder {
             let left = part.without(batch, refused);
             let events = part.events() - left.iter().map(Part::events).sum::<usize>();
             self.rejected(Rejection::TooManyUsers, events, request.series, origin);
-            let overflow = request.gathered_from.map(|_| self.overflow.of(minute));
+            let overflow = request.overflowed_from.map(|_| self.overflow.of(minute));
             for part in &left {
                 let (request, users) = part.request(batch, overflow, dedup);
                 add(request, users);
@@ -140,7 +140,7 @@ impl Recorder {
     ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
         let mut new: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
         let requests = wanted.iter().map(|(request, _)| request);
-        for request in requests.filter(|it| it.gathered_from.is_some()) {
+        for request in requests.filter(|it| it.overflowed_from.is_some()) {
             let (users, seen) = new.entry(request.minute).or_default();
             let all = request.new_users.iter().copied();
             users.extend(all.filter(|user| seen.insert(user)));
@@ -188,9 +188,9 @@ impl Recorder {
             let mut stamps = requests.iter().flat_map(|it| it.occurrences);
             if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
                 let rounded = &self.node.rounded;
-                rounded.recorded(events as u64, repeated, now.into());
+                rounded.recorded(events as u64, repeated, now);
             }
-            let overflowed = requests.iter().filter(|it| it.gathered_from.is_some());
+            let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
         }
         self.metrics.dedup_hits.inc_by((events - users) as u64);

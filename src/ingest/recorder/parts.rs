@@ -56,7 +56,7 @@ impl<'a> Part<'a> {
         let request = RecordRequest {
             minute,
             series,
-            gathered_from: overflow.map(|_| own),
+            overflowed_from: overflow.map(|_| own),
             new_users,
             occurrences,
             batch,

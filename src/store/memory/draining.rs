@@ -5,17 +5,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::MemoryStore;
+use super::reading::{page, series_counts};
 use super::state::{PartitionState, Sets, State, deadline};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::witness::kept_for;
 use crate::store::{
-    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, QUARANTINE_MAX,
-    Quarantined, StoreError, Testimony, UnsentCounts, UnsentPage,
+    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, Page,
+    QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError, Testimony,
 };
-
-/// The counts given at once.
-const UNSENT_PAGE: usize = 500;
 
 #[async_trait]
 impl Draining for MemoryStore {
@@ -147,26 +145,17 @@ impl Draining for MemoryStore {
         Ok(done)
     }
 
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         let mut state = self.lock();
         let partition = state.partition(claim.partition);
         let Some(minute) = partition.minutes.get(&claim.minute) else {
-            return Ok(UnsentPage::default());
+            return Ok(Page::default());
         };
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let page = minute.unsent.iter().skip(from).take(UNSENT_PAGE);
-        let counts = page.filter_map(|series| {
-            let &(unique, cumulative) = minute.counts.get(series)?;
-            Some(UnsentCounts {
-                series: series.clone(),
-                unique,
-                cumulative,
-            })
-        });
-        let next = from + UNSENT_PAGE;
-        Ok(UnsentPage {
-            counts: counts.collect(),
-            next: (next < minute.unsent.len()).then_some(next as u64),
+        let Page { items, next } = page(minute.unsent.iter(), cursor);
+        let counts = |series: &String| Some(series_counts(series, *minute.counts.get(series)?));
+        Ok(Page {
+            items: items.into_iter().filter_map(counts).collect(),
+            next,
         })
     }
 

@@ -3,11 +3,9 @@
 use async_trait::async_trait;
 
 use super::MemoryStore;
+use super::reading::page;
 use crate::event::{Minute, Partition};
-use crate::store::{Quarantine, Quarantined, QuarantinedPage, StoreError};
-
-/// The counts given at once.
-const PAGE: usize = 500;
+use crate::store::{Page, Quarantine, Quarantined, StoreError};
 
 #[async_trait]
 impl Quarantine for MemoryStore {
@@ -15,15 +13,10 @@ impl Quarantine for MemoryStore {
         &self,
         partition: Partition,
         cursor: u64,
-    ) -> Result<QuarantinedPage, StoreError> {
+    ) -> Result<Page<Quarantined>, StoreError> {
         let state = self.lock();
         let all = &state.partitions[partition.index()].quarantine;
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let next = from.saturating_add(PAGE);
-        Ok(QuarantinedPage {
-            counts: all.values().skip(from).take(PAGE).cloned().collect(),
-            next: (next < all.len()).then_some(next as u64),
-        })
+        Ok(page(all.values().cloned(), cursor))
     }
 
     async fn requeue(
@@ -56,14 +49,14 @@ impl Quarantine for MemoryStore {
     async fn discard(&self, partition: Partition, seen: &[Quarantined]) -> Result<u64, StoreError> {
         let state = &mut *self.lock();
         let all = &mut state.partitions[partition.index()].quarantine;
-        let mut forgotten = 0;
+        let mut discarded = 0;
         for seen in seen {
             let entry = (seen.minute, seen.series.clone());
             if all.get(&entry) == Some(seen) {
                 all.remove(&entry);
-                forgotten += 1;
+                discarded += 1;
             }
         }
-        Ok(forgotten)
+        Ok(discarded)
     }
 }

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, MinuteState, State};
 use crate::event::{Minute, Partition};
-use crate::store::{CountReader, OpenPage, SealedPage, SeriesCounts, StoreError};
+use crate::store::{CountReader, Page, SeriesCounts, StoreError};
 
-/// The series given at once.
+/// What is given at once.
 const PAGE: usize = 500;
 
 #[async_trait]
@@ -30,22 +30,14 @@ impl CountReader for MemoryStore {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<SealedPage, StoreError> {
+    ) -> Result<Page<SeriesCounts>, StoreError> {
         let state = self.lock();
         let Some(minute) = minute_of(&state, partition, minute) else {
-            return Ok(SealedPage::default());
+            return Ok(Page::default());
         };
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let page = minute.counts.iter().skip(from).take(PAGE);
-        let counts = page.map(|(series, &(unique, cumulative))| SeriesCounts {
-            series: series.clone(),
-            unique,
-            cumulative,
-        });
-        Ok(SealedPage {
-            counts: counts.collect(),
-            next: next(from, minute.counts.len()),
-        })
+        let counts = minute.counts.iter();
+        let counts = counts.map(|(series, &counts)| series_counts(series, counts));
+        Ok(page(counts, cursor))
     }
 
     async fn open_minutes(
@@ -67,17 +59,12 @@ impl CountReader for MemoryStore {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<OpenPage, StoreError> {
+    ) -> Result<Page<String>, StoreError> {
         let state = self.lock();
         let Some(minute) = minute_of(&state, partition, minute) else {
-            return Ok(OpenPage::default());
+            return Ok(Page::default());
         };
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let page = minute.sets.keys().skip(from).take(PAGE);
-        Ok(OpenPage {
-            series: page.cloned().collect(),
-            next: next(from, minute.sets.len()),
-        })
+        Ok(page(minute.sets.keys().cloned(), cursor))
     }
 
     async fn open_counts(
@@ -92,11 +79,8 @@ impl CountReader for MemoryStore {
         };
         let open = series.iter().filter_map(|&series| {
             let sets = minute.sets.get(series)?;
-            (!minute.counts.contains_key(series)).then(|| SeriesCounts {
-                series: series.to_owned(),
-                unique: sets.users.len() as u64,
-                cumulative: sets.cumulative(),
-            })
+            let counts = (sets.users.len() as u64, sets.cumulative());
+            (!minute.counts.contains_key(series)).then(|| series_counts(series, counts))
         });
         Ok(open.collect())
     }
@@ -106,7 +90,20 @@ fn minute_of(state: &State, partition: Partition, minute: Minute) -> Option<&Min
     state.partitions[partition.index()].minutes.get(&minute)
 }
 
-fn next(from: usize, all: usize) -> Option<u64> {
+/// A page of all of these, from the cursor on.
+pub(super) fn page<T>(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Page<T> {
+    let from = usize::try_from(cursor).unwrap_or(usize::MAX);
     let next = from.saturating_add(PAGE);
-    (next < all).then_some(next as u64)
+    Page {
+        next: (next < all.len()).then_some(next as u64),
+        items: all.skip(from).take(PAGE).collect(),
+    }
+}
+
+pub(super) fn series_counts(series: &str, (unique, cumulative): (u64, u64)) -> SeriesCounts {
+    SeriesCounts {
+        series: series.to_owned(),
+        unique,
+        cumulative,
+    }
 }

@@ -112,7 +112,7 @@ impl Recording for MemoryStore {
             let minute = partition.minutes.entry(recording.minute).or_default();
             let sets = minute.sets.entry(recording.series.to_owned()).or_default();
             let before = sets.bytes;
-            let series = recording.gathered_from.map(series_fingerprint);
+            let series = recording.overflowed_from.map(series_fingerprint);
             for user in &recording.new_users {
                 if sets.users.insert((*user).into()) {
                     sets.bytes += user.len() as u64 + MEMBER_BYTES;
@@ -123,7 +123,7 @@ impl Recording for MemoryStore {
                 let timestamp = occurrence.timestamp;
                 let is_new = match series {
                     None => sets.events.insert((user.into(), timestamp)),
-                    Some(series) => sets.gathered.insert((series, user.into(), timestamp)),
+                    Some(series) => sets.overflowed.insert((series, user.into(), timestamp)),
                 };
                 if is_new {
                     sets.bytes += user.len() as u64 + MEMBER_BYTES;

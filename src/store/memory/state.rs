@@ -111,7 +111,7 @@ pub struct Sets {
     /// The events: user and timestamp.
     pub events: HashSet<(Box<str>, i64)>,
     /// The events of an overflow series: the fingerprint of the series that they came with, user and timestamp.
-    pub gathered: HashSet<(u128, Box<str>, i64)>,
+    pub overflowed: HashSet<(u128, Box<str>, i64)>,
     /// The memory that they take, roughly.
     pub bytes: u64,
 }
@@ -199,17 +199,17 @@ impl PartitionState {
 impl Sets {
     /// How many different events there are.
     pub(super) fn cumulative(&self) -> u64 {
-        (self.events.len() + self.gathered.len()) as u64
+        (self.events.len() + self.overflowed.len()) as u64
     }
 
     fn open(&self, series: &str) -> OpenSets {
         let mut users: Vec<_> = self.users.iter().map(ToString::to_string).collect();
         let event = |(user, timestamp): &(Box<str>, i64)| format!("{user}_{timestamp}");
-        let gathered = |(series, user, timestamp): &(u128, Box<str>, i64)| {
+        let overflowed = |(series, user, timestamp): &(u128, Box<str>, i64)| {
             format!("{user}_{timestamp}_{series:032x}")
         };
         let mut events: Vec<_> = self.events.iter().map(event).collect();
-        events.extend(self.gathered.iter().map(gathered));
+        events.extend(self.overflowed.iter().map(overflowed));
         users.sort_unstable();
         events.sort_unstable();
         OpenSets {

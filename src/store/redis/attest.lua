@@ -7,7 +7,7 @@
 -- Gives {epoch, from when on nothing is known of what was before it in ms (0: from the beginning)}
 --
 -- An epoch lasts as long as Redis forgets nothing. It ends when a node comes whose own stamp is older than it was,
--- and the new one tells all other nodes.
+-- and by the new one all other nodes notice.
 local witness, closed, stamps = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = math.floor(time[1] * 1000 + time[2] / 1000)

@@ -5,21 +5,21 @@ use std::time::Duration;
 use ::redis::{cmd, pipe};
 use async_trait::async_trait;
 
+use super::gateway::DRAINING;
 use super::keys::PartitionKeys;
+use super::reading::series_counts;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
     Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    QUARANTINE_MAX, StoreError, Testimony, UnsentCounts, UnsentPage,
+    Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
 };
 
 /// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
 const LOOKED_AT_MAX: usize = 1000;
 /// The minutes that are handed back at once, for the same reason.
 const HANDED_BACK_MAX: usize = 1000;
-/// The counts read at once, roughly.
-const UNSENT_PAGE: usize = 500;
 
 /// Minute's name, token, whether it was taken over.
 type Granted = (String, String, bool);
@@ -166,47 +166,27 @@ impl Draining for RedisStore {
         Ok(Compaction { sealed, late, left })
     }
 
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<UnsentPage, StoreError> {
+    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         let base = self.keys(claim.partition).minute(claim.minute);
-        self.drain(claim.partition, async move |connection| {
-            let (next, series): (u64, Vec<String>) = cmd("SSCAN")
-                .arg(format!("{base}unsent"))
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(UNSENT_PAGE)
-                .query_async(connection)
-                .await?;
-            let next = (next != 0).then_some(next);
-            if series.is_empty() {
-                return Ok(UnsentPage {
-                    counts: Vec::new(),
-                    next,
-                });
-            }
-            let counts: Vec<Option<String>> = cmd("HMGET")
-                .arg(format!("{base}counts"))
-                .arg(&series)
-                .query_async(connection)
-                .await?;
-            let counts = series
-                .into_iter()
-                .zip(counts)
-                .filter_map(|(series, counts)| {
-                    // A series without counts is about to be compacted.
-                    let (unique, cumulative) = counts.as_deref()?.split_once(':')?;
-                    let (unique, cumulative) = (unique.parse().ok()?, cumulative.parse().ok()?);
-                    Some(UnsentCounts {
-                        series,
-                        unique,
-                        cumulative,
-                    })
-                });
-            Ok(UnsentPage {
-                counts: counts.collect(),
-                next,
-            })
+        let key = format!("{base}unsent");
+        let page = self.scan::<String>(claim.partition, DRAINING, "SSCAN", &key, cursor);
+        let Page { items, next } = page.await?;
+        let mut counts: Vec<Option<String>> = Vec::new();
+        if !items.is_empty() {
+            let mut read = cmd("HMGET");
+            read.arg(format!("{base}counts")).arg(&items);
+            let read = self.drain(claim.partition, async move |connection| {
+                read.query_async(connection).await
+            });
+            counts = read.await?;
+        }
+        let counts = items.iter().zip(counts);
+        // A series without counts is about to be compacted.
+        let counts = counts.filter_map(|(series, counts)| series_counts(series, &counts?));
+        Ok(Page {
+            items: counts.collect(),
+            next,
         })
-        .await
     }
 
     async fn acknowledge(

@@ -60,10 +60,10 @@ fn transaction() -> Vec<u8> {
     let minute: Minute = "20161204:1118".parse().unwrap();
     let mut batch = Batch::default();
     assert!(batch.push(minute, "a=b", "user", minute.start_nanos()));
-    let recordings = [None, Some("c=d")].map(|gathered_from| RecordRequest {
+    let recordings = [None, Some("c=d")].map(|overflowed_from| RecordRequest {
         minute,
         series: "a=b",
-        gathered_from,
+        overflowed_from,
         new_users: vec!["user"],
         occurrences: &batch.groups()[0].occurrences,
         batch: &batch,

@@ -139,7 +139,7 @@ impl Gateway {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a server tells of its memory.
+    /// What a server reports of its memory.
     async fn memory(&self, server: &Server, lane: Lane) -> Result<String, StoreError> {
         let info = async |connection: &mut MultiplexedConnection| {
             let info = redis::cmd("INFO").arg("memory").take();

@@ -150,7 +150,7 @@ impl RedisStore {
     }
 
     /// Looks for it as a node does, for its warnings.
-    pub(super) async fn tell_leftovers(&self) -> Result<(), StoreError> {
+    pub(super) async fn report_leftovers(&self) -> Result<(), StoreError> {
         let left = self.leftovers(RESTS).await?;
         let mut known = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(message) = &left

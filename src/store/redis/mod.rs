@@ -234,7 +234,7 @@ impl Store for RedisStore {
     }
 
     async fn look_for_leftovers(&self) -> Result<(), StoreError> {
-        self.tell_leftovers().await
+        self.report_leftovers().await
     }
 
     fn describe(&self) -> String {

@@ -2,12 +2,10 @@
 
 use async_trait::async_trait;
 
+use super::gateway::DRAINING;
 use super::{RedisStore, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Quarantine, Quarantined, QuarantinedPage, StoreError};
-
-/// The counts read at once, roughly.
-const PAGE: usize = 500;
+use crate::store::{Page, Quarantine, Quarantined, StoreError};
 
 #[async_trait]
 impl Quarantine for RedisStore {
@@ -15,29 +13,20 @@ impl Quarantine for RedisStore {
         &self,
         partition: Partition,
         cursor: u64,
-    ) -> Result<QuarantinedPage, StoreError> {
+    ) -> Result<Page<Quarantined>, StoreError> {
         let key = &self.keys(partition).quarantine;
-        let (next, entries): (u64, Vec<(String, String)>) = self
-            .drain(partition, async move |connection| {
-                ::redis::cmd("HSCAN")
-                    .arg(key)
-                    .arg(cursor)
-                    .arg("COUNT")
-                    .arg(PAGE)
-                    .query_async(connection)
-                    .await
-            })
-            .await?;
-        let known = entries.iter().filter_map(|(entry, content)| {
+        let page = self.scan::<(String, String)>(partition, DRAINING, "HSCAN", key, cursor);
+        let Page { items, next } = page.await?;
+        let known = items.iter().filter_map(|(entry, content)| {
             let parsed = parse(entry, content);
             if parsed.is_none() {
                 tracing::error!(key, entry, content, "a foreign entry in the quarantine");
             }
             parsed
         });
-        Ok(QuarantinedPage {
-            counts: known.collect(),
-            next: (next != 0).then_some(next),
+        Ok(Page {
+            items: known.collect(),
+            next,
         })
     }
 
@@ -85,7 +74,7 @@ fn parse(entry: &str, content: &str) -> Option<Quarantined> {
         since: parts.next()?.parse().ok()?,
         message: parts.next()?.to_owned(),
     };
-    // What does not come out again as it went in could be neither sent again nor forgotten.
+    // What does not come out again as it went in could be neither requeued nor discarded.
     (written(&quarantined) == (entry.to_owned(), content.to_owned())).then_some(quarantined)
 }
 

@@ -4,15 +4,16 @@
 use std::collections::BTreeSet;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{RedisError, cmd, pipe};
+use ::redis::{FromRedisValue, RedisError, cmd, pipe};
 use async_trait::async_trait;
+use redis_link::Lane;
 
 use super::RedisStore;
 use super::gateway::READING;
 use crate::event::{Minute, Partition};
-use crate::store::{CountReader, OpenPage, SealedPage, SeriesCounts, StoreError};
+use crate::store::{CountReader, Page, SeriesCounts, StoreError};
 
-/// The series read at once, roughly.
+/// What is read at once, roughly.
 const PAGE: usize = 500;
 /// The series whose sets are looked at in one transaction: three short commands each.
 const LOOKED_AT: usize = 50;
@@ -25,6 +26,27 @@ impl RedisStore {
     {
         let slot = self.keys(partition).slot;
         self.gateway.run(slot, READING, command).await
+    }
+
+    /// Reads a page of a hash (HSCAN) or set (SSCAN).
+    pub(super) async fn scan<T: FromRedisValue>(
+        &self,
+        partition: Partition,
+        lane: Lane,
+        command: &str,
+        key: &str,
+        cursor: u64,
+    ) -> Result<Page<T>, StoreError> {
+        let mut scan = cmd(command);
+        scan.arg(key).arg(cursor).arg("COUNT").arg(PAGE);
+        let scan =
+            async |connection: &mut MultiplexedConnection| scan.query_async(connection).await;
+        let slot = self.keys(partition).slot;
+        let (next, items): (u64, Vec<T>) = self.gateway.run(slot, lane, scan).await?;
+        Ok(Page {
+            items,
+            next: (next != 0).then_some(next),
+        })
     }
 
     fn minute_key(&self, partition: Partition, minute: Minute, what: &str) -> String {
@@ -57,34 +79,22 @@ impl CountReader for RedisStore {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<SealedPage, StoreError> {
+    ) -> Result<Page<SeriesCounts>, StoreError> {
         let key = self.minute_key(partition, minute, "counts");
-        let mut scan = cmd("HSCAN");
-        scan.arg(&key).arg(cursor).arg("COUNT").arg(PAGE);
-        let (next, entries): (u64, Vec<(String, String)>) = self
-            .look(partition, async move |connection| {
-                scan.query_async(connection).await
-            })
-            .await?;
+        let page = self.scan::<(String, String)>(partition, READING, "HSCAN", &key, cursor);
+        let Page { items, next } = page.await?;
         // What is admitted and not counted is empty.
-        let sealed = entries.into_iter().filter(|(_, counts)| !counts.is_empty());
+        let sealed = items.into_iter().filter(|(_, counts)| !counts.is_empty());
         let known = sealed.filter_map(|(series, counts)| {
-            let numbers = counts.split_once(':').and_then(|(unique, cumulative)| {
-                Some((unique.parse().ok()?, cumulative.parse().ok()?))
-            });
-            let Some((unique, cumulative)) = numbers else {
+            let known = series_counts(&series, &counts);
+            if known.is_none() {
                 tracing::error!(key, series, counts, "foreign counts");
-                return None;
-            };
-            Some(SeriesCounts {
-                series,
-                unique,
-                cumulative,
-            })
+            }
+            known
         });
-        Ok(SealedPage {
-            counts: known.collect(),
-            next: (next != 0).then_some(next),
+        Ok(Page {
+            items: known.collect(),
+            next,
         })
     }
 
@@ -122,21 +132,9 @@ impl CountReader for RedisStore {
         partition: Partition,
         minute: Minute,
         cursor: u64,
-    ) -> Result<OpenPage, StoreError> {
-        let mut scan = cmd("SSCAN");
-        scan.arg(self.minute_key(partition, minute, "event_types"))
-            .arg(cursor)
-            .arg("COUNT")
-            .arg(PAGE);
-        let (next, series): (u64, Vec<String>) = self
-            .look(partition, async move |connection| {
-                scan.query_async(connection).await
-            })
-            .await?;
-        Ok(OpenPage {
-            series,
-            next: (next != 0).then_some(next),
-        })
+    ) -> Result<Page<String>, StoreError> {
+        let key = self.minute_key(partition, minute, "event_types");
+        self.scan(partition, READING, "SSCAN", &key, cursor).await
     }
 
     async fn open_counts(
@@ -181,4 +179,14 @@ impl CountReader for RedisStore {
     async fn shortage(&self) -> Result<Option<String>, StoreError> {
         self.gateway.shortage().await
     }
+}
+
+/// Counts as `compact.lua` writes them.
+pub(super) fn series_counts(series: &str, counts: &str) -> Option<SeriesCounts> {
+    let (unique, cumulative) = counts.split_once(':')?;
+    Some(SeriesCounts {
+        series: series.to_owned(),
+        unique: unique.parse().ok()?,
+        cumulative: cumulative.parse().ok()?,
+    })
 }

@@ -136,10 +136,10 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
             events.arg(format!("{base}cumulative_user:{series}"));
             for recording in of_series {
                 users.arg(&recording.new_users);
-                let gathered_from = recording.gathered_from.map(series_fingerprint);
+                let overflowed_from = recording.overflowed_from.map(series_fingerprint);
                 for occurrence in recording.occurrences {
                     let user = recording.batch.user(occurrence);
-                    write_member(&mut member, user, occurrence.timestamp, gathered_from);
+                    write_member(&mut member, user, occurrence.timestamp, overflowed_from);
                     events.arg(member.as_slice());
                 }
                 arrivals += recording.occurrences.len();
@@ -175,11 +175,11 @@ fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
 
 /// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event that was gathered from another
 /// series. Neither number has an underscore, so different events of a set are different members.
-fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, gathered_from: Option<u128>) {
+fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, overflowed_from: Option<u128>) {
     member.clear();
     member.extend_from_slice(user.as_bytes());
     // Writing to a vector cannot fail.
-    let _ = match gathered_from {
+    let _ = match overflowed_from {
         None => write!(member, "_{timestamp}"),
         Some(series) => write!(member, "_{timestamp}_{series:032x}"),
     };

@@ -185,7 +185,7 @@ impl Oracle {
             let series = series_name(number);
             let sets = found.and_then(|found| found.sets.get(series));
             let members = sets.map_or((0, 0), |sets| {
-                (sets.users.len(), sets.events.len() + sets.gathered.len())
+                (sets.users.len(), sets.events.len() + sets.overflowed.len())
             });
             // Users are not told again once they are counted.
             let users_matter = point.counts.is_none() && !book.closed;
@@ -197,7 +197,7 @@ impl Oracle {
             if let Some(sets) = sets {
                 let same = |&(from, user, at): &(u8, u8, i64)| {
                     let user = user_name(user);
-                    let mut gathered = sets.gathered.iter();
+                    let mut gathered = sets.overflowed.iter();
                     if from == number {
                         sets.events.contains(&(user.into(), at))
                     } else {
