@@ -31,18 +31,23 @@ fn load_file(text: &str) -> Result<Config, String> {
     load_with(text, &[], Flags::default()).map(|(config, _)| config)
 }
 
-/// The file is refused with exactly these lines.
-fn check(text: &str, expected: &str) {
-    assert_eq!(
-        load_file(text).unwrap_err(),
-        expected,
-        "of the file:\n{text}"
-    );
-}
-
-fn check_variable(name: &str, value: &str, expected: &str) {
-    let errors = load_with("", &[(name, value)], Flags::default()).unwrap_err();
-    assert_eq!(errors, expected, "of {name}={value}");
+/// Cases: lines of a file, variables such as `EDS_NODE=one`, and behind `=>` the lines with which they are refused.
+#[track_caller]
+fn check_refused(cases: &str) {
+    let is_error = |line: &str| line.starts_with("=> ");
+    let lines: Vec<&str> = cases.trim().lines().collect();
+    for case in lines.chunk_by(|line, next| !is_error(line) || is_error(next)) {
+        let (errors, given): (Vec<&str>, Vec<&str>) = case.iter().partition(|line| is_error(line));
+        let (variables, text): (Vec<&str>, Vec<&str>) =
+            given.iter().partition(|line| line.starts_with("EDS_"));
+        let variables: Vec<_> = variables
+            .iter()
+            .filter_map(|it| it.split_once('='))
+            .collect();
+        let expected: Vec<_> = errors.iter().map(|line| &line[3..]).collect();
+        let refused = load_with(&text.join("\n"), &variables, Flags::default()).unwrap_err();
+        assert_eq!(refused, expected.join("\n"), "of {given:?}");
+    }
 }
 
 #[test]
@@ -60,195 +65,125 @@ fn nothing_at_all_is_a_configuration() {
 
 #[test]
 fn unknown_names_are_refused_with_the_nearest_known_one() {
-    for (text, expected) in [
-        (
-            "\nnod = \"x\"",
-            "FILE:2: unknown key nod; did you mean node?",
-        ),
-        (
-            "[input]\nlisen = []",
-            "FILE:2: unknown key input.lisen; did you mean input.listen?",
-        ),
-        (
-            "[input]\ngrace = \"1s\"",
-            "FILE:2: unknown key input.grace; did you mean flush.grace?",
-        ),
-        (
-            "[ouput]\nurl = \"x\"",
-            "FILE:1: unknown section [ouput]; did you mean [output]?",
-        ),
-        (
-            "level = \"info\"",
-            "FILE:1: unknown key level; did you mean log.level?",
-        ),
-        (
-            "log = 1",
-            "FILE:1: log: is a section; write [log] on a line of its own, and its keys below",
-        ),
-    ] {
-        check(text, expected);
-    }
-    for (name, expected) in [
-        ("EDS_INPUT_LISTEN", "EDS_INPUT__LISTEN"),
-        ("EDS_input__listen", "EDS_INPUT__LISTEN"),
-        ("EDS_OUTPUT__TOKENS", "EDS_OUTPUT__TOKEN"),
-        ("EDS_", "EDS_NODE"),
-    ] {
-        check_variable(
-            name,
-            "1",
-            &format!("environment {name}: unknown key; did you mean {expected}?"),
-        );
-    }
+    check_refused(
+        r#"
+nod = "x"
+=> FILE:1: unknown key nod; did you mean node?
+[input]
+lisen = []
+=> FILE:2: unknown key input.lisen; did you mean input.listen?
+[input]
+grace = "1s"
+=> FILE:2: unknown key input.grace; did you mean flush.grace?
+[ouput]
+url = "x"
+=> FILE:1: unknown section [ouput]; did you mean [output]?
+level = "info"
+=> FILE:1: unknown key level; did you mean log.level?
+log = 1
+=> FILE:1: log: is a section; write [log] on a line of its own, and its keys below
+EDS_INPUT_LISTEN=1
+=> environment EDS_INPUT_LISTEN: unknown key; did you mean EDS_INPUT__LISTEN?
+EDS_input__listen=1
+=> environment EDS_input__listen: unknown key; did you mean EDS_INPUT__LISTEN?
+EDS_OUTPUT__TOKENS=1
+=> environment EDS_OUTPUT__TOKENS: unknown key; did you mean EDS_OUTPUT__TOKEN?
+EDS_=1
+=> environment EDS_: unknown key; did you mean EDS_NODE?
+"#,
+    );
     assert!(load_with("", &[("EDSEL", "1"), ("LISTEN", "x")], Flags::default()).is_ok());
 }
 
 #[test]
 fn values_of_the_wrong_form_are_refused_with_what_to_write() {
-    for (text, expected) in [
-        (
-            "node = 1",
-            "FILE:1: node: is the number 1 here; write a text in quotes: 1 to 64 of A-Z a-z 0-9 . _ -",
-        ),
-        (
-            "[input]\nlinger = 100",
-            "FILE:2: input.linger: is the number 100 here; write a text in quotes: 1ms to 10s",
-        ),
-        (
-            "[input]\nlisten = \"[::1]:1\"",
-            "FILE:2: input.listen: is the text \"[::1]:1\" here; write a list of texts, such as [\"127.0.0.1:8094\"]",
-        ),
-        (
-            "[input]\nthreads = \"2\"",
-            "FILE:2: input.threads: is the text \"2\" here; write a whole number without quotes: 1 to 64",
-        ),
-        (
-            "[input]\nthreads = 1.5",
-            "FILE:2: input.threads: is the number 1.5 here; write a whole number without quotes: 1 to 64",
-        ),
-        (
-            "[[log]]\nlevel = \"info\"",
-            "FILE:1: log: is a section; write [log] on a line of its own, and its keys below",
-        ),
-    ] {
-        check(text, expected);
-    }
+    check_refused(
+        r#"
+node = 1
+=> FILE:1: node: is the number 1 here; write a text in quotes: 1 to 64 of A-Z a-z 0-9 . _ -
+[input]
+linger = 100
+=> FILE:2: input.linger: is the number 100 here; write a text in quotes: 1ms to 10s
+[input]
+listen = "[::1]:1"
+=> FILE:2: input.listen: is the text "[::1]:1" here; write a list of texts, such as ["127.0.0.1:8094"]
+[input]
+threads = "2"
+=> FILE:2: input.threads: is the text "2" here; write a whole number without quotes: 1 to 64
+[input]
+threads = 1.5
+=> FILE:2: input.threads: is the number 1.5 here; write a whole number without quotes: 1 to 64
+[[log]]
+level = "info"
+=> FILE:1: log: is a section; write [log] on a line of its own, and its keys below
+"#,
+    );
 }
 
 #[test]
 fn values_out_of_range_are_refused_with_the_range() {
-    for (name, value, expected) in [
-        (
-            "EDS_NODE",
-            "a b",
-            "node: \"a b\" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -",
-        ),
-        (
-            "EDS_NODE",
-            "",
-            "node: \"\" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -",
-        ),
-        (
-            "EDS_INPUT__USER_FIELD",
-            "a=b",
-            "input.user_field: \"a=b\" is not a field or tag key; write one without spaces, , = \" and \\",
-        ),
-        (
-            "EDS_INPUT__LISTEN",
-            "",
-            "input.listen: the list is empty; give at least one address, such as \"127.0.0.1:8094\"",
-        ),
-        (
-            "EDS_INPUT__LISTEN",
-            "127.0.0.1:1, 127.0.0.1:1",
-            "input.listen: \"127.0.0.1:1\" is there twice; leave one out",
-        ),
-        (
-            "EDS_HTTP__LISTEN",
-            "localhost:80",
-            "http.listen: \"localhost:80\" is not an address; write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"",
-        ),
-        (
-            "EDS_INPUT__QUEUE_EVENTS",
-            "0",
-            "input.queue_events: 0 is out of range; write 1 to 1000000000",
-        ),
-        (
-            "EDS_STORE__PARTITIONS",
-            "-1",
-            "store.partitions: -1 is out of range; write 1 to 1024",
-        ),
-        (
-            "EDS_STORE__PARTITIONS",
-            "many",
-            "store.partitions: \"many\" is not a whole number; write 1 to 1024",
-        ),
-        (
-            "EDS_INPUT__MAX_AGE",
-            "30s",
-            "input.max_age: \"30s\" is out of range; write 1m to 100years",
-        ),
-        (
-            "EDS_INPUT__MAX_AGE",
-            "90",
-            "input.max_age: \"90\" is not a duration; write a number with a unit, such as \"100ms\", \"30s\" or \"1h\"",
-        ),
-        (
-            "EDS_INPUT__RECEIVE_BUFFER",
-            "8000000",
-            "input.receive_buffer: \"8000000\" is not a size; write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"",
-        ),
-        (
-            "EDS_INPUT__MAX_DATAGRAM",
-            "1MiB",
-            "input.max_datagram: \"1MiB\" is out of range; write 512B to 64KiB",
-        ),
-        (
-            "EDS_STORE__LAYOUT",
-            "hll",
-            "store.layout: \"hll\" is not known; write one of: sets",
-        ),
-        (
-            "EDS_LOG__FORMAT",
-            "xml",
-            "log.format: \"xml\" is not known; write one of: text, json, journald",
-        ),
-    ] {
-        check_variable(name, value, &format!("environment {name}: {expected}"));
-    }
+    check_refused(
+        r#"
+EDS_NODE=a b
+=> environment EDS_NODE: node: "a b" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
+EDS_NODE=
+=> environment EDS_NODE: node: "" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
+EDS_INPUT__USER_FIELD=a=b
+=> environment EDS_INPUT__USER_FIELD: input.user_field: "a=b" is not a field or tag key; write one without spaces, , = " and \
+EDS_INPUT__LISTEN=
+=> environment EDS_INPUT__LISTEN: input.listen: the list is empty; give at least one address, such as "127.0.0.1:8094"
+EDS_INPUT__LISTEN=127.0.0.1:1, 127.0.0.1:1
+=> environment EDS_INPUT__LISTEN: input.listen: "127.0.0.1:1" is there twice; leave one out
+EDS_HTTP__LISTEN=localhost:80
+=> environment EDS_HTTP__LISTEN: http.listen: "localhost:80" is not an address; write an IP address and a port, such as "127.0.0.1:8094" or "[::1]:8094"
+EDS_INPUT__QUEUE_EVENTS=0
+=> environment EDS_INPUT__QUEUE_EVENTS: input.queue_events: 0 is out of range; write 1 to 1000000000
+EDS_STORE__PARTITIONS=-1
+=> environment EDS_STORE__PARTITIONS: store.partitions: -1 is out of range; write 1 to 1024
+EDS_STORE__PARTITIONS=many
+=> environment EDS_STORE__PARTITIONS: store.partitions: "many" is not a whole number; write 1 to 1024
+EDS_INPUT__MAX_AGE=30s
+=> environment EDS_INPUT__MAX_AGE: input.max_age: "30s" is out of range; write 1m to 100years
+EDS_INPUT__MAX_AGE=90
+=> environment EDS_INPUT__MAX_AGE: input.max_age: "90" is not a duration; write a number with a unit, such as "100ms", "30s" or "1h"
+EDS_INPUT__RECEIVE_BUFFER=8000000
+=> environment EDS_INPUT__RECEIVE_BUFFER: input.receive_buffer: "8000000" is not a size; write a number with a unit, such as "512B", "64KiB" or "8MiB"
+EDS_INPUT__MAX_DATAGRAM=1MiB
+=> environment EDS_INPUT__MAX_DATAGRAM: input.max_datagram: "1MiB" is out of range; write 512B to 64KiB
+EDS_STORE__LAYOUT=hll
+=> environment EDS_STORE__LAYOUT: store.layout: "hll" is not known; write one of: sets
+EDS_LOG__FORMAT=xml
+=> environment EDS_LOG__FORMAT: log.format: "xml" is not known; write one of: text, json, journald
+"#,
+    );
 }
 
 #[test]
 fn keys_are_held_against_each_other() {
-    for (text, expected) in [
-        (
-            "[flush]\ngrace = \"10s\"\nmax_hold = \"5s\"",
-            "FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be idle long enough; raise this or lower that",
-        ),
-        (
-            "[flush]\ninterval = \"20s\"",
-            "flush.lease: is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that",
-        ),
-        // What is wrong in itself is held against nothing.
-        (
-            "[flush]\ninterval = \"20h\"",
-            "FILE:2: flush.interval: \"20h\" is out of range; write 10ms to 1m",
-        ),
-        (
-            "[input]\nmeasurement_tag = \"eds_overflow\"",
-            "FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one",
-        ),
-        (
-            "[input]\nmeasurement_tag = \"time\"",
-            "FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one",
-        ),
-        (
-            "[input]\nmax_datagram = \"1KiB\"",
-            "input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise that",
-        ),
-    ] {
-        check(text, expected);
-    }
+    // What is wrong in itself is held against nothing.
+    check_refused(
+        r#"
+[flush]
+grace = "10s"
+max_hold = "5s"
+=> FILE:3: flush.max_hold: is shorter than flush.grace, so no minute would ever be idle long enough; raise this or lower that
+[flush]
+interval = "20s"
+=> flush.lease: is shorter than 3 × flush.interval, so it could lapse while its minute is being sent; raise this or lower that
+[flush]
+interval = "20h"
+=> FILE:2: flush.interval: "20h" is out of range; write 10ms to 1m
+[input]
+measurement_tag = "eds_overflow"
+=> FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one
+[input]
+measurement_tag = "time"
+=> FILE:2: input.measurement_tag: is a reserved tag key, as in every line; choose another one
+[input]
+max_datagram = "1KiB"
+=> input.max_line: 8192 bytes never fit into input.max_datagram, 1024 bytes; lower this or raise that
+"#,
+    );
 }
 
 #[test]
@@ -258,12 +193,11 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
     let spool = |name: &str| format!("[input]\nspool_dir = \"{}\"", path(name));
     std::fs::write(path("file"), "").unwrap();
     for name in ["file", "file/below/it"] {
-        let expected = format!(
-            "FILE:2: input.spool_dir: {} is there, and not a directory; name a directory that the service's user may \
-             write to",
-            path("file")
-        );
-        check(&spool(name), &expected);
+        let (text, file) = (spool(name), path("file"));
+        check_refused(&format!(
+            "{text}\n=> FILE:2: input.spool_dir: {file} is there, and not a directory; name a directory that the service's \
+             user may write to"
+        ));
     }
     for name in ["", "to/be/made"] {
         load_file(&spool(name)).unwrap();
@@ -306,10 +240,13 @@ fn everything_is_reported_at_once_in_the_order_of_fixing() {
 
 #[test]
 fn a_file_that_is_not_toml_is_reported_by_line_and_never_quoted() {
-    check(
-        "token = sesame\n[log\n",
-        "FILE:1: this is not TOML: string values must be quoted, expected literal string\n\
-         FILE:2: this is not TOML: unclosed table, expected `]`",
+    check_refused(
+        r"
+token = sesame
+[log
+=> FILE:1: this is not TOML: string values must be quoted, expected literal string
+=> FILE:2: this is not TOML: unclosed table, expected `]`
+",
     );
     let flags = Flags {
         config: Some("/nowhere/eds.toml".into()),
@@ -517,9 +454,13 @@ fn keys_that_are_unwise_together_are_warned_of() {
 /// A name was shown as it is: the rest of its problem stood in a line of its own, or moved the cursor.
 #[test]
 fn a_problem_is_one_line_whatever_the_names_of_the_file_are() {
-    check(
-        "[flush]\n\"gra\\nse\" = \"5s\"\n[\"\\u001b[2J\"]\n",
-        "FILE:2: unknown key flush.gra\\nse; did you mean flush.grace?\n\
-         FILE:3: unknown section [\\u{1b}[2J]; did you mean [http]?",
+    check_refused(
+        r#"
+[flush]
+"gra\nse" = "5s"
+["\u001b[2J"]
+=> FILE:2: unknown key flush.gra\nse; did you mean flush.grace?
+=> FILE:3: unknown section [\u{1b}[2J]; did you mean [http]?
+"#,
     );
 }

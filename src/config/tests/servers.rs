@@ -14,14 +14,6 @@ fn load_variables(variables: &[(&str, &str)]) -> Result<Config, String> {
     load_with("", variables, Flags::default()).map(|(config, _)| config)
 }
 
-fn check_variables(variables: &[(&str, &str)], expected: &str) {
-    assert_eq!(
-        load_variables(variables).unwrap_err(),
-        expected,
-        "of {variables:?}"
-    );
-}
-
 fn redis(variables: &[(&str, &str)]) -> redis_link::Settings {
     match load_variables(variables).unwrap().store {
         Store::Redis(settings) => settings.redis,
@@ -61,20 +53,18 @@ fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
 
 #[test]
 fn store_urls_that_are_none_are_refused() {
-    for (text, expected) in [
-        ("", format!("\"\" is not a store; write memory:, {URL_FORMS}")),
-        ("memory", format!("\"memory\" is not a store; write memory:, {URL_FORMS}")),
-        ("valkey://u:s@h", format!("\"valkey://[hidden]@h\" is not a store; write memory:, {URL_FORMS}")),
-        (
-            "redis://u:s@h/x",
-            "\"redis://[hidden]@h/x\" has a path that is not a database number; write redis://host:6379/0 or \
-             rediss://host:6379/0"
-                .to_owned(),
-        ),
-    ] {
-        let expected = format!("environment EDS_STORE__URL: store.url: {expected}");
-        check_variables(&[("EDS_STORE__URL", text)], &expected);
-    }
+    check_refused(&format!(
+        r#"
+EDS_STORE__URL=
+=> environment EDS_STORE__URL: store.url: "" is not a store; write memory:, {URL_FORMS}
+EDS_STORE__URL=memory
+=> environment EDS_STORE__URL: store.url: "memory" is not a store; write memory:, {URL_FORMS}
+EDS_STORE__URL=valkey://u:s@h
+=> environment EDS_STORE__URL: store.url: "valkey://[hidden]@h" is not a store; write memory:, {URL_FORMS}
+EDS_STORE__URL=redis://u:s@h/x
+=> environment EDS_STORE__URL: store.url: "redis://[hidden]@h/x" has a path that is not a database number; write redis://host:6379/0 or rediss://host:6379/0
+"#
+    ));
 }
 
 #[test]
@@ -97,38 +87,24 @@ fn output_urls_are_taken_apart() {
             (base, api, None)
         );
     }
-    let forms = "write stdout:, http://host:8086 or https://host:8086";
-    for (text, expected) in [
-        ("ftp://h", format!("\"ftp://h\" is not an output; {forms}")),
-        ("stdout", format!("\"stdout\" is not a URL (relative URL without a base); {forms}")),
-        ("http://u:s@", format!("\"http://[hidden]@\" is not a URL (empty host); {forms}")),
-        (
-            "http://h?db=x",
-            "\"http://h[hidden]\" has a ? or # part; leave it out; the keys of [output] say the rest".to_owned(),
-        ),
-        (
-            "http://h/db/api/v2/write/?bucket=b",
-            "\"http://h/db/api/v2/write/[hidden]\" ends in the path of a write; leave /write or /api/v2/write out, and \
-             all that follows: output.api says which is added, and the keys of [output] say the rest"
-                .to_owned(),
-        ),
-    ] {
-        let expected = format!("environment EDS_OUTPUT__URL: output.url: {expected}");
-        check_variables(&[("EDS_OUTPUT__URL", text)], &expected);
-    }
+    check_refused(
+        r#"
+EDS_OUTPUT__URL=ftp://h
+=> environment EDS_OUTPUT__URL: output.url: "ftp://h" is not an output; write stdout:, http://host:8086 or https://host:8086
+EDS_OUTPUT__URL=stdout
+=> environment EDS_OUTPUT__URL: output.url: "stdout" is not a URL (relative URL without a base); write stdout:, http://host:8086 or https://host:8086
+EDS_OUTPUT__URL=http://u:s@
+=> environment EDS_OUTPUT__URL: output.url: "http://[hidden]@" is not a URL (empty host); write stdout:, http://host:8086 or https://host:8086
+EDS_OUTPUT__URL=http://h?db=x
+=> environment EDS_OUTPUT__URL: output.url: "http://h[hidden]" has a ? or # part; leave it out; the keys of [output] say the rest
+EDS_OUTPUT__URL=http://h/db/api/v2/write/?bucket=b
+=> environment EDS_OUTPUT__URL: output.url: "http://h/db/api/v2/write/[hidden]" ends in the path of a write; leave /write or /api/v2/write out, and all that follows: output.api says which is added, and the keys of [output] say the rest
+"#,
+    );
 }
 
 #[test]
 fn each_api_has_its_needs() {
-    let url = ("EDS_OUTPUT__URL", "https://h");
-    let (org, bucket) = (("EDS_OUTPUT__ORG", "o"), ("EDS_OUTPUT__BUCKET", "b"));
-    check_variables(
-        &[url],
-        "output.org: is not set, but output.api = \"v2\" needs it; set it\n\
-         output.bucket: is not set, but output.api = \"v2\" needs it; set it\n\
-         output.token_file: is not set, but output.api = \"v2\" needs a token unless the server is plain http \
-         on this host; set it, or EDS_OUTPUT__TOKEN",
-    );
     for loopback in [
         "http://LOCALHOST",
         "http://[::ffff:127.0.0.1]",
@@ -136,91 +112,82 @@ fn each_api_has_its_needs() {
         "http://[::1]:8086",
         "http://localhost",
     ] {
+        let (org, bucket) = (("EDS_OUTPUT__ORG", "o"), ("EDS_OUTPUT__BUCKET", "b"));
         let influxdb = influxdb(&[("EDS_OUTPUT__URL", loopback), org, bucket]);
         assert!(
             matches!(influxdb.api, Api::V2 { token: None, .. }),
             "{loopback}"
         );
     }
-    check_variables(
-        &[
-            ("EDS_OUTPUT__URL", "https://u:s@h"),
-            org,
-            bucket,
-            ("EDS_OUTPUT__TOKEN", "t"),
-        ],
-        "environment EDS_OUTPUT__URL: output.url: holds a user or password, but api = \"v2\" takes a token; \
-         leave them out and set output.token_file",
-    );
-    check_variables(
-        &[
-            url,
-            ("EDS_OUTPUT__API", "v1"),
-            ("EDS_OUTPUT__USERNAME", "u"),
-        ],
-        "environment EDS_OUTPUT__USERNAME: output.username: and the password go together; set output.username \
-         and output.password_file, or neither\n\
-         output.database: is not set, but output.api = \"v1\" needs it; set it",
-    );
-    check_variables(
-        &[url, org, bucket, ("EDS_OUTPUT__TOKEN", "ü")],
-        "output.token_file: holds a token with a character that HTTP cannot carry; write only the token into it",
-    );
-    let user = ("EDS_OUTPUT__USERNAME", "u:v");
-    let (password, database) = (("EDS_OUTPUT__PASSWORD", "s"), ("EDS_OUTPUT__DATABASE", "d"));
-    check_variables(
-        &[url, ("EDS_OUTPUT__API", "v1"), user, password, database],
-        "environment EDS_OUTPUT__USERNAME: output.username: holds a colon, which would begin the password; leave it out",
+    check_refused(
+        r#"
+EDS_OUTPUT__URL=https://h
+=> output.org: is not set, but output.api = "v2" needs it; set it
+=> output.bucket: is not set, but output.api = "v2" needs it; set it
+=> output.token_file: is not set, but output.api = "v2" needs a token unless the server is plain http on this host; set it, or EDS_OUTPUT__TOKEN
+EDS_OUTPUT__URL=https://u:s@h
+EDS_OUTPUT__ORG=o
+EDS_OUTPUT__BUCKET=b
+EDS_OUTPUT__TOKEN=t
+=> environment EDS_OUTPUT__URL: output.url: holds a user or password, but api = "v2" takes a token; leave them out and set output.token_file
+EDS_OUTPUT__URL=https://h
+EDS_OUTPUT__API=v1
+EDS_OUTPUT__USERNAME=u
+=> environment EDS_OUTPUT__USERNAME: output.username: and the password go together; set output.username and output.password_file, or neither
+=> output.database: is not set, but output.api = "v1" needs it; set it
+EDS_OUTPUT__URL=https://h
+EDS_OUTPUT__ORG=o
+EDS_OUTPUT__BUCKET=b
+EDS_OUTPUT__TOKEN=ü
+=> output.token_file: holds a token with a character that HTTP cannot carry; write only the token into it
+EDS_OUTPUT__URL=https://h
+EDS_OUTPUT__API=v1
+EDS_OUTPUT__USERNAME=u:v
+EDS_OUTPUT__PASSWORD=s
+EDS_OUTPUT__DATABASE=d
+=> environment EDS_OUTPUT__USERNAME: output.username: holds a colon, which would begin the password; leave it out
+"#,
     );
 }
 
 #[test]
 fn keys_of_the_other_api_are_refused() {
-    let url = ("EDS_OUTPUT__URL", "http://localhost");
-    let (org, bucket) = (("EDS_OUTPUT__ORG", "o"), ("EDS_OUTPUT__BUCKET", "b"));
-    let database = ("EDS_OUTPUT__DATABASE", "d");
-    check_variables(
-        &[url, org, bucket, database],
-        "environment EDS_OUTPUT__DATABASE: output.database: is for output.api = \"v1\", which is not in force; leave \
-         it out, or set output.api to \"v1\"",
+    check_refused(
+        r#"
+EDS_OUTPUT__URL=http://localhost
+EDS_OUTPUT__ORG=o
+EDS_OUTPUT__BUCKET=b
+EDS_OUTPUT__DATABASE=d
+=> environment EDS_OUTPUT__DATABASE: output.database: is for output.api = "v1", which is not in force; leave it out, or set output.api to "v1"
+EDS_OUTPUT__URL=http://localhost
+EDS_OUTPUT__API=v1
+EDS_OUTPUT__DATABASE=d
+EDS_OUTPUT__TOKEN_FILE=/nowhere
+=> environment EDS_OUTPUT__TOKEN_FILE: output.token_file: is for output.api = "v2", which is not in force; leave it out, or set output.api to "v2"
+"#,
     );
     // Where nothing stands, as in a file that lists all keys, there is nothing to refuse.
-    let v1 = ("EDS_OUTPUT__API", "v1");
-    let empty = ("EDS_OUTPUT__TOKEN_FILE", "");
-    influxdb(&[url, v1, database, empty]);
-    check_variables(
-        &[url, v1, database, ("EDS_OUTPUT__TOKEN_FILE", "/nowhere")],
-        "environment EDS_OUTPUT__TOKEN_FILE: output.token_file: is for output.api = \"v2\", which is not in force; \
-         leave it out, or set output.api to \"v2\"",
-    );
+    influxdb(&[
+        ("EDS_OUTPUT__URL", "http://localhost"),
+        ("EDS_OUTPUT__API", "v1"),
+        ("EDS_OUTPUT__DATABASE", "d"),
+        ("EDS_OUTPUT__TOKEN_FILE", ""),
+    ]);
 }
 
 #[test]
 fn a_user_and_a_password_stand_in_one_place() {
-    let url = ("EDS_STORE__URL", "redis://u:s@h");
-    check_variables(
-        &[url, ("EDS_STORE__USERNAME", "v")],
-        "environment EDS_STORE__USERNAME: store.username: differs from the user in store.url; keep one of them",
-    );
-    check_variables(
-        &[url, ("EDS_STORE__PASSWORD", "t")],
-        "environment EDS_STORE__URL: store.url: holds a password, and so does store.password or \
-         store.password_file; keep one of them",
-    );
-    check_variables(
-        &[("EDS_STORE__URL", "redis://u@h")],
-        "store.password_file: is not set, but there is a user name; set it, or EDS_STORE__PASSWORD",
-    );
-    let redis = redis(&[
-        ("EDS_STORE__URL", "redis://u@h"),
-        ("EDS_STORE__PASSWORD", "t"),
-    ]);
-    assert_eq!(
-        (
-            redis.credentials.username.as_deref(),
-            redis.credentials.password.as_deref()
-        ),
-        (Some("u"), Some("t"))
+    check_refused(
+        "
+EDS_STORE__URL=redis://u:s@h
+EDS_STORE__USERNAME=v
+=> environment EDS_STORE__USERNAME: store.username: differs from the user in store.url; keep one of them
+EDS_STORE__URL=redis://u:s@h
+EDS_STORE__PASSWORD=t
+=> environment EDS_STORE__URL: store.url: holds a password, and so does store.password or store.password_file; keep one of them
+EDS_STORE__URL=redis://u@h
+=> store.password_file: is not set, but there is a user name; set it, or EDS_STORE__PASSWORD
+",
     );
 }
 
@@ -282,48 +249,37 @@ fn files_are_read_once_and_must_hold_what_they_should() {
         (Some(pem_bytes()), Some((pem_bytes(), pem_bytes())))
     );
 
-    let refused = |key: &str, file: &str, expected: &str| {
-        let errors = load_variables(&[url, (key, file)]).unwrap_err();
+    let (two, empty) = (write("two", "sesame\nx\n"), write("empty", "\n"));
+    for (key, file, expected) in [
+        (
+            "PASSWORD",
+            "/nowhere",
+            "/nowhere cannot be read: No such file",
+        ),
+        ("PASSWORD", "/", "/ cannot be read: Is a directory"),
+        ("PASSWORD", &two, "does not hold one line of text"),
+        ("PASSWORD", &empty, "does not hold one line of text"),
+        ("CA", &password, "is not a PEM file"),
+        (
+            "CERT",
+            &pem,
+            "store.cert_file: and store.key_file go together",
+        ),
+        ("KEY", &pem, "store.key_file go together"),
+    ] {
+        let errors = load_variables(&[url, (&format!("EDS_STORE__{key}_FILE"), file)]).unwrap_err();
         assert!(
             errors.contains(expected) && !errors.contains("sesame"),
             "of {key}={file}: {errors}"
         );
-    };
-    refused(
-        "EDS_STORE__PASSWORD_FILE",
-        "/nowhere",
-        "/nowhere cannot be read: No such file",
-    );
-    refused(
-        "EDS_STORE__PASSWORD_FILE",
-        "/",
-        "/ cannot be read: Is a directory",
-    );
-    refused(
-        "EDS_STORE__PASSWORD_FILE",
-        &write("two", "sesame\nx\n"),
-        "does not hold one line of text",
-    );
-    refused(
-        "EDS_STORE__PASSWORD_FILE",
-        &write("empty", "\n"),
-        "does not hold one line of text",
-    );
-    refused("EDS_STORE__CA_FILE", &password, "is not a PEM file");
-    refused(
-        "EDS_STORE__CERT_FILE",
-        &pem,
-        "store.cert_file: and store.key_file go together",
-    );
-    refused("EDS_STORE__KEY_FILE", &pem, "store.key_file go together");
-    check_variables(
-        &[
-            ("EDS_STORE__URL", "redis://h"),
-            ("EDS_STORE__CA_FILE", &pem),
-        ],
-        "environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// \
-         there or leave this out",
-    );
+    }
+    check_refused(&format!(
+        "
+EDS_STORE__URL=redis://h
+EDS_STORE__CA_FILE={pem}
+=> environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// there or leave this out
+"
+    ));
 }
 
 #[test]
