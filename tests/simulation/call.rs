@@ -1,16 +1,17 @@
-//! Calls of the store as things: so that one can be carried out later than it was made, twice, or never heard of.
+//! Calls of the store as data: so that one can be carried out later than it was made, twice, or never heard of.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Group, Minute, Partition};
-use event_data_service::store::memory::State;
+use event_data_service::store::memory::{MemoryStore, State};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Known, News,
-    NodeStore, Page, RecordRequest, SeriesCounts, SeriesUsers, StoreError, Testimony,
+    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
+    News, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, StoreError, Testimony,
 };
 
 use super::event::{Event, series_number, user_number};
+use super::mutants::RuledStore;
 use super::oracle::Verdict;
 use super::world::World;
 
@@ -113,7 +114,7 @@ impl Parcel {
         }
     }
 
-    fn recordings(&self) -> Vec<RecordRequest<'_>> {
+    pub(crate) fn recordings(&self) -> Vec<RecordRequest<'_>> {
         let groups = self.batch.groups().iter().zip(&self.details);
         groups
             .map(|(group, (users, overflow))| RecordRequest {
@@ -129,24 +130,25 @@ impl Parcel {
 }
 
 impl Call {
-    /// Carries the call out and tells the model, in one step of the store.
+    /// Carries the call out and reports it to the model, in one step of the store.
     pub(crate) async fn carry_out(
         &self,
         world: &World,
-        store: &dyn NodeStore,
+        store: &RuledStore,
     ) -> Result<Answer, StoreError> {
         let stale = self.is_stale(world);
         let before = stale.then(|| world.store.look(|state| state.clone()));
-        let answer = self.ask(store).await;
+        let answer = store.ask(self).await;
         let verdict = world.store.look(|state| match &before {
             Some(before) => self.changed_nothing(&answer, before, state),
-            None => self.tell(world, &answer, state),
+            None => self.report(world, &answer, state),
         });
         world.judge(verdict);
         answer
     }
 
-    async fn ask(&self, store: &dyn NodeStore) -> Result<Answer, StoreError> {
+    /// Asks a store that breaks no rule.
+    pub(crate) async fn ask(&self, store: &MemoryStore) -> Result<Answer, StoreError> {
         Ok(match self {
             Self::Admit(partition, minute, series, series_max, overflow) => {
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
@@ -235,7 +237,7 @@ impl Call {
         }
     }
 
-    fn tell(&self, world: &World, answer: &Result<Answer, StoreError>, state: &State) -> Verdict {
+    fn report(&self, world: &World, answer: &Result<Answer, StoreError>, state: &State) -> Verdict {
         let now_ms = world.time.now_ms();
         let deadline = |lease: &Duration| now_ms + i64::try_from(lease.as_millis()).unwrap();
         let mut oracle = world.oracle();
@@ -292,7 +294,7 @@ impl Call {
                 | Self::Backlog(_),
                 Ok(_),
             )
-            // A node that knows more than the store has; after a call that came late, one may have told it already.
+            // A node that knows more than the store has; after a call that came late, one may have handed it back already.
             | (Self::CheckIn(..) | Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }

@@ -1,4 +1,4 @@
-//! The store as one life of a node sees it: it can be slow or away, lose an answer, do a thing late or twice, and
+//! The store as one life of a node sees it: it can be slow or away, lose an answer, carry a call out late or twice, and
 //! the node can die or sleep at any call, before it has effect or after.
 
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, NodeStore, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, Store, StoreError,
-    Testimony,
+    News, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
 use super::life::Life;
-use super::mutants::Mutant;
+use super::mutants::{Mutant, RuledStore};
 use super::world::World;
 
 /// See the module.
@@ -22,8 +21,8 @@ use super::world::World;
 pub(crate) struct FaultyStore {
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
-    /// The store without faults, or a mutant.
-    pub(crate) inner: Arc<dyn NodeStore>,
+    /// The store without faults.
+    pub(crate) inner: Arc<RuledStore>,
     /// Who has it, which a mutant may be of.
     pub(crate) role: Role,
     pub(crate) mutant: Option<Mutant>,
@@ -151,7 +150,7 @@ impl FaultyStore {
                 let (call, number) = (call.clone(), self.life.number);
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
-                    let answer = call.carry_out(&world, &*inner).await;
+                    let answer = call.carry_out(&world, &inner).await;
                     world.note(|| format!("life {number}, long ago: {call:?} = {answer:?}"));
                 });
                 tokio::time::sleep(patience).await;
@@ -179,7 +178,7 @@ impl FaultyStore {
     }
 
     async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
-        call.carry_out(&self.world, &*self.inner).await
+        call.carry_out(&self.world, &self.inner).await
     }
 }
 

@@ -4,16 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction,
-    Draining, Known, News, NodeStore, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers,
-    Store, StoreError, Testimony,
+    Admission, Admitted, Claim, Draining, NodeStore, Recording, StoreError,
 };
 
+use super::call::{Answer, Call};
 use super::event::MINUTE;
 use super::faulty_store::FaultyStore;
 use super::hasty_output::{CredulousOutput, HastyOutput};
@@ -50,35 +48,23 @@ pub(crate) enum Mutant {
     NoSettling,
     /// A node that lags does not say so.
     NoLag,
-    /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is told that it does.
+    /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is answered that it does.
     NoProof,
 }
 
 /// The store of a life, without faults.
-pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<dyn NodeStore> {
+pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<RuledStore> {
     let ahead = match mutant {
         Some(Mutant::NodeClock) => world.plan.skews[life.node],
         Some(Mutant::TooSoon) => MINUTE / 4,
         _ => 0,
     };
     let name = format!("node{}", life.node);
-    let right = world.store.shared_with(&name, world.time.clock(ahead));
-    match mutant {
-        None
-        | Some(
-            Mutant::AcknowledgeFirst
-            | Mutant::NoProof
-            | Mutant::NoWitness
-            | Mutant::NoReplay
-            | Mutant::NoSettling
-            | Mutant::NoLag,
-        ) => Arc::new(right),
-        Some(mutant) => Arc::new(MutantStore {
-            mutant,
-            right,
-            own: Mutex::default(),
-        }),
-    }
+    Arc::new(RuledStore {
+        mutant,
+        right: world.store.shared_with(&name, world.time.clock(ahead)),
+        own: Mutex::default(),
+    })
 }
 
 /// The store and the output as the worker of a life uses them.
@@ -112,10 +98,10 @@ pub(crate) fn worker(
     }
 }
 
-/// A memory store with one rule broken.
+/// A memory store in which a mutant breaks its rule.
 #[derive(Debug)]
-struct MutantStore {
-    mutant: Mutant,
+pub(crate) struct RuledStore {
+    mutant: Option<Mutant>,
     right: MemoryStore,
     /// What this life admitted by itself.
     own: Mutex<BTreeMap<(usize, Minute), BTreeSet<String>>>,
@@ -124,33 +110,72 @@ struct MutantStore {
 /// Longer than any schedule.
 const FOR_GOOD: Duration = Duration::from_secs(1_000_000_000);
 
-impl MutantStore {
-    fn lease(&self, lease: Duration) -> Duration {
-        if self.mutant == Mutant::NoLease {
-            FOR_GOOD
-        } else {
-            lease
+impl RuledStore {
+    /// Carries a call out as the mutant does.
+    pub(crate) async fn ask(&self, call: &Call) -> Result<Answer, StoreError> {
+        let Some(mutant) = self.mutant else {
+            return call.ask(&self.right).await;
+        };
+        let mut call = call.clone();
+        match (mutant, &mut call) {
+            (Mutant::NoLease, Call::Claim(_, request)) => request.lease = FOR_GOOD,
+            (
+                Mutant::NoLease,
+                Call::Compact(.., lease) | Call::Acknowledge(.., lease) | Call::Extend(.., lease),
+            ) => *lease = FOR_GOOD,
+            (
+                Mutant::NoTokenCheck,
+                Call::Compact(claim, ..)
+                | Call::Acknowledge(claim, ..)
+                | Call::Quarantine(claim, _),
+            ) => self.make_good(claim),
+            (Mutant::NoTokenCheck, Call::Extend(_, claims, _)) => {
+                for claim in claims {
+                    self.make_good(claim);
+                }
+            }
+            (Mutant::Overwrite, Call::Compact(claim, ..)) => self.forget_counts(claim),
+            (Mutant::NoDate | Mutant::SeriesForgotten, Call::Record(partition, parcel)) => {
+                for mut request in parcel.recordings() {
+                    if mutant == Mutant::NoDate {
+                        request.minute = self.namesake(*partition, request.minute);
+                    } else {
+                        request.overflowed_from = None;
+                    }
+                    self.right.record(*partition, 0, &[request]).await?;
+                }
+                return Ok(Answer::Nothing);
+            }
+            (Mutant::OwnAdmissions, Call::Admit(partition, minute, series, series_max, _)) => {
+                return Ok(self.admit((*partition, *minute), series, *series_max));
+            }
+            _ => {}
         }
+        call.ask(&self.right).await
     }
 
-    /// The claim as it would have to be to be good.
-    fn claim_of(&self, claim: &Claim) -> Claim {
-        let mut claim = claim.clone();
-        if self.mutant == Mutant::NoTokenCheck {
-            let token = self.right.look(|state| {
-                let claims = &state.partitions[claim.partition.index()].claims;
-                claims.get(&claim.minute).map(|held| held.token.clone())
-            });
-            claim.token = token.unwrap_or_default();
-        }
-        claim
+    /// Gives the claim the token that it would have to have.
+    fn make_good(&self, claim: &mut Claim) {
+        let token = self.right.look(|state| {
+            let claims = &state.partitions[claim.partition.index()].claims;
+            claims.get(&claim.minute).map(|held| held.token.clone())
+        });
+        claim.token = token.unwrap_or_default();
+    }
+
+    /// Forgets the counts of series that have sets again.
+    fn forget_counts(&self, claim: &Claim) {
+        self.right.look(|state| {
+            let minutes = &mut state.partitions[claim.partition.index()].minutes;
+            if let Some(minute) = minutes.get_mut(&claim.minute) {
+                let sets = &minute.sets;
+                minute.counts.retain(|series, _| !sets.contains_key(series));
+            }
+        });
     }
 
     /// The minute that has the name of this one where names have no date: the first that the partition knew.
     fn namesake(&self, partition: Partition, minute: Minute) -> Minute {
-        if self.mutant != Mutant::NoDate {
-            return minute;
-        }
         self.right.look(|state| {
             let known = state.partitions[partition.index()].minutes.keys();
             let same =
@@ -158,176 +183,23 @@ impl MutantStore {
             known.copied().find(|known| same(&known)).unwrap_or(minute)
         })
     }
-}
 
-#[async_trait]
-impl Store for MutantStore {
-    async fn check(&self) -> Result<(), StoreError> {
-        self.right.check().await
-    }
-
-    fn generation(&self, partition: Partition) -> u64 {
-        self.right.generation(partition)
-    }
-
-    fn describe(&self) -> String {
-        format!("{:?}", self.mutant)
-    }
-}
-
-#[async_trait]
-impl Recording for MutantStore {
-    async fn admit(
-        &self,
-        partition: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError> {
-        if self.mutant != Mutant::OwnAdmissions {
-            return self.right.admit(partition, request).await;
-        }
+    fn admit(&self, place: (Partition, Minute), series: &[String], series_max: u64) -> Answer {
         let mut own = self.own.lock().unwrap();
-        let admitted = own.entry((partition.index(), request.minute)).or_default();
-        let admit = |series: &&str| {
-            if (admitted.len() as u64) < request.series_max {
-                admitted.insert((*series).to_owned());
+        let admitted = own.entry((place.0.index(), place.1)).or_default();
+        let admit = |series: &String| {
+            if (admitted.len() as u64) < series_max {
+                admitted.insert(series.clone());
             }
-            if admitted.contains(*series) {
+            if admitted.contains(series) {
                 Admission::Admitted { users: 0 }
             } else {
                 Admission::Refused
             }
         };
-        Ok(Admitted {
+        Answer::Admitted(Admitted {
             overflow_users: 0,
-            series: request.series.iter().map(admit).collect(),
+            series: series.iter().map(admit).collect(),
         })
-    }
-
-    async fn users(
-        &self,
-        partition: Partition,
-        minute: Minute,
-        series: &str,
-        users: &[&str],
-    ) -> Result<SeriesUsers, StoreError> {
-        self.right.users(partition, minute, series, users).await
-    }
-
-    async fn record(
-        &self,
-        partition: Partition,
-        generation: u64,
-        recordings: &[RecordRequest<'_>],
-    ) -> Result<u64, StoreError> {
-        let mut repeated = 0;
-        for recording in recordings {
-            let renamed = RecordRequest {
-                minute: self.namesake(partition, recording.minute),
-                series: recording.series,
-                overflowed_from: recording
-                    .overflowed_from
-                    .filter(|_| self.mutant != Mutant::SeriesForgotten),
-                new_users: recording.new_users.clone(),
-                occurrences: recording.occurrences,
-                batch: recording.batch,
-            };
-            repeated += self.right.record(partition, generation, &[renamed]).await?;
-        }
-        Ok(repeated)
-    }
-}
-
-#[async_trait]
-impl Draining for MutantStore {
-    async fn attest(
-        &self,
-        partition: Partition,
-        testimony: &Testimony,
-    ) -> Result<Attested, StoreError> {
-        self.right.attest(partition, testimony).await
-    }
-
-    async fn check_in(
-        &self,
-        partition: Partition,
-        known: &Known,
-        lags: bool,
-        lease: Duration,
-    ) -> Result<News, StoreError> {
-        self.right.check_in(partition, known, lags, lease).await
-    }
-
-    async fn claim(
-        &self,
-        partition: Partition,
-        request: &ClaimRequest,
-    ) -> Result<Vec<Claim>, StoreError> {
-        let lease = self.lease(request.lease);
-        self.right
-            .claim(partition, &ClaimRequest { lease, ..*request })
-            .await
-    }
-
-    async fn compact(
-        &self,
-        claim: &Claim,
-        series_max: usize,
-        lease: Duration,
-    ) -> Result<Compaction, StoreError> {
-        let claim = self.claim_of(claim);
-        if self.mutant == Mutant::Overwrite {
-            self.right.look(|state| {
-                let minutes = &mut state.partitions[claim.partition.index()].minutes;
-                if let Some(minute) = minutes.get_mut(&claim.minute) {
-                    minute
-                        .counts
-                        .retain(|series, _| !minute.sets.contains_key(series));
-                }
-            });
-        }
-        self.right
-            .compact(&claim, series_max, self.lease(lease))
-            .await
-    }
-
-    async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
-        self.right.unsent(claim, cursor).await
-    }
-
-    async fn acknowledge(
-        &self,
-        claim: &Claim,
-        series: &[&str],
-        lease: Duration,
-    ) -> Result<bool, StoreError> {
-        let claim = self.claim_of(claim);
-        self.right
-            .acknowledge(&claim, series, self.lease(lease))
-            .await
-    }
-
-    async fn quarantine(
-        &self,
-        claim: &Claim,
-        refused: &[(&str, &str)],
-    ) -> Result<Vec<bool>, StoreError> {
-        self.right.quarantine(&self.claim_of(claim), refused).await
-    }
-
-    async fn extend(
-        &self,
-        partition: Partition,
-        claims: &[&Claim],
-        lease: Duration,
-    ) -> Result<usize, StoreError> {
-        let claims: Vec<Claim> = claims.iter().map(|claim| self.claim_of(claim)).collect();
-        let claims: Vec<&Claim> = claims.iter().collect();
-        self.right
-            .extend(partition, &claims, self.lease(lease))
-            .await
-    }
-
-    async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
-        self.right.backlog(partition).await
     }
 }
