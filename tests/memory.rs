@@ -3,27 +3,30 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "a test that cannot go on stops"
 )]
 
-use std::num::NonZeroU16;
+#[path = "recorder/setup.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod setup;
+#[path = "recorder/store.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod store;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Partitions, Window};
-use event_data_service::ingest::{
-    CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
-};
-use event_data_service::node::{Intake, Node};
-use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
-};
-use event_data_service::telemetry::Metrics;
+use event_data_service::event::{Batch, Minute};
+use event_data_service::ingest::Delivery;
+use event_data_service::node::{Clock, Node};
+use testing::process::resident_kib;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+
+use setup::{Setup, caps, hand_over, recorder};
+use store::CountingStore;
 
 /// Enough for what else the process allocates to be little beside it.
 const USERS: usize = 300_000;
@@ -47,99 +50,24 @@ fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
     figures.unwrap_or_else(|| panic!("{said}"))
 }
 
-/// Confirms everything, and keeps nothing but the number of users that it was given.
-#[derive(Debug, Default)]
-struct Confirming {
-    users: AtomicUsize,
-}
-
-#[async_trait]
-impl Store for Confirming {
-    async fn check(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn generation(&self, _: Partition) -> u64 {
-        1
-    }
-
-    fn describe(&self) -> String {
-        "a store that confirms everything".to_owned()
-    }
-}
-
-#[async_trait]
-impl Recording for Confirming {
-    async fn admit(
-        &self,
-        _: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError> {
-        let admitted = Admission::Admitted { users: 0 };
-        Ok(Admitted {
-            overflow_users: 0,
-            series: vec![admitted; request.series.len()],
-        })
-    }
-
-    async fn users(
-        &self,
-        _: Partition,
-        _: Minute,
-        _: &str,
-        _: &[&str],
-    ) -> Result<SeriesUsers, StoreError> {
-        unreachable!("users have no cap")
-    }
-
-    async fn record(
-        &self,
-        _: Partition,
-        _: u64,
-        recordings: &[RecordRequest<'_>],
-    ) -> Result<u64, StoreError> {
-        let users = recordings.iter().map(|it| it.new_users.len()).sum();
-        self.users.fetch_add(users, Ordering::SeqCst);
-        Ok(0)
-    }
-}
-
-/// A recorder at work.
+/// A recorder at work, whose store keeps nothing.
 struct Working {
-    store: Arc<Confirming>,
+    store: Arc<CountingStore>,
     batches: mpsc::Sender<Delivery>,
     node: Arc<Node>,
 }
 
 impl Working {
-    fn start(users_max: usize) -> Self {
-        let store = Arc::new(Confirming::default());
-        let node = Arc::new(Node::default());
-        let age = Duration::from_secs(100 * 365 * 86400);
-        let settings = RecorderSettings {
-            window: Window::new(age, age),
-            caps: CapSettings {
-                series_max: usize::MAX / 4,
-                users_max: 0,
-            },
-            lagging_after: age,
-        };
-        let (batches, queue) = mpsc::channel(1);
-        let partition = partition();
-        let recorder = Recorder {
-            partition,
-            settings,
-            batches: queue,
-            store: Arc::clone(&store) as Arc<dyn Recording>,
-            overflow: OverflowSeries::always(partition),
-            spool: None,
-            dedup: Arc::new(DedupBudget::new(users_max)),
-            replay: Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-            node: Arc::clone(&node),
-            metrics: Arc::new(Metrics::new(Arc::clone(&node))),
-            heartbeat: node.progress.watch("recorder"),
-            abort: CancellationToken::new(),
-        };
+    fn start(dedup_users: usize) -> Self {
+        let store = Arc::<CountingStore>::default();
+        let (recorder, batches, node) = recorder(Setup {
+            clock: Clock::default(),
+            max_age: Duration::from_secs(100 * 365 * 86400),
+            store: store.clone(),
+            caps: caps(usize::MAX / 4, 0),
+            replay_window: Duration::ZERO,
+            dedup_users,
+        });
         tokio::spawn(recorder.run());
         Self {
             store,
@@ -149,12 +77,7 @@ impl Working {
     }
 
     async fn record(&self, batch: Batch) {
-        self.node.ledger.take_in(&Intake {
-            queued: batch.events() as u64,
-            queued_bytes: batch.bytes() as u64,
-            ..Intake::default()
-        });
-        self.batches.send(batch.into()).await.unwrap();
+        hand_over(batch, &self.batches, &self.node).await;
         while self.node.ledger.totals().queued_bytes > 0 {
             tokio::task::yield_now().await;
         }
@@ -163,10 +86,6 @@ impl Working {
     fn users(&self) -> usize {
         self.store.users.load(Ordering::SeqCst)
     }
-}
-
-fn partition() -> Partition {
-    Partitions::new(NonZeroU16::MIN).of("", Minute::MIN)
 }
 
 fn minute(number: i64) -> Minute {
@@ -179,10 +98,7 @@ fn series(number: usize) -> String {
 }
 
 fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1));
-    kib.unwrap().parse::<usize>().unwrap() * 1024
+    usize::try_from(resident_kib(std::process::id())).unwrap() * 1024
 }
 
 /// The number in front of the words in a comment of `config/eds.toml`.

@@ -1,41 +1,15 @@
 //! The recorder with caps, over a memory store that several share as nodes do.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test may fail anywhere"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_data_service::event::{
-    Batch, Minute, OverflowSeries, Partitions, Rejection, Window, overflow_series,
-    series_fingerprint,
-};
-use event_data_service::ingest::{
-    CapSettings, DedupBudget, Recorder, RecorderSettings, ReplayWindow,
-};
-use event_data_service::node::{Intake, LedgerTotals, Node};
+use event_data_service::event::{Batch, Minute, Rejection, overflow_series, series_fingerprint};
+use event_data_service::ingest::CapSettings;
+use event_data_service::node::{Clock, LedgerTotals};
 use event_data_service::store::memory::{MemoryStore, system_clock};
-use event_data_service::telemetry::Metrics;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-fn partitions() -> Partitions {
-    Partitions::new(NonZeroU16::MIN)
-}
-
-fn minute() -> Minute {
-    Minute::of_nanos(chrono::Utc::now().timestamp_nanos_opt().unwrap())
-}
-
-fn store() -> MemoryStore {
-    let hour = Duration::from_secs(3600);
-    MemoryStore::new("a", &partitions(), hour, u64::MAX, system_clock())
-}
+use crate::setup::{HOUR, Setup, caps, memory_store, partition, record, this_minute};
 
 /// Series, user, nanoseconds after the beginning of the minute.
 type Event = (&'static str, &'static str, i64);
@@ -47,48 +21,23 @@ async fn node(
     minute: Minute,
     all: &[&[Event]],
 ) -> LedgerTotals {
-    let node = Arc::new(Node::default());
-    let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
-    let hour = Duration::from_secs(3600);
-    let settings = RecorderSettings {
-        window: Window::new(hour, hour),
-        caps,
-        lagging_after: hour,
-    };
-    let (batches, queue) = mpsc::channel(all.len());
-    for events in all {
+    let batch = |events: &&[Event]| {
         let mut batch = Batch::default();
         for (series, user, nanos) in *events {
             assert!(batch.push(minute, series, user, minute.start_nanos() + nanos));
         }
-        node.ledger.take_in(&Intake {
-            queued: batch.events() as u64,
-            queued_bytes: batch.bytes() as u64,
-            ..Intake::default()
-        });
-        batches.send(batch.into()).await.unwrap();
-    }
-    drop(batches);
-    let partition = partitions().of("", Minute::MIN);
-    let recorder = Recorder {
-        partition,
-        settings,
-        batches: queue,
-        store: Arc::new(store.shared_with("b", system_clock())),
-        overflow: OverflowSeries::always(partition),
-        spool: None,
-        // No user is known here, so that the store has to say what it knows.
-        dedup: Arc::new(DedupBudget::new(0)),
-        replay: Arc::new(ReplayWindow::new(Duration::ZERO, 1 << 20)),
-        node: Arc::clone(&node),
-        metrics,
-        heartbeat: node.progress.watch("recorder"),
-        abort: CancellationToken::new(),
+        batch
     };
-    recorder.run().await;
-    let totals = node.ledger.totals();
-    assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
-    totals
+    let setup = Setup {
+        clock: Clock::default(),
+        max_age: HOUR,
+        store: Arc::new(store.shared_with("b", system_clock())),
+        caps,
+        replay_window: Duration::ZERO,
+        // No user is known here, so that the store has to say what it knows.
+        dedup_users: 0,
+    };
+    record(setup, all.iter().map(batch).collect()).await
 }
 
 /// Users and events in the sets, by series.
@@ -102,17 +51,10 @@ fn names(users: &[&str]) -> BTreeSet<String> {
     users.iter().map(ToString::to_string).collect()
 }
 
-const fn caps(series_max: usize, users_max: u64) -> CapSettings {
-    CapSettings {
-        series_max,
-        users_max,
-    }
-}
-
 /// Whatever a node sees first, an event and its copy meet in one place.
 #[tokio::test]
 async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
-    let (store, minute) = (store(), minute());
+    let (store, minute) = (memory_store(), this_minute());
     let events: [Event; 6] = [
         ("s=1", "x", 1),
         ("s=2", "x", 1),
@@ -127,7 +69,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
     let second = node(&store, caps(2, 0), minute, &[&reversed[..2], &reversed]).await;
     assert_eq!((first.recorded, first.overflowed), (9, 5));
     assert_eq!((second.recorded, second.overflowed), (8, 6));
-    let overflow = overflow_series(partitions().of("", Minute::MIN));
+    let overflow = overflow_series(partition());
     let expected = BTreeMap::from([
         ("s=1".to_owned(), (names(&["x"]), 1)),
         ("s=2".to_owned(), (names(&["x"]), 1)),
@@ -147,7 +89,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
 /// Users who are there pass, in whatever node; one too many is rejected, and nobody's events are counted twice.
 #[tokio::test]
 async fn users_beyond_the_cap_are_rejected_in_every_node() {
-    let (store, minute) = (store(), minute());
+    let (store, minute) = (memory_store(), this_minute());
     let batch: [Event; 5] = [
         ("s=1", "a", 1),
         ("s=1", "b", 1),
@@ -171,7 +113,7 @@ async fn users_beyond_the_cap_are_rejected_in_every_node() {
 /// The overflow series is a series like any other to the cap of users.
 #[tokio::test]
 async fn the_overflow_series_has_no_more_users_than_another() {
-    let (store, minute) = (store(), minute());
+    let (store, minute) = (memory_store(), this_minute());
     let batch: [Event; 5] = [
         ("s=1", "a", 1),
         ("s=2", "a", 1),
@@ -182,7 +124,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
     let totals = node(&store, caps(1, 2), minute, &[&batch, &batch]).await;
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 2);
     assert_eq!((totals.recorded, totals.overflowed), (8, 6));
-    let overflow = overflow_series(partitions().of("", Minute::MIN));
+    let overflow = overflow_series(partition());
     let expected = BTreeMap::from([
         ("s=1".to_owned(), (names(&["a"]), 1)),
         (overflow, (names(&["a", "b"]), 3)),
@@ -194,7 +136,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
 #[tokio::test]
 async fn a_large_cap_of_users_is_met() {
     const USERS_MAX: u64 = 100;
-    let (store, minute) = (store(), minute());
+    let (store, minute) = (memory_store(), this_minute());
     let users: Vec<String> = (0..150).map(|number| format!("user{number}")).collect();
     let users: Vec<&'static str> = users.into_iter().map(|user| &*user.leak()).collect();
     let batches: Vec<Vec<Event>> = users

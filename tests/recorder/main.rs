@@ -1,0 +1,13 @@
+//! The recorder alone: with a store that is replaced under it, and with caps.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may fail anywhere"
+)]
+
+mod caps;
+mod replaced;
+mod setup;
+mod store;

@@ -1,0 +1,174 @@
+//! A store that is away or replaced gets again what the last one had, and users are asked for together.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute, Rejection};
+use event_data_service::ingest::CapSettings;
+use event_data_service::node::{Clock, LedgerTotals};
+use event_data_service::store::memory::OpenSets;
+
+use crate::setup::{self, HOUR, Setup, caps, this_minute};
+use crate::store::CountingStore;
+
+const SERIES: &str = "s=1";
+
+async fn record(
+    store: &Arc<CountingStore>,
+    caps: CapSettings,
+    replay_window: Duration,
+    all: Vec<Batch>,
+) -> LedgerTotals {
+    record_by(Clock::default(), store, caps, replay_window, all).await
+}
+
+async fn record_by(
+    clock: Clock,
+    store: &Arc<CountingStore>,
+    caps: CapSettings,
+    replay_window: Duration,
+    all: Vec<Batch>,
+) -> LedgerTotals {
+    let setup = Setup {
+        clock,
+        max_age: HOUR,
+        store: store.clone(),
+        caps,
+        replay_window,
+        dedup_users: 1000,
+    };
+    setup::record(setup, all).await
+}
+
+/// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in
+/// the last store. Answers the offsets of the events that are.
+async fn events_in_the_new_store(
+    offsets: &[i64],
+    at: &'static [u64],
+    outage: Duration,
+    replay_window: Duration,
+) -> Vec<i64> {
+    let store = CountingStore::replaced(at, outage);
+    let minute = this_minute();
+    let batch = |nanos: &i64| {
+        let mut batch = Batch::default();
+        assert!(batch.push(minute, SERIES, "user", minute.start_nanos() + nanos));
+        batch
+    };
+    let batches = offsets.iter().map(batch).collect();
+    let totals = record(&store, caps(10, 0), replay_window, batches).await;
+    assert_eq!(totals.recorded, offsets.len() as u64, "each once");
+    let [
+        OpenSets {
+            series,
+            users,
+            events,
+        },
+    ] = &store.server().unwrap().open_sets(minute)[..]
+    else {
+        panic!("not one series");
+    };
+    assert_eq!((series.as_str(), users), (SERIES, &vec!["user".to_owned()]));
+    let offset = |event: &String| {
+        let (_, timestamp) = event.split_once('_').unwrap();
+        timestamp.parse::<i64>().unwrap() - minute.start_nanos()
+    };
+    events.iter().map(offset).collect()
+}
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// The users of a batch are complete in the store that took the batch, whatever an earlier store had.
+#[tokio::test]
+async fn a_store_that_is_replaced_gets_the_users_that_the_last_one_had() {
+    let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, Duration::ZERO).await;
+    assert_eq!(events, [2]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_replaced_gets_what_was_recorded_lately_again() {
+    let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, WINDOW).await;
+    assert_eq!(events, [1, 2]);
+}
+
+/// The time of an outage is no part of the window, although a promotion takes longer than what is kept.
+#[tokio::test]
+async fn an_outage_longer_than_the_window_costs_nothing() {
+    let window = Duration::from_millis(100);
+    let events = events_in_the_new_store(&[1, 2], &[1], 3 * window, window).await;
+    assert_eq!(events, [1, 2]);
+}
+
+/// The fifth recording is the last of the replay; the sixth one finds that the store is replaced again.
+#[tokio::test]
+async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
+    let outage = Duration::from_millis(2100);
+    let window = Duration::from_secs(2);
+    let events = events_in_the_new_store(&[1, 2, 3], &[1, 5], outage, window).await;
+    assert_eq!(events, [1, 2, 3]);
+}
+
+/// Whoever makes up series makes up users, too. The store is asked for all of them at once, not once a series.
+#[tokio::test]
+async fn the_users_of_the_overflow_series_are_asked_for_together() {
+    let store = CountingStore::replaced(&[], Duration::ZERO);
+    let minute = this_minute();
+    let mut batch = Batch::default();
+    for number in 0..40 {
+        let (series, user) = (format!("s={number}"), format!("user{number}"));
+        assert!(batch.push(minute, &series, &user, minute.start_nanos()));
+    }
+    let totals = record(&store, caps(1, 2), Duration::ZERO, vec![batch]).await;
+    assert_eq!((totals.recorded, totals.overflowed), (3, 2));
+    assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 37);
+    let asked = store.asked.load(Ordering::SeqCst);
+    assert_eq!(asked, 2, "for the series and for the overflow series");
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// While the store is away a batch becomes too old to be recorded; the next is not.
+#[tokio::test]
+async fn that_the_store_records_again_is_logged_when_it_has_recorded_something() {
+    let minute = this_minute();
+    let later = Minute::from_epoch_minutes(minute.epoch_minutes() + 120).unwrap();
+    let batch = |minute: Minute| {
+        let mut batch = Batch::default();
+        assert!(batch.push(minute, SERIES, "user", minute.start_nanos()));
+        batch
+    };
+    for (batches, recorded) in [(vec![minute], 0), (vec![minute, later], 1)] {
+        let (log, store) = (Log::default(), CountingStore::failing(1));
+        let asked = Arc::clone(&store);
+        let clock = Clock::new(move || match asked.recordings.load(Ordering::SeqCst) {
+            0 => minute.start_nanos(),
+            _ => later.start_nanos(),
+        });
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        let logging = tracing::subscriber::set_default(subscriber.finish());
+        let batches = batches.into_iter().map(batch).collect();
+        let totals = record_by(clock, &store, caps(10, 0), Duration::ZERO, batches).await;
+        drop(logging);
+        assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
+        assert_eq!(totals.recorded, recorded);
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("cannot record").count(), 1, "{log}");
+        let again = log.matches("the store records again").count();
+        assert_eq!(again as u64, recorded, "{log}");
+    }
+}

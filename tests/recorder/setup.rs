@@ -1,0 +1,106 @@
+//! A recorder of one partition, and batches for it.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Partitions, Window};
+use event_data_service::ingest::{
+    CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
+};
+use event_data_service::node::{Clock, Intake, LedgerTotals, Node};
+use event_data_service::store::Recording;
+use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::telemetry::Metrics;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) fn partitions() -> Partitions {
+    Partitions::new(NonZeroU16::MIN)
+}
+
+/// The only one.
+pub(crate) fn partition() -> Partition {
+    partitions().of("", Minute::MIN)
+}
+
+pub(crate) fn memory_store() -> MemoryStore {
+    MemoryStore::new("a", &partitions(), HOUR, u64::MAX, system_clock())
+}
+
+pub(crate) fn this_minute() -> Minute {
+    Minute::of_nanos(chrono::Utc::now().timestamp_nanos_opt().unwrap())
+}
+
+pub(crate) const fn caps(series_max: usize, users_max: u64) -> CapSettings {
+    CapSettings {
+        series_max,
+        users_max,
+    }
+}
+
+/// Longer than any test here takes.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// What recorders differ in here.
+pub(crate) struct Setup {
+    pub(crate) clock: Clock,
+    pub(crate) max_age: Duration,
+    pub(crate) store: Arc<dyn Recording>,
+    pub(crate) caps: CapSettings,
+    pub(crate) replay_window: Duration,
+    pub(crate) dedup_users: usize,
+}
+
+/// A recorder, the channel to it, and its node.
+pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<Node>) {
+    let node = Arc::new(Node {
+        clock: setup.clock,
+        ..Node::default()
+    });
+    let (batches, queue) = mpsc::channel(1);
+    let recorder = Recorder {
+        partition: partition(),
+        settings: RecorderSettings {
+            window: Window::new(setup.max_age, setup.max_age),
+            caps: setup.caps,
+            lagging_after: HOUR,
+        },
+        batches: queue,
+        store: setup.store,
+        overflow: OverflowSeries::always(partition()),
+        spool: None,
+        dedup: Arc::new(DedupBudget::new(setup.dedup_users)),
+        replay: Arc::new(ReplayWindow::new(setup.replay_window, 1 << 20)),
+        node: Arc::clone(&node),
+        metrics: Arc::new(Metrics::new(Arc::clone(&node))),
+        heartbeat: node.progress.watch("recorder"),
+        abort: CancellationToken::new(),
+    };
+    (recorder, batches, node)
+}
+
+/// Hands a batch over as a listener does.
+pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, node: &Node) {
+    node.ledger.take_in(&Intake {
+        queued: batch.events() as u64,
+        queued_bytes: batch.bytes() as u64,
+        ..Intake::default()
+    });
+    batches.send(batch.into()).await.unwrap();
+}
+
+/// Records batches, from the recorder's start to its end.
+pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
+    let (recorder, batches, node) = recorder(setup);
+    let sending = async {
+        for batch in all {
+            hand_over(batch, &batches, &node).await;
+        }
+        drop(batches);
+    };
+    tokio::join!(recorder.run(), sending);
+    let totals = node.ledger.totals();
+    assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
+    totals
+}

@@ -1,0 +1,126 @@
+//! A memory store that can be replaced, or keep nothing, and that counts what it is asked and given.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use event_data_service::event::{Minute, Partition};
+use event_data_service::store::memory::MemoryStore;
+use event_data_service::store::{
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
+};
+
+use super::setup::memory_store;
+
+/// A store some of whose recordings find an empty server in the place of the last: as when another task's call
+/// has found the old one gone, and has connected again, after this one's recording was put together.
+#[derive(Debug, Default)]
+pub(crate) struct CountingStore {
+    /// The recordings that fail, the first of all.
+    failing: u64,
+    /// The recordings that find an empty server, counted from 0.
+    pub(crate) replaced_at: &'static [u64],
+    /// How long these take.
+    pub(crate) outage: Duration,
+    /// The server; without one everything is confirmed, and nothing kept.
+    pub(crate) server: Mutex<Option<Arc<MemoryStore>>>,
+    generation: AtomicU64,
+    pub(crate) recordings: AtomicU64,
+    /// How often it was asked for users.
+    pub(crate) asked: AtomicU64,
+    /// How many users it was given as new ones.
+    pub(crate) users: AtomicUsize,
+}
+
+impl CountingStore {
+    pub(crate) fn replaced(at: &'static [u64], outage: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            replaced_at: at,
+            outage,
+            server: Mutex::new(Some(Arc::new(memory_store()))),
+            ..Self::default()
+        })
+    }
+
+    pub(crate) fn failing(recordings: u64) -> Arc<Self> {
+        Arc::new(Self {
+            failing: recordings,
+            server: Mutex::new(Some(Arc::new(memory_store()))),
+            ..Self::default()
+        })
+    }
+
+    pub(crate) fn server(&self) -> Option<Arc<MemoryStore>> {
+        self.server.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Store for CountingStore {
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn generation(&self, _: Partition) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    fn describe(&self) -> String {
+        "a store that counts".to_owned()
+    }
+}
+
+#[async_trait]
+impl Recording for CountingStore {
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        match self.server() {
+            Some(server) => server.admit(partition, request).await,
+            None => Ok(Admitted {
+                overflow_users: 0,
+                series: vec![Admission::Admitted { users: 0 }; request.series.len()],
+            }),
+        }
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let server = self
+            .server()
+            .expect("only who keeps users is asked for them");
+        server.users(partition, minute, series, users).await
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        _: u64,
+        recordings: &[RecordRequest<'_>],
+    ) -> Result<u64, StoreError> {
+        let users = recordings.iter().map(|it| it.new_users.len()).sum();
+        self.users.fetch_add(users, Ordering::SeqCst);
+        let number = self.recordings.fetch_add(1, Ordering::SeqCst);
+        if number < self.failing {
+            return Err(StoreError::Unavailable("away".to_owned()));
+        }
+        if self.replaced_at.contains(&number) {
+            tokio::time::sleep(self.outage).await;
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            *self.server.lock().unwrap() = Some(Arc::new(memory_store()));
+        }
+        match self.server() {
+            Some(server) => server.record(partition, 0, recordings).await,
+            None => Ok(0),
+        }
+    }
+}
