@@ -5,7 +5,7 @@ use std::path::Path;
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::redis::RedisServer;
 
 use crate::quarantine::{answer, make_room, poison, site};
@@ -82,8 +82,7 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
     // So near to what is sent that the store is asked who is there.
     node.set("input.max_users_per_series", "100");
     node.set_environment("EDS_STORE__PASSWORD", PASSWORD);
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut sender = Sender::paced_by(&node);
 
     // Two minutes, one with a count that is quarantined, looked at and sent again; one with one that is dropped.
@@ -99,37 +98,22 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
         SEED_MINUTE_NS + 9
     );
     sender.send_unrecorded(late.as_bytes(), &node, &[]);
-    eventually("it is late", SOON, || {
-        let late = node.metrics().count("eds_events_late_total");
-        when(late == 1, late)
-    });
+    node.wait_count("eds_events_late_total", |late| late == 1);
 
     // An output that is away, and is probed until it is back; minutes that fill while others close.
     site.writes.set(Mode::Answer(503));
-    let load = Load {
-        seed: seed(),
-        minutes_ns: (2..6)
-            .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
-            .collect(),
-        events: 2000,
-        series: 1,
-        users: 50,
-    };
     let mut expectation = Sender::paced_by(&node);
-    for datagram in load.datagrams() {
+    for datagram in load(2..6, 2000, 1, 50).datagrams() {
         let datagram = String::from_utf8(datagram).expect("UTF-8");
         let known = datagram.replace(
-            "event_type=type0,product=product0",
+            "event_type=type-0,product=product-0",
             "event_type=login,product=shop",
         );
         expectation.send(known.as_bytes(), &node, &[]);
     }
-    eventually("writes fail again and again", SOON, || {
-        let failures = node.metrics().count("eds_write_failures_total");
-        when(failures >= 3, failures)
-    });
+    node.wait_count("eds_write_failures_total", |failures| failures >= 3);
     site.writes.set(Mode::Pass);
-    expected.extend(expectation.truth.points());
+    expected.extend(expectation.expected.points());
     site.wait_exact(&expected, SOON);
 
     // One more that is refused, and dropped.
@@ -138,9 +122,8 @@ fn the_shipped_acl_is_enough_and_no_more_than_that() {
         let line = format!("event_type={event_type},product=shop value=ann {at}");
         expectation.send(line.as_bytes(), &node, &[]);
     }
-    eventually("it is quarantined", SOON, || {
-        let quarantined = node.metrics().count("eds_points_quarantined_total");
-        when(quarantined == 4, quarantined)
+    node.wait_count("eds_points_quarantined_total", |quarantined| {
+        quarantined == 4
     });
     answer(&node, &["drop", "--all"]);
     look(&site.redis, &node);

@@ -84,10 +84,7 @@ fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
     for (number, address) in (1..).zip([passed, also_passed, bound]) {
         send(address, number);
     }
-    eventually("each event is recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded == 4, recorded)
-    });
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 4);
     process::signal(activated.child.id(), "TERM");
     let (status, log) = activated.wait_for_exit();
     assert!(status.success(), "{log}");
@@ -156,13 +153,12 @@ fn sockets_that_are_announced_but_not_there_are_told() {
 fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
     let mut node = Node::new("one", &[]);
     node.hold_socket();
-    node.launch();
-    node.wait_ready();
+    node.run();
     node.shut_down_held_socket();
     eventually("it is not ready", SOON, || {
         let answer = node.get("/readyz").unwrap();
-        let told = answer.body.contains("UDP socket cannot be read");
-        when(answer.status == 503 && told, answer.body)
+        let shown = answer.body.contains("UDP socket cannot be read");
+        when(answer.status == 503 && shown, answer.body)
     });
     assert_eq!(node.metrics().count("eds_listeners_failing"), 1);
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -179,8 +175,7 @@ fn every_address_is_listened_on_for_both_families() {
     for listen in [&[any][..], &[any, any_v4], &[any_v4, any]] {
         let mut node = Node::new("one", &[]);
         node.listen_on(listen);
-        node.launch();
-        node.wait_ready();
+        node.run();
         for (number, to) in (0..).zip(["127.0.0.1", "::1"]) {
             let from = UdpSocket::bind((to, 0)).unwrap();
             let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);

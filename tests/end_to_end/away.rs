@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::load;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -15,7 +15,6 @@ const BACK: Duration = Duration::from_secs(60);
 
 #[test]
 fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
-    let seed = seed();
     let mut site = Site::start();
     let keys = [
         ("flush.grace", "1s"),
@@ -43,25 +42,15 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
         }
         site.writes.set(mode);
         let writes_before = site.writes.writes().len();
-        let minutes_ns = vec![SEED_MINUTE_NS + minute * MINUTE_NS];
-        let load = Load {
-            seed,
-            minutes_ns,
-            events: 10_000,
-            series: 100,
-            users: 500,
-        };
-        for datagram in load.datagrams() {
-            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
-        }
-        sender.wait_received(&nodes[0]);
+        let load = load(minute..minute + 1, 10_000, 100, 500);
+        sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
         let name = format!("20161204:{}:", 1118 + minute);
         eventually(
             &format!("the sets become counts while InfluxDB is {mode:?}"),
             SOON,
             || {
                 let keys = site.redis.keys();
-                let sets = keys.iter().filter(|key| key.contains("_user:")).count();
+                let sets = site.sets();
                 let counts = keys
                     .iter()
                     .filter(|key| key.contains(&name) && key.ends_with("counts"));
@@ -89,7 +78,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
 
     site.writes.set(Mode::Pass);
     let back = Instant::now();
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
     // Also the one that had nothing left to send, because the other was quicker.
     eventually("both nodes know that InfluxDB is back", BACK, || {

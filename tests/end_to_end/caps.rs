@@ -11,14 +11,14 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load, seed};
+use testing::points::{Point, Points};
 use testing::redis_sentinel::{NAME, RedisSentinel};
-use testing::truth::{Point, Points};
 
 use crate::failover;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 const PARTITIONS: u16 = 2;
 const UNIQUE: &str = "unique_user_event";
@@ -68,7 +68,7 @@ impl Sent {
                 return Err(format!("{admitted:?} series of their own beside {series}"));
             }
         }
-        testing::truth::compare(&expected, found)?;
+        testing::points::compare(&expected, found)?;
         let sum = |points: &Points| -> u64 {
             let cumulative = points.iter().filter(|(of, _)| of.measurement == CUMULATIVE);
             cumulative.map(|(_, count)| count).sum()
@@ -106,14 +106,6 @@ fn wait_recorded(node: &Node) {
 #[test]
 fn the_overflow_series_makes_every_total_true() {
     const SERIES_MAX: usize = 5;
-    let seed = seed();
-    let load = Load {
-        seed,
-        minutes_ns: vec![SEED_MINUTE_NS, SEED_MINUTE_NS + MINUTE_NS],
-        events: 15_000,
-        series: 80,
-        users: 60,
-    };
     let site = Site::start();
     let partitions = PARTITIONS.to_string();
     let keys = [
@@ -123,14 +115,14 @@ fn the_overflow_series_makes_every_total_true() {
         ("flush.max_hold", "10m"),
     ];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
-    let mut datagrams: Vec<Vec<u8>> = load.datagrams().collect();
+    let mut datagrams: Vec<Vec<u8>> = load(0..2, 15_000, 80, 60).datagrams().collect();
     for series in 0..80 {
-        let line = |minute: i64| format!("kind=k{series} value=same {}", minute + 1);
-        let lines: Vec<_> = load.minutes_ns.iter().map(|&at| line(at)).collect();
+        let line = |at: i64| format!("kind=k{series} value=same {}", SEED_MINUTE_NS + at);
+        let lines = [1, MINUTE_NS + 1].map(line);
         datagrams.push(lines.join("\n").into_bytes());
     }
     let mut sent = Sent::default();
-    let mut random = SmallRng::seed_from_u64(seed);
+    let mut random = SmallRng::seed_from_u64(seed());
     let mut orders = [0, 1].map(|node| {
         let mut order: Vec<usize> = (0..datagrams.len()).collect();
         order.shuffle(&mut random);
@@ -203,7 +195,7 @@ fn every_total_is_true_when_the_master_is_killed() {
     eventually("InfluxDB holds the exact counts", failover::BACK, || {
         sent.check(&site.points(), 5)
     });
-    assert!(failover::count(&nodes, "eds_events_replayed_total") > 0);
+    assert!(count(&nodes, "eds_events_replayed_total") > 0);
     failover::assert_all_recorded(&nodes);
     site.assert_one_value_a_point();
 }

@@ -5,15 +5,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::points::{Points, compare};
 use testing::redis_cluster::RedisCluster;
-use testing::truth::{Points, compare};
 
 use crate::failover::{
-    BACK, Replicated, assert_all_recorded, assert_lost_behind_a_cut_link_without_a_window,
-    assert_recorded_again_behind_a_cut_link, count, failover_events, load, send, site, two_nodes,
+    BACK, Replicated, UnderLoad, assert_a_killed_master_costs_nothing, assert_exact,
+    assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, load,
+    send, site, two_nodes,
 };
 use crate::support::load::Sender;
+use crate::support::node::count;
 
 /// The first part of every partition's keys, `{eds:3}`, that a master holds.
 fn tags(keys: &[String]) -> BTreeSet<String> {
@@ -45,124 +46,65 @@ fn a_load_on_a_cluster_is_exact_and_lies_on_all_masters() {
         shares.iter().sum::<usize>() <= 32 && *least >= 8 && most - least <= 4,
         "{shares:?}"
     );
-    site.wait_exact(&sender.truth.points(), BACK);
+    assert_exact(&site, &nodes, &sender);
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
-    assert_all_recorded(&nodes);
-    site.assert_one_value_a_point();
 }
 
+/// The master with the settings, which is the hardest to do without.
 #[test]
 fn a_master_killed_under_load_costs_nothing() {
-    let mut cluster = RedisCluster::start_with_replicas();
-    let site = site();
-    let nodes = two_nodes(&site, &cluster.url(), &[]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams: Vec<_> = load(failover_events()).datagrams().collect();
-    let (before, after) = datagrams.split_at(datagrams.len() / 4);
-    send(&mut sender, &nodes, before);
-    // The master with the settings, which is the hardest to do without.
-    let index = cluster.master_index("eds:settings");
-    cluster.kill_master(index);
-    let killed = Instant::now();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            cluster.wait_promoted(index);
-            eprintln!("promoted {:?} after the kill", killed.elapsed());
-        });
-        send(&mut sender, &nodes, after);
-    });
-    sender.wait_received(&nodes[0]);
-    let sent = Instant::now();
-    site.wait_exact(&sender.truth.points(), BACK);
-    eprintln!(
-        "{} events exact {:?} after the last one, grace included",
-        failover_events(),
-        sent.elapsed()
-    );
-    assert_all_recorded(&nodes);
-    site.assert_one_value_a_point();
+    assert_a_killed_master_costs_nothing(&mut OneOf::start());
 }
 
 /// It wakes up as if it were the master still, with connections on which commands wait for it.
 #[test]
 fn a_master_that_is_replaced_while_it_hangs_costs_nothing() {
-    let cluster = RedisCluster::start_with_replicas();
-    let site = site();
-    let nodes = two_nodes(&site, &cluster.url(), &[]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams: Vec<_> = load(200_000).datagrams().collect();
-    let (before, after) = datagrams.split_at(datagrams.len() / 4);
-    send(&mut sender, &nodes, before);
-    let index = cluster.master_index("eds:settings");
+    let OneOf { cluster, index } = OneOf::start();
+    let mut load = UnderLoad::start(&cluster.url(), 200_000);
     cluster.nodes[index].signal("STOP");
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            cluster.wait_promoted(index);
-            thread::sleep(Duration::from_secs(1));
-            cluster.nodes[index].signal("CONT");
-        });
-        send(&mut sender, &nodes, after);
+    load.assert_exact_in_spite_of(|| {
+        cluster.wait_promoted(index);
+        thread::sleep(Duration::from_secs(1));
+        cluster.nodes[index].signal("CONT");
     });
-    sender.wait_received(&nodes[0]);
-    let sent = Instant::now();
-    site.wait_exact(&sender.truth.points(), BACK);
-    eprintln!(
-        "exact {:?} after the last event, grace included",
-        sent.elapsed()
-    );
-    assert_all_recorded(&nodes);
-    site.assert_one_value_a_point();
 }
 
 #[test]
 fn slots_that_move_under_load_cost_nothing() {
     let cluster = RedisCluster::start();
-    let site = site();
-    let nodes = two_nodes(&site, &cluster.url(), &[]);
-    let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams: Vec<_> = load(150_000).datagrams().collect();
-    let (before, after) = datagrams.split_at(datagrams.len() / 4);
-    send(&mut sender, &nodes, before);
-    thread::scope(|scope| {
-        let moving = scope.spawn(|| {
-            let tags = tags(&cluster.nodes[0].keys());
-            let slots: Vec<u16> = tags
-                .iter()
-                .map(|tag| cluster.nodes[0].query(&["CLUSTER", "KEYSLOT", tag]))
-                .collect();
-            let split: Vec<_> = slots.iter().copied().take(4).collect();
-            for slot in &split {
-                cluster.begin_move(*slot, 0, 1, 4);
-            }
-            // The keys of these slots lie on both masters meanwhile.
-            let keys = |index: usize, slot: u16| {
-                let slot = slot.to_string();
-                cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
-            };
-            let on_both = split
-                .iter()
-                .filter(|slot| keys(0, **slot) > 0 && keys(1, **slot) > 0);
-            assert!(on_both.count() > 0);
-            thread::sleep(Duration::from_secs(2));
-            for slot in &split {
-                cluster.end_move(*slot, 0, 1);
-            }
-            for slot in &slots[4..] {
-                cluster.begin_move(*slot, 0, 2, 0);
-                cluster.end_move(*slot, 0, 2);
-            }
-            // And one comes back.
-            cluster.begin_move(split[0], 1, 0, 2);
-            cluster.end_move(split[0], 1, 0);
-            slots.len()
-        });
-        send(&mut sender, &nodes, after);
-        eprintln!("{} slots moved", moving.join().unwrap());
+    let mut load = UnderLoad::start(&cluster.url(), 150_000);
+    load.assert_exact_in_spite_of(|| {
+        let tags = tags(&cluster.nodes[0].keys());
+        let slots: Vec<u16> = tags
+            .iter()
+            .map(|tag| cluster.nodes[0].query(&["CLUSTER", "KEYSLOT", tag]))
+            .collect();
+        let split: Vec<_> = slots.iter().copied().take(4).collect();
+        for slot in &split {
+            cluster.begin_move(*slot, 0, 1, 4);
+        }
+        // The keys of these slots lie on both masters meanwhile.
+        let keys = |index: usize, slot: u16| {
+            let slot = slot.to_string();
+            cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
+        };
+        let on_both = split
+            .iter()
+            .filter(|slot| keys(0, **slot) > 0 && keys(1, **slot) > 0);
+        assert!(on_both.count() > 0);
+        thread::sleep(Duration::from_secs(2));
+        for slot in &split {
+            cluster.end_move(*slot, 0, 1);
+        }
+        for slot in &slots[4..] {
+            cluster.begin_move(*slot, 0, 2, 0);
+            cluster.end_move(*slot, 0, 2);
+        }
+        // And one comes back.
+        cluster.begin_move(split[0], 1, 0, 2);
+        cluster.end_move(split[0], 1, 0);
+        eprintln!("{} slots moved", slots.len());
     });
-    sender.wait_received(&nodes[0]);
-    site.wait_exact(&sender.truth.points(), BACK);
-    assert_all_recorded(&nodes);
-    site.assert_one_value_a_point();
 }
 
 /// The master of one part of the slots, to be cut off.
@@ -214,13 +156,7 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     let keys = [("flush.grace", "2s")];
     let nodes = two_nodes(&site, &cluster.url(), &keys);
     let mut sender = Sender::paced_by(&nodes[0]);
-    let minute = |number: i64| Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS + number * MINUTE_NS],
-        events: 5000,
-        series: 60,
-        users: 500,
-    };
+    let minute = |number: i64| testing::load::load(number..number + 1, 5000, 60, 500);
     // Which master has a series is read from the names of the keys.
     let mut master_of: BTreeMap<String, usize> = BTreeMap::new();
     let first: Vec<_> = minute(0).datagrams().collect();
@@ -239,14 +175,14 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
         }
         when(master_of.len() == 60, master_of.len())
     });
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
 
     let hanging = cluster.master_index("eds:settings");
     cluster.nodes[hanging].signal("STOP");
     let hangs = Instant::now();
     let second: Vec<_> = minute(1).datagrams().collect();
     send(&mut sender, &nodes, &second);
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     let of_others = |points: &Points| -> Points {
         let others = points
             .iter()
@@ -265,7 +201,5 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     eprintln!("the others' minute done {done:?} after the hang began");
     assert!(count(&nodes, "eds_events_queued") > 0);
     cluster.nodes[hanging].signal("CONT");
-    site.wait_exact(&expected, BACK);
-    assert_all_recorded(&nodes);
-    site.assert_one_value_a_point();
+    assert_exact(&site, &nodes, &sender);
 }

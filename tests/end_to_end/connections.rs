@@ -7,7 +7,6 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::seed;
 use testing::redis::RedisServer;
 
 use crate::site::Site;
@@ -39,7 +38,7 @@ fn silent_connections_cost_neither_events_nor_health() {
     eventually("it answers", SOON, || node.get("/healthz"));
     let mut sender = Sender::paced_by(&node);
     let mut silent: Vec<TcpStream> = Vec::new();
-    for (number, datagram) in datagrams(seed(), 3, 9000).iter().enumerate() {
+    for (number, datagram) in datagrams(3, 9000).iter().enumerate() {
         if number % 6 == 0 {
             let mut stream = TcpStream::connect(node.http()).unwrap();
             // Some say nothing, some stop in the middle, some do not take their answer.
@@ -54,7 +53,7 @@ fn silent_connections_cost_neither_events_nor_health() {
     sender.wait_received(&node);
     site.redis.restart();
     node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     wait_spool_empty(&node);
     assert_nothing_lost(&node.metrics());
     assert_eq!(damaged(&node), [""; 0]);
@@ -75,18 +74,14 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     let mut node = spooling(&site, "one", &[("flush.max_hold", "10m")]);
     node.set("store.response_timeout", "30s");
     node.set("store.replay_window", "30s");
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut sender = Sender::paced_by(&node);
-    let datagrams = datagrams(seed(), 2, 9000);
+    let datagrams = datagrams(2, 9000);
     let (first, second) = datagrams.split_at(datagrams.len() / 2);
     // Redis takes nothing, and its connections stay.
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     sender.send(&first[0], &node, &[]);
-    eventually("recording is refused", SOON, || {
-        let failures = node.metrics().count("eds_record_failures_total");
-        when(failures > 0, failures)
-    });
+    node.wait_count("eds_record_failures_total", |failures| failures > 0);
     limit(&node, "10:20000");
     for datagram in &first[1..] {
         sender.send_unpaced(datagram, &node);
@@ -101,10 +96,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     };
     says("input.spool_dir");
     limit(&node, "20000:20000");
-    for datagram in second {
-        sender.send(datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    sender.send_all(second, &node, &[]);
     eventually("it is on disk", SOON, || {
         let metrics = node.metrics();
         let (written, spooled) = (
@@ -121,7 +113,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     says(".spool");
     limit(&node, "20000:20000");
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     wait_spool_empty(&node);
     assert_nothing_lost(&node.metrics());
     assert_eq!(damaged(&node), [""; 0]);
@@ -131,8 +123,7 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
 fn a_silent_connection_is_closed_and_a_new_one_gets_its_place() {
     let mut node = Node::new("one", &[]);
     node.limit_descriptors(128);
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut silent: Vec<_> = (0..400)
         .map(|_| TcpStream::connect(node.http()).unwrap())
         .collect();

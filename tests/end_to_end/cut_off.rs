@@ -2,33 +2,24 @@
 
 use std::time::{Duration, Instant};
 
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::Expected;
 use testing::tcp_proxy::{TcpProxy, Traffic};
-use testing::truth::Truth;
 
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::count;
 
 /// The lease of the tests, and what a take-over may cost on top of it.
 const TAKEN_OVER: Duration = Duration::from_secs(10);
 const BACK: Duration = Duration::from_secs(60);
 
-fn load(minute: i64, events: usize) -> Load {
-    Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
-        events,
-        series: 50,
-        users: 500,
-    }
-}
-
-fn count(nodes: &[&Node], name: &str) -> u64 {
-    nodes.iter().map(|node| node.metrics().count(name)).sum()
+fn load(minute: i64, events: u64) -> Plan {
+    testing::load::load(minute..minute + 1, events, 50, 500)
 }
 
 #[test]
@@ -44,33 +35,24 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     let others = ["one", "two"]
         .map(|name| site.start_node(name, &[&keys[..], &[("flush.interval", "1s")]].concat()));
     let proxy = TcpProxy::start(site.redis.address());
-    let own = [
-        ("store.url", proxy.url()),
-        ("flush.interval", "20ms".to_owned()),
-    ];
-    let own = own.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let url = proxy.url();
+    let own = [("store.url", &*url), ("flush.interval", "20ms")];
     let cut_off = site.start_node("cut-off", &[&keys[..], &own].concat());
     let mut sender = Sender::paced_by(&others[0]);
     let to = [others[1].udp(), cut_off.udp()];
-    let mut send = |load: &Load| {
-        for datagram in load.datagrams() {
-            sender.send(&datagram, &others[0], &to);
-        }
-        sender.wait_received(&others[0]);
-        sender.truth.points()
+    let mut send = |load: Plan| {
+        sender.send_all(load.datagrams(), &others[0], &to);
+        sender.expected.points()
     };
 
     // It has claims in hand when it is cut off: those of counts that nobody can send.
     site.writes.set(Mode::Refuse);
-    send(&load(0, 10_000));
-    eventually("it has claims", SOON, || {
-        let claims = cut_off.metrics().count("eds_claims_total");
-        when(claims > 0, claims)
-    });
+    send(load(0, 10_000));
+    cut_off.wait_count("eds_claims_total", |claims| claims > 0);
     proxy.set(Traffic::Stall);
     let cut = Instant::now();
     site.writes.set(Mode::Pass);
-    let expected = send(&load(1, 10_000));
+    let expected = send(load(1, 10_000));
     site.wait_exact(&expected, TAKEN_OVER + Duration::from_secs(2));
     eprintln!("the others were exact {:?} after the cut", cut.elapsed());
     eventually("it says that it is not ready", SOON, || {
@@ -80,13 +62,13 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
 
     // What reaches nobody else waits for the way to be open: in a minute of its own it is counted, in one that the
     // others have published it is late, and counted as that.
-    let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Truth::default());
+    let (mut own_minute, mut too_late) = (Sender::paced_by(&cut_off), Expected::default());
     for datagram in load(2, 3000).datagrams() {
         own_minute.send(&datagram, &cut_off, &[]);
     }
     for user in 0..300 {
         let at = SEED_MINUTE_NS + MINUTE_NS;
-        let line = format!("event_type=type1,product=product1 value=late{user} {at}");
+        let line = format!("event_type=type-1,product=product-1 value=late{user} {at}");
         too_late.receive(line.as_bytes());
         own_minute.send_unrecorded(line.as_bytes(), &cut_off, &[]);
     }
@@ -96,7 +78,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     proxy.set(Traffic::Open);
     let healed = Instant::now();
     let mut expected = expected;
-    expected.extend(own_minute.truth.points());
+    expected.extend(own_minute.expected.points());
     site.wait_exact(&expected, BACK);
     eprintln!(
         "its own events were exact {:?} after it was back",
@@ -104,7 +86,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     );
     let all = [&others[0], &others[1], &cut_off];
     eventually("what is late is counted", BACK, || {
-        let late = count(&all, "eds_events_late_total");
+        let late = count(all, "eds_events_late_total");
         when(late >= 300, late)
     });
     for node in all {
@@ -141,30 +123,31 @@ fn answers_that_crawl_cost_nothing() {
     ];
     for (minute, way) in (0..).zip(ways) {
         proxy.set(way);
-        for datagram in load(minute, 10_000).datagrams() {
-            sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
-        }
-        sender.wait_received(&nodes[0]);
+        sender.send_all(
+            load(minute, 10_000).datagrams(),
+            &nodes[0],
+            &[nodes[1].udp()],
+        );
         if minute == 2 {
             eventually("it is noticed", SOON, || {
-                let up = count(&[&nodes[0], &nodes[1]], "eds_store_up");
+                let up = count(&nodes, "eds_store_up");
                 when(up == 0, up)
             });
             proxy.set(Traffic::Open);
         }
         let sent = Instant::now();
-        site.wait_exact(&sender.truth.points(), BACK);
+        site.wait_exact(&sender.expected.points(), BACK);
         eprintln!("{way:?}: exact {:?} after", sent.elapsed());
     }
     proxy.set(Traffic::Open);
     assert_all_recorded(&nodes);
-    eventually("nobody is behind", SOON, || {
-        let behind = count(&[&nodes[0], &nodes[1]], "eds_partitions_lagging");
-        when(behind == 0, behind)
+    eventually("nobody lags", SOON, || {
+        let lagging = count(&nodes, "eds_partitions_lagging");
+        when(lagging == 0, lagging)
     });
     // What was recorded before a connection was given up is recorded again, and may find its minute published.
-    let [late, replayed] = ["eds_events_late_total", "eds_events_replayed_total"]
-        .map(|name| count(&[&nodes[0], &nodes[1]], name));
+    let [late, replayed] =
+        ["eds_events_late_total", "eds_events_replayed_total"].map(|name| count(&nodes, name));
     assert!(late <= replayed, "{late} late, {replayed} replayed");
     site.wait_redis_clean();
     site.assert_one_value_a_point();

@@ -1,4 +1,4 @@
-//! `eds demo` shows the main thing with nothing installed, at once.
+//! `eds demo` shows what the service does with nothing installed, at once.
 
 use std::fs::{self, File};
 use std::process::Stdio;

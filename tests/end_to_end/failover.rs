@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::points::{Points, compare};
 use testing::redis::RedisServer;
-use testing::truth::{Points, compare};
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// Longer than a promotion takes and than the sender may have to wait meanwhile, so that no minute is closed
 /// before all of it was sent.
@@ -22,23 +22,17 @@ pub(crate) const BACK: Duration = Duration::from_secs(120);
 const EVENTS_PER_SECOND: u32 = 20_000;
 
 /// How many events a test of a failover sends: `FAILOVER_EVENTS`, or enough for every day.
-pub(crate) fn failover_events() -> usize {
+pub(crate) fn failover_events() -> u64 {
     let events = std::env::var("FAILOVER_EVENTS");
     events.map_or(200_000, |events| events.parse().expect("a whole number"))
 }
 
 /// Three minutes of 2016.
-pub(crate) fn load(events: usize) -> Load {
-    Load {
-        seed: seed(),
-        minutes_ns: (0..3).map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
-        events,
-        series: 100,
-        users: 2000,
-    }
+pub(crate) fn load(events: u64) -> Plan {
+    testing::load::load(0..3, events, 100, 2000)
 }
 
-/// InfluxDB, and no Redis: the nodes are told of another one.
+/// InfluxDB, and no Redis: the nodes are configured for another one.
 pub(crate) fn site() -> Site {
     Site::with_redis(RedisServer::down(&[]))
 }
@@ -75,12 +69,7 @@ fn lines(datagram: &[u8]) -> usize {
     datagram.split(|byte| *byte == b'\n').count()
 }
 
-/// What both nodes together have counted under this name.
-pub(crate) fn count(nodes: &[Node; 2], name: &str) -> u64 {
-    nodes.iter().map(|node| node.metrics().count(name)).sum()
-}
-
-/// Every event that a node received is recorded, on both: on the one that is behind with its copies in a while.
+/// Every event that a node received is recorded, on both: on the one that lags with its copies in a while.
 #[track_caller]
 pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     for node in nodes {
@@ -94,8 +83,70 @@ pub(crate) fn assert_all_recorded(nodes: &[Node]) {
     }
 }
 
+/// Two nodes and a load for them, a quarter of which they have.
+pub(crate) struct UnderLoad {
+    site: Site,
+    pub(crate) nodes: [Node; 2],
+    sender: Sender,
+    rest: Vec<Vec<u8>>,
+}
+
+impl UnderLoad {
+    pub(crate) fn start(store_url: &str, events: u64) -> Self {
+        let site = site();
+        let nodes = two_nodes(&site, store_url, &[]);
+        let mut sender = Sender::paced_by(&nodes[0]);
+        let mut datagrams: Vec<_> = load(events).datagrams().collect();
+        let rest = datagrams.split_off(datagrams.len() / 4);
+        send(&mut sender, &nodes, &datagrams);
+        Self {
+            site,
+            nodes,
+            sender,
+            rest,
+        }
+    }
+
+    /// Sends the rest while this happens, and waits until all counts are exact.
+    #[track_caller]
+    pub(crate) fn assert_exact_in_spite_of(&mut self, what: impl FnOnce() + Send) {
+        thread::scope(|scope| {
+            scope.spawn(what);
+            send(&mut self.sender, &self.nodes, &self.rest);
+        });
+        assert_exact(&self.site, &self.nodes, &self.sender);
+    }
+}
+
+/// Waits until the counts of all that was sent are exact, and checks what else must hold then.
+#[track_caller]
+pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
+    sender.wait_received(&nodes[0]);
+    let sent = Instant::now();
+    site.wait_exact(&sender.expected.points(), BACK);
+    eprintln!(
+        "exact {:?} after the last event, grace included",
+        sent.elapsed()
+    );
+    assert_all_recorded(nodes);
+    site.assert_one_value_a_point();
+}
+
+/// Kills the master under load. Answers how many events were recorded again.
+#[track_caller]
+pub(crate) fn assert_a_killed_master_costs_nothing(redis: &mut dyn Replicated) -> u64 {
+    let mut load = UnderLoad::start(&redis.url(), failover_events());
+    redis.kill_master();
+    let killed = Instant::now();
+    load.assert_exact_in_spite_of(|| {
+        redis.wait_promoted();
+        eprintln!("promoted {:?} after the kill", killed.elapsed());
+    });
+    count(&load.nodes, "eds_events_replayed_total")
+}
+
 /// A master that has replicas, and somebody who promotes one.
-pub(crate) trait Replicated {
+pub(crate) trait Replicated: Send + Sync {
     /// For `store.url`.
     fn url(&self) -> String;
     /// From now on no replica gets anything.
@@ -125,7 +176,7 @@ pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Rep
 }
 
 /// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
-/// the truth, if it does, and how many events were recorded again.
+/// what is expected, if it does, and how many events were recorded again.
 fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option<String>, u64) {
     let site = site();
     let nodes = two_nodes(&site, &redis.url(), &[("store.replay_window", window)]);
@@ -144,7 +195,7 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
     send(&mut sender, &nodes, after);
     sender.wait_received(&nodes[0]);
     redis.wait_promoted();
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     eventually("all minutes are done", BACK, || {
         let found = site.points();
         let waiting = [

@@ -1,11 +1,11 @@
 //! A Redis that forgets: a snapshot of before, a log without its end, a replica that lagged, nothing at all. What was
-//! published keeps its value, and what is lost is told.
+//! published keeps its value, and what is lost is reported.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::SEED_MINUTE_NS;
 use testing::redis::RedisServer;
 
 use crate::site::Site;
@@ -15,14 +15,8 @@ use crate::support::node::Node;
 /// Long enough to tell Redis what it forgot, and to close what is left.
 const GRACE: (&str, &str) = ("flush.grace", "3s");
 
-fn load(events: usize, minute_ns: i64) -> Vec<Vec<u8>> {
-    let load = Load {
-        seed: seed(),
-        minutes_ns: vec![minute_ns],
-        events,
-        series: 20,
-        users: 300,
-    };
+fn load(events: u64, minute: i64) -> Vec<Vec<u8>> {
+    let load = testing::load::load(minute..minute + 1, events, 20, 300);
     load.datagrams().collect()
 }
 
@@ -37,7 +31,7 @@ fn send(sender: &mut Sender, nodes: &[Node], datagrams: &[Vec<u8>]) {
 /// An event that comes when its minute is closed: with a user of its own, so that it would change every number.
 fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
     let line = format!(
-        "event_type=type1,product=product1 value={user} {}",
+        "event_type=type-1,product=product-1 value={user} {}",
         SEED_MINUTE_NS + 1
     );
     let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
@@ -65,19 +59,16 @@ fn wait_done(redis: &RedisServer) {
 }
 
 /// Every node has said that Redis forgot something, with the interval.
-fn wait_told(nodes: &[Node]) {
+fn wait_reported(nodes: &[Node]) {
     for node in nodes {
-        eventually("it is told", SOON, || {
-            let rollbacks = node.metrics().count("eds_store_rollbacks_total");
-            when(rollbacks > 0, rollbacks)
-        });
+        node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
         let log = node.log();
-        let told: Vec<_> = log
+        let logged: Vec<_> = log
             .lines()
             .filter(|line| line.contains("the store forgot"))
             .collect();
-        assert!(!told.is_empty(), "{log}");
-        for line in told {
+        assert!(!logged.is_empty(), "{log}");
+        for line in logged {
             assert!(line.contains("ERROR") && line.contains("from="), "{line}");
         }
     }
@@ -109,7 +100,7 @@ fn two_nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
 fn assert_unchanged(site: &Site, sender: &Sender) {
     wait_done(&site.redis);
     site.assert_one_value_a_point();
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
 }
 
 #[test]
@@ -117,16 +108,16 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     let mut site = Site::start();
     let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
     let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(3000, SEED_MINUTE_NS);
+    let datagrams = load(3000, 0);
     let (before, after) = datagrams.split_at(datagrams.len() / 2);
     send(&mut sender, &nodes, before);
     wait_stamped(&site.redis);
     let _: String = site.redis.query(&["SAVE"]);
     send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     site.redis.kill();
     site.redis.restart();
-    wait_told(&nodes);
+    wait_reported(&nodes);
     send_late(&mut sender, &nodes, "late");
     assert_unchanged(&site, &sender);
     // Half of it was recorded in what Redis forgot, and nobody can give it again.
@@ -134,8 +125,8 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     assert!((1400..=1600).contains(&forgotten), "{forgotten}");
     assert!(nodes[0].metrics().count("eds_events_late_total") > 0);
     // And it goes on.
-    send(&mut sender, &nodes, &load(1000, SEED_MINUTE_NS + MINUTE_NS));
-    site.wait_exact(&sender.truth.points(), SOON);
+    send(&mut sender, &nodes, &load(1000, 1));
+    site.wait_exact(&sender.expected.points(), SOON);
 }
 
 fn append_only_file(redis: &RedisServer) -> PathBuf {
@@ -156,10 +147,10 @@ fn a_log_without_its_last_seconds_changes_no_published_point() {
     let mut site = Site::with_redis(redis);
     let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
     let mut sender = Sender::paced_by(&nodes[0]);
-    send(&mut sender, &nodes, &load(3000, SEED_MINUTE_NS));
+    send(&mut sender, &nodes, &load(3000, 0));
     let log = append_only_file(&site.redis);
     let recorded = length(&log);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     // It is counted as late, kept for replay, and comes again to a Redis that has forgotten the counts.
     send_late(&mut sender, &nodes, "late");
     wait_done(&site.redis);
@@ -167,12 +158,9 @@ fn a_log_without_its_last_seconds_changes_no_published_point() {
     let file = File::options().write(true).open(&log).unwrap();
     file.set_len(recorded).unwrap();
     site.redis.restart();
-    wait_told(&nodes);
+    wait_reported(&nodes);
     assert_unchanged(&site, &sender);
-    eventually("the last events are recorded again", SOON, || {
-        let replayed = nodes[0].metrics().count("eds_events_replayed_total");
-        when(replayed > 0, replayed)
-    });
+    nodes[0].wait_count("eds_events_replayed_total", |replayed| replayed > 0);
 }
 
 #[test]
@@ -180,11 +168,11 @@ fn an_empty_redis_in_its_place_changes_no_published_point() {
     let site = Site::start();
     let nodes = two_nodes(&site, &[("store.replay_window", "60s")]);
     let mut sender = Sender::paced_by(&nodes[0]);
-    send(&mut sender, &nodes, &load(3000, SEED_MINUTE_NS));
-    site.wait_exact(&sender.truth.points(), SOON);
+    send(&mut sender, &nodes, &load(3000, 0));
+    site.wait_exact(&sender.expected.points(), SOON);
     // No connection is lost by this.
     let _: String = site.redis.query(&["FLUSHALL"]);
-    wait_told(&nodes);
+    wait_reported(&nodes);
     send_late(&mut sender, &nodes, "late");
     assert_unchanged(&site, &sender);
     let log = nodes[0].log();
@@ -196,7 +184,7 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
     let site = Site::start();
     let nodes = two_nodes(&site, &[("store.replay_window", "0s")]);
     let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(3000, SEED_MINUTE_NS);
+    let datagrams = load(3000, 0);
     let (before, after) = datagrams.split_at(datagrams.len() / 2);
     send(&mut sender, &nodes, before);
     let stale = RedisServer::start(&[]);
@@ -224,11 +212,11 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
     wait_keys(&stale, 20);
     role(&stale, None);
     send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     role(&site.redis, Some(&stale));
     wait_keys(&site.redis, 20);
     role(&site.redis, None);
-    wait_told(&nodes);
+    wait_reported(&nodes);
     send_late(&mut sender, &nodes, "late");
     assert_unchanged(&site, &sender);
 }
@@ -253,22 +241,20 @@ fn the_witness_on_disk_outlives_a_power_cut_of_node_and_redis() {
     let mut node = site.node("one", &[GRACE, ("store.replay_window", "0s")]);
     let spool = node.spool().display().to_string();
     node.set("input.spool_dir", &spool);
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut nodes = [node];
     let mut sender = Sender::paced_by(&nodes[0]);
-    let datagrams = load(2000, SEED_MINUTE_NS);
+    let datagrams = load(2000, 0);
     let (before, after) = datagrams.split_at(datagrams.len() / 2);
     send(&mut sender, &nodes, before);
     let _: String = site.redis.query(&["SAVE"]);
     send(&mut sender, &nodes, after);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     nodes[0].kill();
     site.redis.kill();
     site.redis.restart();
-    nodes[0].launch();
-    nodes[0].wait_ready();
-    wait_told(&nodes);
+    nodes[0].run();
+    wait_reported(&nodes);
     assert_unchanged(&site, &sender);
     assert!(nodes[0].metrics().count("eds_events_late_total") > 0);
 }

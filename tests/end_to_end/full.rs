@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::load;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::count;
 
 /// Enough for the pauses between attempts, and the grace twice.
 const BACK: Duration = Duration::from_secs(60);
@@ -23,40 +23,21 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
         ("output.timeout", "1s"),
     ];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
-    let count = |name| {
-        nodes
-            .iter()
-            .map(|node: &Node| node.metrics().count(name))
-            .sum::<u64>()
-    };
+    let count = |name| count(&nodes, name);
     let mut sender = Sender::paced_by(&nodes[0]);
-    let load = |minute: i64| Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
-        events: 20_000,
-        series: 100,
-        users: 500,
-    };
+    let load = |minute: i64| load(minute..minute + 1, 20_000, 100, 500);
     let send = |sender: &mut Sender, datagrams: &[Vec<u8>]| {
-        for datagram in datagrams {
-            sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
-        }
-        sender.wait_received(&nodes[0]);
+        sender.send_all(datagrams, &nodes[0], &[nodes[1].udp()]);
     };
 
     // A minute that is closed and cannot be sent, and one that still fills.
     site.writes.set(Mode::Refuse);
     send(&mut sender, &load(0).datagrams().collect::<Vec<_>>());
     eventually("the first minute becomes counts", SOON, || {
-        let sets = site
-            .redis
-            .keys()
-            .iter()
-            .filter(|key| key.contains("_user:"))
-            .count();
+        let sets = site.sets();
         when(sets == 0 && count("eds_series_sealed_total") == 100, sets)
     });
-    let first_minute = sender.truth.points();
+    let first_minute = sender.expected.points();
     let second: Vec<_> = load(1).datagrams().collect();
     let (before, during) = second.split_at(second.len() / 3);
     send(&mut sender, before);
@@ -108,7 +89,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
             when(answer.status == 200 && up == 1, format!("{answer:?}"))
         });
     }
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     eprintln!(
         "full for {:?}; exact {:?} after there was room",
         room - full,

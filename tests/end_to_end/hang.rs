@@ -5,8 +5,8 @@ use std::sync::mpsc;
 
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::Expected;
 use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::support::node::Node;
@@ -16,7 +16,7 @@ struct Hanging {
     site: Site,
     nodes: [(Node, RedisProxy); 2],
     socket: UdpSocket,
-    truth: Truth,
+    expected: Expected,
 }
 
 impl Hanging {
@@ -39,14 +39,14 @@ impl Hanging {
             site,
             nodes,
             socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
-            truth: Truth::default(),
+            expected: Expected::default(),
         }
     }
 
     fn send(&mut self, user: &str, minute: i64, to: &[usize]) {
         let at = SEED_MINUTE_NS + minute * MINUTE_NS;
         let line = format!("event_type=login,product=shop value={user} {at}");
-        self.truth.receive(line.as_bytes());
+        self.expected.receive(line.as_bytes());
         for &to in to {
             let address = self.nodes[to].0.udp();
             self.socket.send_to(line.as_bytes(), address).unwrap();
@@ -74,7 +74,7 @@ impl Hanging {
         self.send("hangs", minute, &[hangs]);
         reports.recv_timeout(SOON).unwrap();
         self.send("waits", minute, &[hangs]);
-        self.site.wait_exact(&self.truth.points(), 2 * SOON);
+        self.site.wait_exact(&self.expected.points(), 2 * SOON);
     }
 }
 
@@ -92,13 +92,13 @@ fn two_nodes_of_one_name_that_hang_in_turn_close_nothing_early_and_are_told() {
         hanging.hang(turn, minute);
     }
     for (node, _) in &hanging.nodes {
-        eventually("the double name is told", SOON, || {
+        eventually("the double name is reported", SOON, || {
             let answer = node.get("/readyz").unwrap();
             let warned = node
                 .log()
                 .contains("WARN another process uses this node's name");
-            let told = answer.status == 200 && answer.body.contains("uses this node's name");
-            when(warned && told, answer.body)
+            let shown = answer.status == 200 && answer.body.contains("uses this node's name");
+            when(warned && shown, answer.body)
         });
         assert_eq!(node.metrics().count("eds_name_taken"), 1);
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use event_data_service::store::redis::scripts;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::eventually::SOON;
+use testing::load::load;
 use testing::process::signal;
 use testing::redis_proxy::{RedisProxy, Then, When};
 
@@ -66,7 +66,7 @@ fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
     );
 }
 
-/// A node dies at this moment of its work, while another one lives. `check_written` is told how many writes
+/// A node dies at this moment of its work, while another one lives. `check_written` gets how many writes
 /// were confirmed at that time.
 fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
     /// Many times what one compaction takes.
@@ -74,7 +74,6 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
     /// The other node may be the first to claim, by chance; then there are other minutes to try it with.
     const ROUNDS_MAX: i64 = 5;
 
-    let seed = seed();
     let site = Site::start();
     let keys = [
         ("store.partitions", "1"),
@@ -99,21 +98,9 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
 
     let mut sender = Sender::paced_by(&living);
     for round in 0..ROUNDS_MAX {
-        let minutes_ns = (0..3)
-            .map(|minute| SEED_MINUTE_NS + (3 * round + minute) * MINUTE_NS)
-            .collect();
-        let load = Load {
-            seed,
-            minutes_ns,
-            events: 20_000,
-            series: SERIES,
-            users: 1000,
-        };
-        for datagram in load.datagrams() {
-            sender.send(&datagram, &living, &[dying.udp()]);
-        }
-        sender.wait_received(&living);
-        let expected = sender.truth.points();
+        let load = load(3 * round..3 * round + 3, 20_000, SERIES, 1000);
+        sender.send_all(load.datagrams(), &living, &[dying.udp()]);
+        let expected = sender.expected.points();
 
         let Ok(at) = kills.recv_timeout(Duration::from_secs(10)) else {
             site.wait_exact(&expected, LEASE + TAKE_OVER);
@@ -160,29 +147,18 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     });
 
     let mut sender = Sender::paced_by(&sleeping);
-    let minutes_ns = vec![SEED_MINUTE_NS];
-    let load = Load {
-        seed: seed(),
-        minutes_ns,
-        events: 10_000,
-        series: 1500,
-        users: 1000,
-    };
-    for datagram in load.datagrams() {
+    for datagram in load(0..1, 10_000, 1500, 1000).datagrams() {
         sender.send(&datagram, &sleeping, &[]);
     }
     sleeps.recv_timeout(SOON).unwrap();
     let slept = Instant::now();
     let living = site.start_node("living", &keys);
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     site.wait_exact(&expected, LEASE + TAKE_OVER);
     eprintln!("exact {:?} after it fell asleep", slept.elapsed());
 
     sleeping.signal("CONT");
-    eventually("it learns that its claim is lost", SOON, || {
-        let lost = sleeping.metrics().count("eds_claims_lost_total");
-        when(lost > 0, lost)
-    });
+    sleeping.wait_count("eds_claims_lost_total", |lost| lost > 0);
     site.wait_exact(&expected, Duration::ZERO);
     for node in [&sleeping, &living] {
         assert_eq!(node.metrics().count("eds_events_late_total"), 0);
@@ -194,10 +170,9 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
 
 #[test]
 fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_received() {
-    const EVENTS: usize = 150_000;
+    const EVENTS: u64 = 150_000;
     const KILLS: u32 = 12;
 
-    let seed = seed();
     let site = Site::start();
     let keys = [
         ("flush.grace", "3s"),
@@ -207,21 +182,12 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
     let living = site.start_node("living", &keys);
     let mut dying = site.start_node("dying", &keys);
 
-    let minutes_ns = (0..3)
-        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
-        .collect();
-    let load = Load {
-        seed,
-        minutes_ns,
-        events: EVENTS,
-        series: 200,
-        users: 2000,
-    };
+    let load = load(0..3, EVENTS, 200, 2000);
     let mut sender = Sender::paced_by(&living);
     let port = dying.udp();
     let last_kill = thread::scope(|scope| {
         let killing = scope.spawn(|| {
-            let mut random = SmallRng::seed_from_u64(seed);
+            let mut random = SmallRng::seed_from_u64(load.seed);
             for _ in 0..KILLS {
                 thread::sleep(Duration::from_millis(random.random_range(200..1500)));
                 dying.kill();
@@ -232,13 +198,10 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
             dying.kill();
             Instant::now()
         });
-        for datagram in load.datagrams() {
-            sender.send(&datagram, &living, &[port]);
-        }
-        sender.wait_received(&living);
+        sender.send_all(load.datagrams(), &living, &[port]);
         killing.join().unwrap()
     });
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     site.wait_exact(&expected, LEASE + TAKE_OVER + Duration::from_secs(3));
     eprintln!("exact {:?} after the last kill", last_kill.elapsed());
     assert_eq!(living.metrics().count("eds_events_late_total"), 0);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::read_back;
 
 use crate::site::Site;
@@ -66,7 +66,7 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
     ] {
         assert!(named.contains(name), "{name} in {named:?}");
     }
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
@@ -76,22 +76,12 @@ fn minutes_that_fill_slowly_close_when_they_are_full() {
     let site = Site::start();
     let node = site.start_node("one", &[("flush.grace", "3s")]);
     let mut sender = Sender::paced_by(&node);
-    let minutes_ns: Vec<_> = (0..3)
-        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
-        .collect();
-    let load = Load {
-        seed: seed(),
-        minutes_ns,
-        events: 1500,
-        series: 1,
-        users: 500,
-    };
-    for datagram in load.datagrams() {
+    for datagram in load(0..3, 1500, 1, 500).datagrams() {
         sender.send(&datagram, &node, &[]);
         thread::sleep(Duration::from_millis(100));
     }
     let sent = Instant::now();
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     let writes = site.writes.writes();
     assert!(
         writes.iter().all(|write| write.at > sent),
@@ -172,14 +162,13 @@ fn what_comes_after_a_minute_is_counted_as_late_and_never_written() {
     let node = site.start_node("one", &[("flush.grace", "500ms")]);
     let mut sender = Sender::paced_by(&node);
     sender.send(line(SEED_MINUTE_NS, 1).as_bytes(), &node, &[]);
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     for late in 1..=3 {
         // One that was counted, come again, is as late as a new one: nobody can tell them apart any more.
         sender.send(line(SEED_MINUTE_NS, late).as_bytes(), &node, &[]);
-        eventually("it is counted as late", SOON, || {
-            let counted = node.metrics().count("eds_events_late_total");
-            when(counted == u64::from(late), counted)
+        node.wait_count("eds_events_late_total", |counted| {
+            counted == u64::from(late)
         });
     }
     site.wait_redis_clean();
@@ -229,10 +218,7 @@ fn the_present_minute_is_written_when_it_is_over_and_quiet() {
     socket
         .send_to(b"event_type=a,product=b value=user", node.udp())
         .unwrap();
-    eventually("it is recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded == 1, recorded)
-    });
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     let after = now().as_secs() / 60;
 
     let write = eventually("it is written", Duration::from_secs(90), || {

@@ -2,40 +2,30 @@
 
 use std::time::{Duration, Instant};
 
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::redis::RedisServer;
 
 use crate::failover::assert_all_recorded;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::count;
 
 const MINUTES: i64 = 31;
-const EVENTS: usize = 62_000;
+const EVENTS: u64 = 62_000;
 const GRACE: Duration = Duration::from_secs(3);
 /// For the pauses between attempts and the grace, and everything that waited.
 const BACK: Duration = Duration::from_secs(120);
 
 /// The half-hour that begins so many half-hours after the seed's minute.
-fn half_hour(number: i64) -> Load {
-    let minutes = number * MINUTES..(number + 1) * MINUTES;
-    Load {
-        seed: seed(),
-        minutes_ns: minutes.map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
-        events: EVENTS,
-        series: 40,
-        users: 500,
-    }
+fn half_hour(number: i64) -> Plan {
+    load(number * MINUTES..(number + 1) * MINUTES, EVENTS, 40, 500)
 }
 
 fn durable_redis() -> RedisServer {
     RedisServer::start(&["--appendonly", "yes", "--appendfsync", "everysec"])
-}
-
-fn count(nodes: &[Node], name: &str) -> u64 {
-    nodes.iter().map(|node| node.metrics().count(name)).sum()
 }
 
 #[test]
@@ -53,10 +43,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
             site.writes.set(Mode::Refuse);
         }
         let mut send = |datagrams: &[Vec<u8>]| {
-            for datagram in datagrams {
-                sender.send(datagram, &nodes[0], &[nodes[1].udp()]);
-            }
-            sender.wait_received(&nodes[0]);
+            sender.send_all(datagrams, &nodes[0], &[nodes[1].udp()]);
         };
         // Every minute has begun before Redis goes away, and looks idle when it comes back.
         let datagrams: Vec<_> = half_hour(number).datagrams().collect();
@@ -72,15 +59,10 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
         let stopped = Instant::now();
         send(during);
         if redis {
-            assert!(nodes[0].metrics().count("eds_events_queued") >= EVENTS as u64 * 9 / 10);
+            assert!(nodes[0].metrics().count("eds_events_queued") >= EVENTS * 9 / 10);
         } else {
             eventually("the sets become counts", BACK, || {
-                let sets = site
-                    .redis
-                    .keys()
-                    .iter()
-                    .filter(|key| key.contains("_user:"))
-                    .count();
+                let sets = site.sets();
                 let queued = count(&nodes, "eds_events_queued");
                 when(
                     sets + usize::try_from(queued).unwrap() == 0,
@@ -96,7 +78,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
         }
         site.writes.set(Mode::Pass);
         let back = Instant::now();
-        site.wait_exact(&sender.truth.points(), BACK);
+        site.wait_exact(&sender.expected.points(), BACK);
         eprintln!(
             "without Redis: {redis}, without InfluxDB: {influxdb}; exact {:?} after",
             back.elapsed()
@@ -137,7 +119,7 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
         metrics.count("eds_events_queued"),
         metrics.count_of("eds_events_dropped_total", &[("reason", "queue_full")]),
     );
-    assert_eq!(queued + dropped, EVENTS as u64);
+    assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE * 9 / 10..=QUEUE).contains(&queued), "{queued}");
     site.redis.restart();
     eventually("what was kept is published", BACK, || {
@@ -159,8 +141,5 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     metrics.assert_ledger_adds_up();
     assert_eq!(metrics.count("eds_events_recorded_total"), queued);
     assert_eq!(metrics.count("eds_events_late_total"), 0);
-    eventually("its queue is empty", SOON, || {
-        let queued = nodes[0].metrics().count("eds_events_queued");
-        when(queued == 0, queued)
-    });
+    nodes[0].wait_count("eds_events_queued", |queued| queued == 0);
 }

@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use loadgen::Plan;
 use serde_json::Value;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::{Mode, Received};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::points::Point;
 use testing::read_back;
-use testing::truth::Point;
 
 use crate::quarantine::answer;
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
@@ -25,26 +26,12 @@ const KEYS: [(&str, &str); 3] = [
     ("store.partitions", "8"),
 ];
 
-fn load(minute: i64, events: usize) -> Load {
-    Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
-        events,
-        series: 100,
-        users: 500,
-    }
+fn load(minute: i64, events: u64) -> Plan {
+    testing::load::load(minute..minute + 1, events, 100, 500)
 }
 
-fn send(sender: &mut Sender, nodes: &[Node; 2], load: &Load) {
-    for datagram in load.datagrams() {
-        sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
-    }
-    sender.wait_received(&nodes[0]);
-}
-
-fn late(nodes: &[Node; 2]) -> u64 {
-    let late = |node: &Node| node.metrics().count("eds_events_late_total");
-    nodes.iter().map(late).sum()
+fn send(sender: &mut Sender, nodes: &[Node; 2], load: Plan) {
+    sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
 }
 
 /// How often the database took each point.
@@ -70,7 +57,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
     ]) {
         let before = site.writes.writes().len();
         site.writes.set(mode);
-        send(&mut sender, &nodes, &load(minute, 15_000));
+        send(&mut sender, &nodes, load(minute, 15_000));
         eventually("the database takes the same again and again", BACK, || {
             let taken = taken(&site.writes.writes()[before..]);
             let most = taken.values().max().copied().unwrap_or_default();
@@ -83,14 +70,14 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         );
         let back = Instant::now();
         site.writes.set(Mode::Pass);
-        site.wait_exact(&sender.truth.points(), BACK);
+        site.wait_exact(&sender.expected.points(), BACK);
         eprintln!("{mode:?}: exact {:?} after it was over", back.elapsed());
         eventually("all is confirmed", BACK, || {
             let claimed = nodes[0].metrics().count("eds_backlog_claimed");
             when(claimed == 0, claimed)
         });
     }
-    assert_eq!(late(&nodes), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
@@ -105,16 +92,10 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
     let began = Instant::now();
     let mut minutes = 0;
     while began.elapsed() < STORM {
-        send(&mut sender, &nodes, &load(minutes, 5_000));
+        send(&mut sender, &nodes, load(minutes, 5_000));
         // A minute is not sent again once it may be closed, so they are as many as there is time for.
         eventually("the minute is closed", SOON, || {
-            let sets = site
-                .redis
-                .keys()
-                .iter()
-                .filter(|key| key.contains("_user:"))
-                .count();
-            when(sets == 0, sets)
+            when(site.sets() == 0, site.sets())
         });
         minutes += 1;
     }
@@ -130,12 +111,12 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
     );
     let over = Instant::now();
     site.writes.set(Mode::Pass);
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     eprintln!(
         "{minutes} minutes, {refused} writes refused, {lost} answers lost; exact {:?} after the storm",
         over.elapsed()
     );
-    assert_eq!(late(&nodes), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
@@ -150,7 +131,7 @@ fn a_database_that_asks_for_peace_gets_it() {
     for (minute, status) in [(0, 429), (1, 503)] {
         let before = site.writes.writes().len();
         site.writes.set(Mode::AnswerLater(status, ASKED_SECS));
-        send(&mut sender, &nodes, &load(minute, 10_000));
+        send(&mut sender, &nodes, load(minute, 10_000));
         eventually("it is tried again", BACK, || {
             let tried = site.writes.writes().len() - before;
             when(tried >= 5, tried)
@@ -166,10 +147,10 @@ fn a_database_that_asks_for_peace_gets_it() {
                 "{status}: two writes of a node within {gap:?}"
             );
         }
-        site.wait_exact(&sender.truth.points(), BACK);
+        site.wait_exact(&sender.expected.points(), BACK);
         eprintln!("{status}: exact {:?} after it was over", over.elapsed());
     }
-    assert_eq!(late(&nodes), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
@@ -186,27 +167,20 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
         "unique_user_event,event_type=words value=\"many\" {words}"
     ));
 
-    let mut poisoned = load(0, 1000);
-    poisoned.series = 5;
-    let mut good = poisoned.clone();
-    good.minutes_ns = (0..3)
-        .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
-        .collect();
-    poisoned.minutes_ns = vec![SEED_MINUTE_NS + WEEK_NS];
-    send(&mut sender, &nodes, &good);
-    send(&mut sender, &nodes, &poisoned);
-    eventually("the poison is quarantined", SOON, || {
-        let quarantined = nodes[1].metrics().count("eds_counts_quarantined");
-        when(quarantined == 5, quarantined)
-    });
-    let mut expected = sender.truth.points();
+    let week = WEEK_NS / MINUTE_NS;
+    for minutes in [0..3, week..week + 1] {
+        let load = testing::load::load(minutes, 1000, 5, 500);
+        send(&mut sender, &nodes, load);
+    }
+    nodes[1].wait_count("eds_counts_quarantined", |quarantined| quarantined == 5);
+    let mut expected = sender.expected.points();
     expected.retain(|point, _| {
         point.minute_start_ns < SEED_MINUTE_NS + WEEK_NS || point.measurement != "unique_user_event"
     });
     eventually("all others are written", SOON, || {
         let mut found = site.points();
         found.retain(|point, _| point.minute_start_ns != words);
-        testing::truth::compare(&expected, &found)
+        testing::points::compare(&expected, &found)
     });
     let table = answer(&nodes[0], &["list"]);
     assert_eq!(table.lines().count(), 6, "{table}");
@@ -223,9 +197,9 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
         .find(|shard| shard[4] == "2016-12-05T00:00:00Z");
     site.command(&format!("DROP SHARD {}", of_the_week.unwrap()[0]));
     answer(&nodes[1], &["retry", "--all"]);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(answer(&nodes[0], &["list"]), "");
-    assert_eq!(late(&nodes), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }

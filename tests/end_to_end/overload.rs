@@ -2,22 +2,16 @@
 
 use std::net::UdpSocket;
 
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, SEED_MINUTE_NS};
 use testing::redis::RedisServer;
 
 use crate::site::Site;
 use crate::support::load::Sender;
 use crate::support::node::Node;
 
-fn load(events: usize) -> Load {
-    Load {
-        seed: 1,
-        minutes_ns: vec![SEED_MINUTE_NS],
-        events,
-        series: 50,
-        users: 500,
-    }
+fn load(events: u64) -> Plan {
+    testing::load::load(0..1, events, 50, 500)
 }
 
 #[test]
@@ -51,20 +45,17 @@ fn what_the_kernel_drops_is_counted_to_the_datagram() {
 #[test]
 fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
     const QUEUE: u64 = 1000;
-    const EVENTS: usize = 6000;
+    const EVENTS: u64 = 6000;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = site.node("one", &[("input.queue_events", "1000")]);
     node.launch();
     eventually("it answers", SOON, || node.get("/healthz"));
     let mut sender = Sender::paced_by(&node);
-    for datagram in load(EVENTS).datagrams() {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    sender.send_all(load(EVENTS).datagrams(), &node, &[]);
     let metrics = node.metrics();
     let [queued, dropped] =
         ["eds_events_queued", "eds_events_dropped_total"].map(|name| metrics.count(name));
-    assert_eq!(queued + dropped, EVENTS as u64);
+    assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE / 2..=QUEUE).contains(&queued), "{queued}");
 
     site.redis.restart();

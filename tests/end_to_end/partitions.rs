@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, Utc};
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
-use testing::truth::Truth;
+use testing::points::Expected;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -59,9 +59,9 @@ struct Load {
 }
 
 impl Load {
-    fn run(&self) -> Truth {
+    fn run(&self) -> Expected {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut truth = Truth::default();
+        let mut expected = Expected::default();
         let mut number = 0_u64;
         while !self.ended.load(Ordering::SeqCst) {
             let to = self.to.lock().unwrap();
@@ -78,10 +78,10 @@ impl Load {
                 socket.send_to(line.as_bytes(), address).unwrap();
             }
             drop(to);
-            truth.receive(line.as_bytes());
+            expected.receive(line.as_bytes());
             thread::sleep(Duration::from_millis(3));
         }
-        truth
+        expected
     }
 
     fn end(&self) {
@@ -117,7 +117,7 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
         to: Mutex::new(addresses.to_vec()),
     };
     let from = a_minute_after(TIME_TO_RESTART);
-    let truth = thread::scope(|scope| {
+    let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
         let loading = scope.spawn(|| load.run());
         one.set("store.partitions", "48");
@@ -152,15 +152,14 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
         }
         for node in [&mut *one, &mut *two] {
             assert_eq!(node.terminate().code(), Some(0));
-            node.launch();
-            node.wait_ready();
+            node.run();
         }
         assert!(now() < from, "the test was too slow to mean anything");
         wait_until(from + Duration::from_secs(10));
         load.end();
         loading.join().unwrap()
     });
-    let expected = truth.points();
+    let expected = expected.points();
     site.wait_exact(&expected, PAST_A_MINUTE);
     site.assert_one_value_a_point();
     for node in [one, two] {
@@ -180,15 +179,14 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
     let spool = one.spool();
     one.set("input.spool_dir", spool.to_str().unwrap());
     for node in [&mut one, &mut two] {
-        node.launch();
-        node.wait_ready();
+        node.run();
     }
     let load = Load {
         ended: AtomicBool::new(false),
         to: Mutex::new(vec![one.udp(), two.udp()]),
     };
     let from = a_minute_after(TIME_TO_RESTART);
-    let truth = thread::scope(|scope| {
+    let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
         let loading = scope.spawn(|| load.run());
         one.signal("STOP");
@@ -198,8 +196,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         // The kernel keeps little for the one that is stopped, and nothing for one that restarts.
         let both = std::mem::take(&mut *load.to.lock().unwrap());
         assert_eq!(two.terminate().code(), Some(0));
-        two.launch();
-        two.wait_ready();
+        two.run();
         *load.to.lock().unwrap() = both;
         wait_until(from + Duration::from_secs(1));
         one.signal("CONT");
@@ -213,12 +210,9 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         // From now on it alone gets them.
         *load.to.lock().unwrap() = vec![one.udp()];
         let recorded = one.metrics().count("eds_events_recorded_total");
-        eventually("they wait in it", SOON, || {
-            let queued = one.metrics().count("eds_events_queued");
-            when(queued > 500, queued)
-        });
+        one.wait_count("eds_events_queued", |queued| queued > 500);
         load.end();
-        let truth = loading.join().unwrap();
+        let expected = loading.join().unwrap();
         eventually("it has received all", SOON, || {
             let received = one.metrics().count("eds_events_received_total");
             thread::sleep(Duration::from_millis(300));
@@ -226,12 +220,11 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
             when(received == after, after)
         });
         eprintln!("{recorded} recorded by then");
-        truth
+        expected
     });
     assert_eq!(one.terminate().code(), Some(0));
-    one.launch();
-    one.wait_ready();
-    site.wait_exact(&truth.points(), PAST_A_MINUTE);
+    one.run();
+    site.wait_exact(&expected.points(), PAST_A_MINUTE);
     site.assert_one_value_a_point();
     site.wait_redis_clean();
 }
@@ -247,13 +240,13 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
             ("flush.max_hold", "2h"),
         ],
     );
-    let (mut truth, mut sender) = (Truth::default(), Sender::paced_by(&node));
+    let (mut expected, mut sender) = (Expected::default(), Sender::paced_by(&node));
     for number in 0..200 {
         let line = format!(
             "event_type=t{number},product=p value=u {}",
             SEED_MINUTE_NS + number
         );
-        truth.receive(line.as_bytes());
+        expected.receive(line.as_bytes());
         sender.send(line.as_bytes(), &node, &[]);
     }
     assert_eq!(node.terminate().code(), Some(0));
@@ -262,13 +255,12 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
     for (key, value) in [("store.partitions", "4"), ("flush.grace", "300ms")] {
         node.set(key, value);
     }
-    node.launch();
-    node.wait_ready();
+    node.run();
     let words = "no node works on what another number of partitions left in Redis";
     eventually("it says so", SOON, || {
         let answer = node.get("/readyz").unwrap();
-        let told = answer.body.contains(words) && node.log().contains(words);
-        when(answer.status == 200 && told, answer.body)
+        let says = answer.body.contains(words) && node.log().contains(words);
+        when(answer.status == 200 && says, answer.body)
     });
     node.set("store.partitions", "64");
     node.set("store.partitions_before", "4");
@@ -280,6 +272,6 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(node.terminate().code(), Some(0));
     node.launch();
-    site.wait_exact(&truth.points(), SOON);
+    site.wait_exact(&expected.points(), SOON);
     site.wait_redis_clean();
 }

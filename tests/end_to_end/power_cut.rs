@@ -4,9 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::seed;
+use testing::points::Expected;
 use testing::redis::RedisServer;
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::spool::{BACK, assert_nothing_lost, datagrams, spooling, wait_spool_empty};
@@ -26,15 +25,14 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     ];
     let mut first = site.start_node("first", &keys);
     let mut other = spooling(&site, "other", &keys);
-    other.launch();
-    other.wait_ready();
+    other.run();
 
-    let datagrams = datagrams(seed(), 1, 18_000);
+    let datagrams = datagrams(1, 18_000);
     let (before, after) = datagrams.split_at(datagrams.len() / 2);
-    let mut truth = Truth::default();
+    let mut expected = Expected::default();
     let mut sender = Sender::paced_by(&first);
     for datagram in before {
-        truth.receive(datagram);
+        expected.receive(datagram);
         sender.send(datagram, &first, &[]);
     }
     sender.wait_received(&first);
@@ -58,7 +56,7 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     site.redis.stop();
     let mut sender = Sender::paced_by(&other);
     for datagram in after {
-        truth.receive(datagram);
+        expected.receive(datagram);
         sender.send(datagram, &other, &[]);
     }
     sender.wait_received(&other);
@@ -68,10 +66,9 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     thread::sleep(GRACE);
 
     site.redis.restart();
-    first.launch();
-    first.wait_ready();
+    first.run();
     other.launch();
-    site.wait_exact(&truth.points(), BACK);
+    site.wait_exact(&expected.points(), BACK);
     wait_spool_empty(&other);
     for node in [&first, &other] {
         assert_nothing_lost(&node.metrics());

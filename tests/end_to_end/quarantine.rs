@@ -4,12 +4,12 @@
 use std::process::Output;
 
 use serde_json::Value;
-use testing::eventually::{SOON, eventually, when};
+use testing::eventually::SOON;
 use testing::influxdb::InfluxServer;
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::Points;
 use testing::ports::free_port;
 use testing::redis::RedisServer;
-use testing::truth::Points;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -67,15 +67,14 @@ pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     for event_type in KNOWN {
         send(sender, node, event_type, 0);
     }
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     for event_type in KNOWN {
         send(sender, node, event_type, 1);
     }
     send(sender, node, "poison", 1);
-    site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
-    eventually("the poison is quarantined", SOON, || {
-        let quarantined = node.metrics().count("eds_points_quarantined_total");
-        when(quarantined == 2, quarantined)
+    site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
+    node.wait_count("eds_points_quarantined_total", |quarantined| {
+        quarantined == 2
     });
 }
 
@@ -84,7 +83,7 @@ pub(crate) fn make_room(site: &Site, sender: &Sender) -> Points {
     site.command(
         "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 'passing'",
     );
-    without(sender.truth.points(), "passing")
+    without(sender.expected.points(), "passing")
 }
 
 #[test]
@@ -123,11 +122,10 @@ fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixe
 
     // Sent again before it is fixed, it is quarantined again, and nothing else is harmed.
     answer(&node, &[&["retry"], &selection[..]].concat());
-    eventually("it is refused again", SOON, || {
-        let quarantined = node.metrics().count("eds_points_quarantined_total");
-        when(quarantined == 4, quarantined)
+    node.wait_count("eds_points_quarantined_total", |quarantined| {
+        quarantined == 4
     });
-    site.wait_exact(&without(sender.truth.points(), "poison"), SOON);
+    site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
 
     let expected = make_room(&site, &sender);
     let answered = answer(&node, &["retry", "--all"]);

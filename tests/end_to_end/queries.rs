@@ -70,7 +70,7 @@ fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
         .collect();
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&nodes[0], &mut sender, five_minutes_ago_ns());
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     (site, nodes)
 }
 
@@ -109,7 +109,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
         .collect();
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&nodes[0], &mut sender, SEED_MINUTE_NS);
-    eventually("another node tells of what was recorded", SOON, || {
+    eventually("another node answers with what was recorded", SOON, || {
         let live = json(&nodes[1], "/api/v1/live");
         assert_eq!(live["provisional"], true);
         when(counts(&live) == expected(|_| true), live)
@@ -118,7 +118,7 @@ fn open_minutes_are_answered_as_provisional_and_closed_ones_exactly() {
     assert_eq!(counts(&live), expected(|it| it.contains("=c")));
     assert_eq!(live["counts"][0]["minute"], "2016-12-04T18:38:00Z");
 
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     eventually("nothing is open", SOON, || {
         let live = counts(&json(&nodes[0], "/api/v1/live"));
         when(live.is_empty(), format!("{live:?}"))
@@ -185,8 +185,8 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     assert_eq!(late["item"]["series"], USERS[1].0);
     let gone = ask(&nodes[0], "/api/v1/top?by=unique&list=17");
     assert_eq!(gone.status, 410, "{}", gone.body);
-    let behind = ask(&nodes[0], "/api/v1/top?by=unique&n=10&position=6");
-    assert_eq!(behind.status, 404, "{}", behind.body);
+    let beyond = ask(&nodes[0], "/api/v1/top?by=unique&n=10&position=6");
+    assert_eq!(beyond.status, 404, "{}", beyond.body);
 }
 
 #[test]
@@ -267,8 +267,7 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
         &[("store.partitions", "8"), ("flush.grace", "300ms")],
     );
     doomed.set("store.url", &proxy.url());
-    doomed.launch();
-    doomed.wait_ready();
+    doomed.run();
     let (sender, computing) = mpsc::channel();
     // Its first look at the counts gets no answer.
     proxy.at(1, ":counts", When::Before, move || {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::load;
 use testing::redis::RedisServer;
 
 use crate::site::Site;
@@ -118,23 +118,11 @@ fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
         // Events come in all the while, a few minutes after each other, and are counted and published.
         let mut minute = 0;
         while !over.load(Ordering::Relaxed) {
-            let load = Load {
-                seed: seed(),
-                minutes_ns: vec![SEED_MINUTE_NS + minute * MINUTE_NS],
-                events: 1500,
-                series: 20,
-                users: 300,
-            };
-            for datagram in load.datagrams() {
-                sender.send(&datagram, &nodes[0], &[nodes[1].udp()]);
-            }
-            sender.wait_received(&nodes[0]);
+            let load = load(minute..minute + 1, 1500, 20, 300);
+            sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
             bytes_max = bytes_max.max(used());
             minute += 1;
-            eventually("the minute is recorded", SOON, || {
-                let queued = nodes[0].metrics().count("eds_events_queued");
-                when(queued == 0, queued)
-            });
+            nodes[0].wait_count("eds_events_queued", |queued| queued == 0);
         }
     });
     let left = keys_of_questions(&site.redis);
@@ -153,7 +141,7 @@ fn varied_questions_leave_few_keys_and_never_stop_the_recorders() {
         assert_eq!(metrics.count("eds_record_failures_total"), 0);
     }
     assert!(bytes_max < 10.0 * 1024.0 * 1024.0, "{bytes_max} bytes");
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
 }
 
 #[test]

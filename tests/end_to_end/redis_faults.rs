@@ -5,11 +5,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::scripts;
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, SEED_MINUTE_NS, seed};
+use testing::points::Expected;
 use testing::redis::RedisServer;
 use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -18,14 +18,8 @@ use crate::support::node::Node;
 /// Enough for the time-outs and the pauses between attempts.
 const BACK: Duration = Duration::from_secs(60);
 
-fn load(events: usize) -> Load {
-    Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS],
-        events,
-        series: 50,
-        users: 500,
-    }
+fn load(events: u64) -> Plan {
+    testing::load::load(0..1, events, 50, 500)
 }
 
 #[test]
@@ -37,11 +31,8 @@ fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_fix_it() {
 #[test]
 fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_fix_it() {
     let redis = RedisServer::start(&[]);
-    let keys = [
-        ("store.url", redis.url()),
-        ("store.partitions", "8".to_owned()),
-    ];
-    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let url = redis.url();
+    let keys = [("store.url", &*url), ("store.partitions", "8")];
     let _first = Node::start("first", &keys);
     assert_refused(
         &redis,
@@ -82,14 +73,11 @@ fn events_wait_in_the_node_until_redis_comes() {
     assert_eq!(node.get("/healthz").unwrap().status, 200);
 
     let mut sender = Sender::paced_by(&node);
-    for datagram in load(5000).datagrams() {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    sender.send_all(load(5000).datagrams(), &node, &[]);
     assert_eq!(node.metrics().count("eds_events_queued"), 5000);
     site.redis.restart();
     node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     site.wait_redis_clean();
 }
 
@@ -112,7 +100,7 @@ fn a_restart_of_redis_costs_nothing() {
     }
     sender.wait_received(&nodes[0]);
     let sent = Instant::now();
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after the last event", sent.elapsed());
     assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
@@ -128,10 +116,10 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "4s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let mut senders = nodes.each_ref().map(Sender::paced_by);
-    let mut truth = Truth::default();
+    let mut expected = Expected::default();
     let mut send = |datagrams: &[Vec<u8>]| {
         for (i, datagram) in datagrams.iter().enumerate() {
-            truth.receive(datagram);
+            expected.receive(datagram);
             senders[i % 2].send(datagram, &nodes[i % 2], &[]);
         }
     };
@@ -157,7 +145,7 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
     eventually("the second half is recorded", BACK, || {
         when(recorded() == 3000, recorded())
     });
-    site.wait_exact(&truth.points(), BACK);
+    site.wait_exact(&expected.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
     for node in &nodes {
         assert_eq!(node.metrics().count("eds_events_late_total"), 0);
@@ -168,11 +156,8 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
 fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
-    let keys = [
-        ("store.url", proxy.url()),
-        ("store.response_timeout", "1s".to_owned()),
-    ];
-    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let url = proxy.url();
+    let keys = [("store.url", &*url), ("store.response_timeout", "1s")];
     let mut node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     let datagrams: Vec<_> = load(20_000).datagrams().collect();
@@ -190,7 +175,7 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     let back = Instant::now();
     node.wait_ready();
     sender.wait_received(&node);
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after it spoke again", back.elapsed());
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
@@ -233,11 +218,8 @@ fn a_lost_answer_at_any_step_changes_nothing() {
     }
 
     let mut sender = Sender::paced_by(&node);
-    for datagram in load(10_000).datagrams() {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
-    site.wait_exact(&sender.truth.points(), BACK);
+    sender.send_all(load(10_000).datagrams(), &node, &[]);
+    site.wait_exact(&sender.expected.points(), BACK);
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
@@ -245,7 +227,7 @@ fn a_lost_answer_at_any_step_changes_nothing() {
     assert_eq!(missed, 0, "every fault took place");
 }
 
-/// Its clients stay connected, and none of them is told.
+/// Its clients stay connected, and none of them notices.
 #[test]
 fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     let site = Site::start();
@@ -258,14 +240,8 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     ];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
-    for datagram in load(6000).datagrams() {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
-    eventually("all is recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded == 6000, recorded)
-    });
+    sender.send_all(load(6000).datagrams(), &node, &[]);
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 6000);
     let port = other.address().port().to_string();
     site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
     eventually("it has the other's data", SOON, || {
@@ -273,7 +249,7 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
         when(keys.is_empty(), format!("{keys:?}"))
     });
     site.redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     let metrics = node.metrics();
     assert!(metrics.count("eds_events_replayed_total") >= 6000);
     assert_eq!(metrics.count("eds_events_late_total"), 0);

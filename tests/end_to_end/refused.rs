@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use testing::eventually::{eventually, when};
 use testing::influxdb::InfluxServer;
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::Points;
 use testing::redis::RedisServer;
-use testing::truth::Points;
 
 use crate::quarantine::answer;
 use crate::site::Site;
@@ -85,9 +85,9 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
             sender.send(line.as_bytes(), &nodes[0], &[nodes[1].udp()]);
         }
         let sent = Instant::now();
-        let expected = sender.truth.points();
+        let expected = sender.expected.points();
         eventually("the honest minute is written", IN_TIME, || {
-            testing::truth::compare(&expected, &points(&site))
+            testing::points::compare(&expected, &points(&site))
         });
         slowest = slowest.max(sent.elapsed());
         assert!(began.elapsed() < Duration::from_secs(1200), "{}", done());
@@ -137,9 +137,9 @@ fn a_tag_that_reads_like_a_fault_of_the_configuration_stops_nothing() {
         let line = format!("kind=k{kind} value=user {SEED_MINUTE_NS}");
         sender.send(line.as_bytes(), &nodes[0], &[]);
     }
-    let expected = sender.truth.points();
+    let expected = sender.expected.points();
     eventually("the honest counts are written", IN_TIME, || {
-        testing::truth::compare(&expected, &points(&site))
+        testing::points::compare(&expected, &points(&site))
     });
     eventually("the others are in the quarantine", IN_TIME, || {
         let found = quarantined(&nodes);

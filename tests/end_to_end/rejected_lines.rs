@@ -11,10 +11,7 @@ use crate::support::node::Node;
 #[track_caller]
 fn send(socket: &UdpSocket, node: &Node, datagram: &[u8], received: u64) {
     socket.send_to(datagram, node.udp()).unwrap();
-    eventually("it is received", SOON, || {
-        let seen = node.metrics().count("eds_events_received_total");
-        when(seen == received, seen)
-    });
+    node.wait_count("eds_events_received_total", |seen| seen == received);
 }
 
 fn lines(node: &Node, words: &str) -> Vec<String> {
@@ -48,8 +45,8 @@ fn late_events_are_logged_once_a_minute() {
         send(&node, minute, &format!("late{late}"));
         wait(&node, "eds_events_late_total", late);
     }
-    let told = "the counts of their minutes were sealed";
-    let first = lines(&node, told);
+    let message = "the counts of their minutes were sealed";
+    let first = lines(&node, message);
     assert_eq!(first.len(), 1, "{first:?}");
     for word in [
         "WARN",
@@ -60,9 +57,9 @@ fn late_events_are_logged_once_a_minute() {
     ] {
         assert!(first[0].contains(word), "{word}: {first:?}");
     }
-    // What was not told by then is told at the end.
+    // What was not logged by then is logged at the end.
     assert_eq!(node.terminate().code(), Some(0));
-    let all = lines(&node, told);
+    let all = lines(&node, message);
     assert_eq!(all.len(), 2, "{all:?}");
     for word in ["events=2 ", "first=20161204:1118 last=20161204:1119"] {
         assert!(all[1].contains(word), "{word}: {all:?}");
@@ -115,7 +112,7 @@ fn more_detail_logs_more_lines_and_each_datagram() {
     for round in 1..=2 {
         let line = format!("broken{round}");
         send(&socket, &node, line.as_bytes(), round);
-        eventually("the line and its datagram are told", SOON, || {
+        eventually("the line and its datagram are logged", SOON, || {
             let shown = lines(&node, &line);
             let has = |level| {
                 let mut shown = shown.iter();
@@ -128,7 +125,7 @@ fn more_detail_logs_more_lines_and_each_datagram() {
     node.set("log.level", "info");
     node.write_config();
     node.signal("HUP");
-    eventually("it tells less", SOON, || {
+    eventually("it logs less", SOON, || {
         when(node.log().contains("reloaded the log level"), "not yet")
     });
     let before = node.log().len();

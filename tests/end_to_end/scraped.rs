@@ -8,7 +8,7 @@ use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use testing::eventually::{SOON, eventually, when};
 use testing::http::{self, Answer};
 use testing::http_proxy::Mode;
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::load;
 use testing::metrics::Metrics;
 
 use crate::site::Site;
@@ -47,21 +47,12 @@ fn under_load() -> (Site, Node) {
     let site = Site::start();
     let node = site.start_node("one", &[("input.max_series_per_minute", "4")]);
     let mut sender = Sender::paced_by(&node);
-    let load = Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS, SEED_MINUTE_NS + MINUTE_NS],
-        events: 3000,
-        series: 300,
-        users: 50,
-    };
+    let load = load(0..2, 3000, 300, 50);
     for datagram in load.datagrams() {
         sender.send_unrecorded(&datagram, &node, &[]);
     }
     sender.send_unrecorded(b"what is this\n", &node, &[]);
-    eventually("it has sent some", SOON, || {
-        let sent = node.metrics().count("eds_points_sent_total");
-        when(sent > 100, sent)
-    });
+    node.wait_count("eds_points_sent_total", |sent| sent > 100);
     (site, node)
 }
 
@@ -147,15 +138,11 @@ fn what_fills_is_reported_with_what_it_may_hold() {
     ];
     let mut node = Node::new("one", &keys);
     node.set("input.spool_dir", &node.spool().display().to_string());
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut sender = Sender::paced_by(&node);
     // Of the minute that is open now.
     sender.send_unrecorded(b"a=b value=c", &node, &[]);
-    eventually("the memory of the open minute is reported", SOON, || {
-        let bytes = node.metrics().count("eds_store_memory_bytes");
-        when(bytes > 0, bytes)
-    });
+    node.wait_count("eds_store_memory_bytes", |bytes| bytes > 0);
     let metrics = node.metrics();
     for (level, most, value) in [
         ("eds_events_queued", "eds_events_queued_max", 1234),
@@ -206,7 +193,7 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
         when(age > first + 2.0, age)
     });
     site.writes.set(Mode::Pass);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     eventually("nothing is old", SOON, || {
         let age = age();
         when(age == 0.0, age)

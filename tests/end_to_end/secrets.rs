@@ -128,14 +128,10 @@ fn nothing_is_shown_while_all_works() {
             ],
         );
         node.set_environment("EDS_STORE__PASSWORD", &secret("redis"));
-        node.launch();
-        node.wait_ready();
+        node.run();
         through_a_minute(&node);
         if format == "text" {
-            eventually("it is written", SOON, || {
-                let sent = node.metrics().count("eds_points_sent_total");
-                when(sent == 2, sent)
-            });
+            node.wait_count("eds_points_sent_total", |sent| sent == 2);
         }
         assert_node_hidden(&node);
         assert_commands_hidden(&node);
@@ -194,10 +190,7 @@ fn nothing_is_shown_while_nothing_works() {
         ];
         let node = Node::start("one", &keys);
         through_a_minute(&node);
-        eventually("a write fails", SOON, || {
-            let failures = node.metrics().count("eds_write_failures_total");
-            when(failures > 0, failures)
-        });
+        node.wait_count("eds_write_failures_total", |failures| failures > 0);
         assert_node_hidden(&node);
         assert_commands_hidden(&node);
     }

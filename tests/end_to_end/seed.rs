@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-use testing::eventually::{SOON, eventually, when};
+use testing::eventually::{SOON, eventually};
+use testing::points::{Point, Points, compare};
 use testing::read_back;
 use testing::redis::RedisServer;
-use testing::truth::{Point, Points, compare};
 use testing::victoria_metrics::VictoriaMetrics;
 
 use crate::site::{DATABASE, Site};
@@ -111,13 +111,9 @@ fn from_redis_to_victoria_metrics() {
 fn through_redis(redis: &RedisServer, node: &mut Node) {
     node.set("flush.grace", "1h");
     node.set("flush.max_hold", "1h");
-    node.launch();
-    node.wait_ready();
+    node.run();
     send_lines(node);
-    eventually("five events are recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded == 5, recorded)
-    });
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 5);
     assert_redis_holds_what_the_seed_lists(redis);
 
     assert!(node.terminate().success());

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use testing::eventually::SOON;
+use testing::points::Expected;
 use testing::ports::free_port;
 use testing::process::{signal, wait};
 use testing::read_back;
-use testing::truth::Truth;
 
 use crate::support::node::eds;
 
@@ -34,7 +34,7 @@ fn assert_ends_as_expected(
     name: &str,
     code: i32,
     socket: &UdpSocket,
-    mut came: Truth,
+    mut came: Expected,
     file: &std::path::Path,
 ) {
     signal(sender.id(), name);
@@ -46,9 +46,9 @@ fn assert_ends_as_expected(
     while let Ok(length) = socket.recv(&mut buffer) {
         came.receive(&buffer[..length]);
     }
-    let told = read_back::written(&fs::read(file).unwrap());
-    assert!(!told.is_empty());
-    assert_eq!(told, came.points());
+    let written = read_back::written(&fs::read(file).unwrap());
+    assert!(!written.is_empty());
+    assert_eq!(written, came.points());
     let mut said = String::new();
     sender.stderr.unwrap().read_to_string(&mut said).unwrap();
     assert!(
@@ -73,7 +73,7 @@ fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
 fn a_load_that_is_stopped_leaves_the_expected_counts_of_what_was_sent() {
     let (socket, to) = receiver();
     let (sender, directory) = sending(&to, &["--events", "1000000", "--rate", "3000"]);
-    let mut came = Truth::default();
+    let mut came = Expected::default();
     for _ in 0..50 {
         came.receive(&receive(&socket));
     }
@@ -89,7 +89,7 @@ fn a_pipe_that_does_not_end_is_left_when_it_is_told_to() {
     // The last is none yet.
     let lines = "a=1 value=x 60000000000\na=1 value=y 60000000000\na=1 value=";
     pipe.write_all(lines.as_bytes()).unwrap();
-    let mut came = Truth::default();
+    let mut came = Expected::default();
     came.receive(&receive(&socket));
     let file = directory.path().join("expected");
     assert_ends_as_expected(sender, "TERM", 143, &socket, came, &file);

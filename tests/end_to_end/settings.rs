@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::HttpProxy;
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::{Expected, compare};
 use testing::read_back;
-use testing::truth::{Truth, compare};
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -77,7 +77,7 @@ fn settings(command: &str, node: &Node, more: &[&str]) -> (Option<i32>, String) 
 /// Sends the events of some minutes, minute after minute, to the node that is waited for and to another one.
 fn send(
     minutes: Range<i64>,
-    truth: &mut Truth,
+    expected: &mut Expected,
     sender: &mut Sender,
     to: &Node,
     copies: &[SocketAddr],
@@ -87,7 +87,7 @@ fn send(
             let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
             let (series, user) = (number % 7, number % 50);
             let line = format!("event_type=t{series},product=p value=u{user} {at}");
-            truth.receive(line.as_bytes());
+            expected.receive(line.as_bytes());
             sender.send_unrecorded(line.as_bytes(), to, copies);
         }
     }
@@ -101,12 +101,12 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     let writes_to_other = HttpProxy::start(Some(site.influxdb));
     let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m")];
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &keys));
-    let (mut truth, mut sender) = (Truth::default(), Sender::paced_by(&one));
-    send(0..10, &mut truth, &mut sender, &one, &[two.udp()]);
-    site.wait_exact(&truth.points(), SOON);
-    let before = truth.points();
+    let (mut expected, mut sender) = (Expected::default(), Sender::paced_by(&one));
+    send(0..10, &mut expected, &mut sender, &one, &[two.udp()]);
+    site.wait_exact(&expected.points(), SOON);
+    let before = expected.points();
 
-    send(10..15, &mut truth, &mut sender, &one, &[two.udp()]);
+    send(10..15, &mut expected, &mut sender, &one, &[two.udp()]);
     for node in [&mut one, &mut two] {
         node.set("flush.grace", "1s");
         node.set("output.url", &writes_to_other.url());
@@ -129,7 +129,7 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     assert_eq!(said.matches('→').count(), 3, "{said}");
 
     // Both go on recording, and say why nothing more comes of it.
-    send(15..20, &mut truth, &mut sender, &one, &[two.udp()]);
+    send(15..20, &mut expected, &mut sender, &one, &[two.udp()]);
     for node in [&one, &two] {
         eventually("it is not ready, with both values", SOON, || {
             let answer = node.get("/readyz").unwrap();
@@ -141,12 +141,12 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
             when(answer.status == 503 && all, answer.body)
         });
         eventually("its metrics and its log say so", SOON, || {
-            let told = node
+            let logged = node
                 .log()
                 .contains("ERROR this node closes no minute and sends nothing");
             when(
-                node.metrics().count("eds_settings_differ") == 1 && told,
-                told,
+                node.metrics().count("eds_settings_differ") == 1 && logged,
+                logged,
             )
         });
     }
@@ -155,18 +155,16 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
         when(since > Duration::from_secs(6), format!("{since:?}"))
     });
     assert_eq!(two.terminate().code(), Some(0));
-    send(20..25, &mut truth, &mut sender, &one, &[two.udp()]);
-    two.launch();
-    two.wait_ready();
+    send(20..25, &mut expected, &mut sender, &one, &[two.udp()]);
+    two.run();
     let mut sender = Sender::paced_by(&two);
-    send(25..30, &mut truth, &mut sender, &two, &[one.udp()]);
+    send(25..30, &mut expected, &mut sender, &two, &[one.udp()]);
     assert_eq!(one.terminate().code(), Some(0));
-    send(30..35, &mut truth, &mut sender, &two, &[one.udp()]);
-    one.launch();
-    one.wait_ready();
-    send(35..40, &mut truth, &mut sender, &two, &[one.udp()]);
+    send(30..35, &mut expected, &mut sender, &two, &[one.udp()]);
+    one.run();
+    send(35..40, &mut expected, &mut sender, &two, &[one.udp()]);
 
-    let expected = truth.points();
+    let expected = expected.points();
     eventually("every count is in one of the outputs", SOON, || {
         let [mut all, other] =
             ["eds", "other"].map(|name| read_back::influxdb(site.influxdb, name));
@@ -222,15 +220,12 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
     node.set("output.database", "other");
     node.apply_settings();
     let mut sender = Sender::paced_by(&node);
-    let mut truth = Truth::default();
-    send(0..2, &mut truth, &mut sender, &node, &[]);
-    eventually("it stops", SOON, || {
-        let differs = node.metrics().count("eds_settings_differ");
-        when(differs == 1, differs)
-    });
+    let mut expected = Expected::default();
+    send(0..2, &mut expected, &mut sender, &node, &[]);
+    node.wait_count("eds_settings_differ", |differs| differs == 1);
     node.set("output.database", "eds");
     node.apply_settings();
-    site.wait_exact(&truth.points(), SOON);
+    site.wait_exact(&expected.points(), SOON);
     node.wait_ready();
 }
 

@@ -1,4 +1,4 @@
-//! What a node does when it is told to end or to look at its configuration again, and the exit codes.
+//! What a node does when it is asked to end or to look at its configuration again, and the exit codes.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
+use testing::points::Expected;
 use testing::ports::free_port;
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -28,8 +28,7 @@ fn numbered_datagram(number: usize) -> String {
 fn a_node_told_to_end_under_load_records_all_that_it_received() {
     let site = Site::start();
     let mut node = site.node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
-    node.launch();
-    node.wait_ready();
+    node.run();
 
     // Loopback keeps the order, so what the node received is the first so many of what was sent.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -46,10 +45,7 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
                 }
             }
         });
-        eventually("the load runs", SOON, || {
-            let recorded = node.metrics().count("eds_events_recorded_total");
-            when(recorded > 2000, recorded)
-        });
+        node.wait_count("eds_events_recorded_total", |recorded| recorded > 2000);
         let sent_before_signal = sent.load(Ordering::SeqCst);
         let status = node.terminate();
         ended.store(true, Ordering::SeqCst);
@@ -66,13 +62,13 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
         recorded >= sent_before_signal,
         "{recorded} recorded of {sent_before_signal} sent"
     );
-    let mut truth = Truth::default();
-    (0..recorded).for_each(|number| truth.receive(numbered_datagram(number).as_bytes()));
+    let mut expected = Expected::default();
+    (0..recorded).for_each(|number| expected.receive(numbered_datagram(number).as_bytes()));
 
     node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
-    site.wait_exact(&truth.points(), SOON);
+    site.wait_exact(&expected.points(), SOON);
     site.wait_redis_clean();
 }
 
@@ -93,7 +89,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     assert_eq!(first.terminate().code(), Some(0));
     site.writes.set(testing::http_proxy::Mode::Pass);
     let _second = site.start_node("second", &keys);
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
 }
 
 #[test]

@@ -9,9 +9,9 @@ use testing::eventually::{SOON, eventually};
 use testing::http::{answer, get, post};
 use testing::http_proxy::HttpProxy;
 use testing::influxdb::InfluxServer;
+use testing::points::{Points, compare};
 use testing::read_back;
 use testing::redis::RedisServer;
-use testing::truth::{Points, compare};
 
 use crate::support::node::Node;
 
@@ -100,8 +100,7 @@ impl Site {
     #[track_caller]
     pub(crate) fn start_node(&self, name: &str, keys: &[(&str, &str)]) -> Node {
         let mut node = self.node(name, keys);
-        node.launch();
-        node.wait_ready();
+        node.run();
         node
     }
 
@@ -128,6 +127,12 @@ impl Site {
                 assert_eq!(before, value, "two values for {point:?}");
             }
         }
+    }
+
+    /// How many sets of users and events there are in Redis: those of minutes that are not compacted.
+    pub(crate) fn sets(&self) -> usize {
+        let keys = self.redis.keys();
+        keys.iter().filter(|key| key.contains("_user:")).count()
     }
 
     /// Waits until Redis holds nothing but what is kept of minutes that are done: the counts, until they are

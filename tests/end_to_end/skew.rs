@@ -8,9 +8,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, seed};
+use testing::points::Expected;
 use testing::read_back;
 use testing::redis::RedisServer;
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -29,8 +29,7 @@ fn skewed(site: &Site, name: &str, seconds: &str) -> Node {
     if !seconds.is_empty() {
         node.skew(seconds);
     }
-    node.launch();
-    node.wait_ready();
+    node.run();
     node
 }
 
@@ -69,19 +68,18 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         skewed(&site, "slow", "-300"),
     ];
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (mut truth, mut random) = (Truth::default(), SmallRng::seed_from_u64(seed()));
+    let (mut expected, mut random) = (Expected::default(), SmallRng::seed_from_u64(seed()));
     let mut so_far = [0; 3];
     let mut send = |line: &str, to: &[usize], counts: bool| {
         if counts {
-            truth.receive(line.as_bytes());
+            expected.receive(line.as_bytes());
         }
         for &to in to {
             so_far[to] += 1;
             socket.send_to(line.as_bytes(), nodes[to].udp()).unwrap();
             if so_far[to] % 64 == 0 {
-                eventually("it receives", SOON, || {
-                    let received = nodes[to].metrics().count("eds_events_received_total");
-                    when(received == so_far[to], received)
+                nodes[to].wait_count("eds_events_received_total", |received| {
+                    received == so_far[to]
                 });
             }
         }
@@ -117,7 +115,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     }
     assert_all_recorded_but_rejected(&nodes);
 
-    let expected = truth.points();
+    let expected = expected.points();
     let is_ahead = |minute_start_ns: i64| minute_start_ns > now_ns() + 70 * SECOND_NS;
     eventually(
         "InfluxDB holds the exact counts",
@@ -125,7 +123,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         || {
             let mut found = site.points();
             found.retain(|point, _| !is_ahead(point.minute_start_ns));
-            testing::truth::compare(&expected, &found)
+            testing::points::compare(&expected, &found)
         },
     );
     // The fast node would have closed the last minute five minutes before it was over.
@@ -201,6 +199,6 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");
     assert!(node.log().lines().any(warned), "{}", node.log());
     set_clock("+0");
-    site.wait_exact(&sender.truth.points(), Duration::from_secs(120));
+    site.wait_exact(&sender.expected.points(), Duration::from_secs(120));
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

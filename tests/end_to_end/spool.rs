@@ -6,12 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use event_data_service::spool::segment;
+use loadgen::Plan;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
+use testing::load::load;
 use testing::metrics::Metrics;
+use testing::points::Expected;
 use testing::redis::RedisServer;
 use testing::redis_proxy::{RedisProxy, Then, When};
-use testing::truth::Truth;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -23,17 +24,14 @@ pub(crate) const BACK: Duration = Duration::from_secs(90);
 const QUEUE: u64 = 1000;
 
 /// The datagrams of so many minutes, one minute after the other as in life.
-pub(crate) fn datagrams(seed: u64, minutes: i64, events_per_minute: usize) -> Vec<Vec<u8>> {
-    let minute = |number: i64| Load {
-        seed: seed ^ number.unsigned_abs(),
-        minutes_ns: vec![SEED_MINUTE_NS + number * MINUTE_NS],
-        events: events_per_minute,
-        series: 20,
-        users: 500,
+pub(crate) fn datagrams(minutes: u32, events_per_minute: u64) -> Vec<Vec<u8>> {
+    let events = u64::from(minutes) * events_per_minute;
+    let any_order = load(0..minutes.into(), events, 20, 500);
+    let in_order = Plan {
+        shuffle: false,
+        ..any_order
     };
-    (0..minutes)
-        .flat_map(|number| minute(number).datagrams())
-        .collect()
+    in_order.datagrams().collect()
 }
 
 /// A node whose queue is short and whose spool is large.
@@ -57,10 +55,7 @@ fn filled(site: &Site, keys: &[(&str, &str)], datagrams: &[Vec<u8>]) -> (Node, S
     let mut node = spooling(site, "one", keys);
     launch(&mut node);
     let mut sender = Sender::paced_by(&node);
-    for datagram in datagrams {
-        sender.send(datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    sender.send_all(datagrams, &node, &[]);
     (node, sender)
 }
 
@@ -123,16 +118,16 @@ pub(crate) fn wait_spool_empty(node: &Node) {
 
 #[test]
 fn half_an_hour_without_redis_costs_nothing() {
-    const MINUTES: i64 = 31;
+    const MINUTES: u32 = 31;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("flush.max_hold", "20s")];
-    let (mut node, mut sender) = filled(&site, &keys, &datagrams(seed(), MINUTES, 9000));
+    let (mut node, mut sender) = filled(&site, &keys, &datagrams(MINUTES, 9000));
     let spooled = wait_spooled(&node);
     assert!(spooled >= 9000 * 31 - 2 * QUEUE, "{spooled}");
 
     site.redis.restart();
     node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
+    site.wait_exact(&sender.expected.points(), BACK);
     wait_spool_empty(&node);
     let metrics = node.metrics();
     assert_nothing_lost(&metrics);
@@ -141,7 +136,7 @@ fn half_an_hour_without_redis_costs_nothing() {
     site.assert_one_value_a_point();
 
     // And then events go their way through memory again.
-    let directly = datagrams(seed(), 1, 500);
+    let directly = datagrams(1, 500);
     let before = node.metrics().count("eds_events_recorded_total");
     for datagram in &directly {
         sender.send_unrecorded(datagram, &node, &[]);
@@ -159,14 +154,11 @@ fn what_is_on_disk_outlives_a_kill() {
     let mut node = spooling(&site, "one", &[("input.queue_events", "1")]);
     launch(&mut node);
     let mut sender = Sender::paced_by(&node);
-    // One event finds room in memory; it is not the truth's.
-    let first = datagrams(seed(), 1, 1).remove(0);
+    // One event finds room in memory; it is not expected.
+    let first = datagrams(1, 1).remove(0);
     sender.send_unrecorded(&first, &node, &[]);
     sender.wait_received(&node);
-    for datagram in datagrams(seed(), 3, 9000) {
-        sender.send(&datagram, &node, &[]);
-    }
-    sender.wait_received(&node);
+    sender.send_all(datagrams(3, 9000), &node, &[]);
     let spooled = wait_spooled(&node);
     assert_eq!(spooled, 27_000);
     node.kill();
@@ -175,14 +167,10 @@ fn what_is_on_disk_outlives_a_kill() {
     launch(&mut node);
     assert!(node.metrics().count("eds_spool_bytes") > 0);
     site.redis.restart();
-    eventually("a part is recorded", SOON, || {
-        let recorded = node.metrics().count("eds_events_recorded_total");
-        when(recorded > 0, recorded)
-    });
+    node.wait_count("eds_events_recorded_total", |recorded| recorded > 0);
     node.kill();
-    node.launch();
-    node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
+    node.run();
+    site.wait_exact(&sender.expected.points(), BACK);
     wait_spool_empty(&node);
     assert_nothing_lost(&node.metrics());
 }
@@ -191,7 +179,7 @@ fn what_is_on_disk_outlives_a_kill() {
 fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.drain_timeout", "500ms")];
-    let (mut node, sender) = filled(&site, &keys, &datagrams(seed(), 3, 9000));
+    let (mut node, sender) = filled(&site, &keys, &datagrams(3, 9000));
     assert!(node.terminate().success());
     assert_eq!(events_on_disk(&node.spool()), 27_000, "memory's part, too");
     let log = node.log();
@@ -199,9 +187,8 @@ fn a_stop_while_redis_is_away_leaves_everything_to_the_next_start() {
     assert!(!log.contains("giving it up"), "{log}");
 
     site.redis.restart();
-    node.launch();
-    node.wait_ready();
-    site.wait_exact(&sender.truth.points(), BACK);
+    node.run();
+    site.wait_exact(&sender.expected.points(), BACK);
     wait_spool_empty(&node);
     let metrics = node.metrics();
     assert_nothing_lost(&metrics);
@@ -231,11 +218,11 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
     ];
     nodes[1].set("store.url", &proxy.url());
     nodes.iter_mut().for_each(launch);
-    let mut truth = Truth::default();
+    let mut expected = Expected::default();
     let mut senders = nodes.each_ref().map(Sender::paced_by);
     // Each event reaches one of them only, and the slow one has a part of every minute.
-    for (i, datagram) in datagrams(seed(), 10, 15_000).iter().enumerate() {
-        truth.receive(datagram);
+    for (i, datagram) in datagrams(10, 15_000).iter().enumerate() {
+        expected.receive(datagram);
         senders[i % 2].send(datagram, &nodes[i % 2], &[]);
     }
     for (sender, node) in senders.iter().zip(&nodes) {
@@ -248,7 +235,7 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
         node_is_behind(&nodes[1]),
         "the slow one is to have something left when the other is done"
     );
-    site.wait_exact(&truth.points(), Duration::from_secs(180));
+    site.wait_exact(&expected.points(), Duration::from_secs(180));
     for node in &nodes {
         wait_spool_empty(node);
         assert_nothing_lost(&node.metrics());
@@ -265,7 +252,7 @@ fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
     const EVENTS: u64 = 300_000;
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.spool_max", "1MiB")];
-    let (node, _) = filled(&site, &keys, &datagrams(seed(), 10, 30_000));
+    let (node, _) = filled(&site, &keys, &datagrams(10, 30_000));
     wait_spooled(&node);
     let metrics = node.metrics();
     metrics.assert_ledger_adds_up();
@@ -294,7 +281,7 @@ fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
 fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let keys = [("input.drain_timeout", "0s")];
-    let (mut node, _) = filled(&site, &keys, &datagrams(seed(), 3, 9000));
+    let (mut node, _) = filled(&site, &keys, &datagrams(3, 9000));
     assert!(node.terminate().success());
     let spool = node.spool();
     let path = segments(&spool).remove(0);
@@ -312,8 +299,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     assert!(0 < left && left < 27_000, "{left}");
 
     site.redis.restart();
-    node.launch();
-    node.wait_ready();
+    node.run();
     eventually("all that can be read is recorded", SOON, || {
         let metrics = node.metrics();
         metrics.assert_ledger_adds_up();
@@ -336,8 +322,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
 fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_fix_it() {
     let site = Site::start();
     let mut first = spooling(&site, "first", &[]);
-    first.launch();
-    first.wait_ready();
+    first.run();
     let mut second = spooling(&site, "second", &[]);
     second.set("input.spool_dir", &first.spool().display().to_string());
     second.launch();

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::{HttpProxy, Mode};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
+use testing::points::compare;
 use testing::read_back;
 use testing::redis_proxy::RedisProxy;
-use testing::truth::compare;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -26,10 +26,7 @@ fn send(sender: &mut Sender, node: &Node, users: &[&str], nanos: i64) {
         let line = format!("event_type=login,product=shop value={user} {at}");
         sender.send(line.as_bytes(), node, &[]);
     }
-    eventually("all is recorded", SOON, || {
-        let queued = node.metrics().count("eds_events_queued");
-        when(queued == 0, queued)
-    });
+    node.wait_count("eds_events_queued", |queued| queued == 0);
 }
 
 /// The last line of a node's log that says what became of its events.
@@ -68,7 +65,7 @@ fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
     assert_eq!(node.stdout(), "");
     assert_eq!(stop(&mut node, SOON), Some(0));
     compare(
-        &sender.truth.points(),
+        &sender.expected.points(),
         &read_back::written(node.stdout().as_bytes()),
     )
     .unwrap();
@@ -80,7 +77,7 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
     let mut node = Node::start("one", &NEVER);
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
-    let over = sender.truth.points();
+    let over = sender.expected.points();
     // However long the test takes to stop the node, this minute is not over by then.
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
     send(&mut sender, &node, &["ann", "ben", "eve"], now + MINUTE_NS);
@@ -166,13 +163,7 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
 
 #[test]
 fn a_long_backlog_keeps_no_node() {
-    let load = Load {
-        seed: 1,
-        minutes_ns: (0..20).map(|it| SEED_MINUTE_NS + it * MINUTE_NS).collect(),
-        events: 5_000,
-        series: 100,
-        users: 50,
-    };
+    let load = load(0..20, 5_000, 100, 50);
     // An output that is silent, one that takes the writes, two points each, but slowly, and one that refuses them.
     for mode in [Mode::Hang, Mode::Trickle, Mode::Answer(400)] {
         let mut site = Site::start();
@@ -188,10 +179,7 @@ fn a_long_backlog_keeps_no_node() {
         for datagram in load.datagrams() {
             sender.send(&datagram, &node, &[]);
         }
-        eventually("all is counted", SOON, || {
-            let counted = node.metrics().count("eds_series_sealed_total");
-            when(counted > 1_500, counted)
-        });
+        node.wait_count("eds_series_sealed_total", |counted| counted > 1_500);
         let written = site.writes.writes().len();
         site.writes.set(mode);
         eventually("it is being sent", SOON, || {

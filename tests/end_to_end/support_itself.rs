@@ -9,11 +9,11 @@ use testing::eventually::{SOON, eventually, when};
 use testing::http;
 use testing::http_proxy::{HttpProxy, Mode};
 use testing::metrics::Metrics;
+use testing::points::{Expected, compare};
 use testing::read_back;
 use testing::redis::RedisServer;
 use testing::redis_proxy::{RedisProxy, Then, When};
 use testing::tcp_proxy::{TcpProxy, Traffic};
-use testing::truth::{Truth, compare};
 
 fn connect(proxy: &RedisProxy) -> TcpStream {
     let address = proxy.url().trim_start_matches("redis://").to_owned();
@@ -255,16 +255,16 @@ fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
 }
 
 #[test]
-fn the_truth_counts_users_and_events_and_shows_differences() {
-    let mut truth = Truth::default();
+fn expected_points_count_users_and_events_and_a_comparison_shows_differences() {
+    let mut expected = Expected::default();
     for datagram in [
         "a=b value=u 1\na=b value=u 2",
         "a=b value=u 1",
         "a=b value=v 60000000000",
     ] {
-        truth.receive(datagram.as_bytes());
+        expected.receive(datagram.as_bytes());
     }
-    let points = truth.points();
+    let points = expected.points();
     let found: Vec<_> = points
         .iter()
         .map(|(point, n)| {

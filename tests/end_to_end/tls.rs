@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, SEED_MINUTE_NS, seed};
+use testing::load::{SEED_MINUTE_NS, load};
 use testing::ports::free_port;
 use testing::redis::RedisServer;
 use testing::tls::TlsForwarder;
@@ -98,13 +98,13 @@ fn assert_refused(keys: &[(&str, &str)], words: &[&str]) {
 
 /// The node must say what to fix, whether the server's alert reaches it or only the end of the connection.
 #[track_caller]
-fn assert_told(keys: &[(&str, &str)]) {
-    let mut node = Node::new("told", keys);
+fn assert_logged(keys: &[(&str, &str)]) {
+    let mut node = Node::new("warned", keys);
     node.launch();
     eventually("the log says what to fix", SOON, || {
         let log = node.log();
-        let told = log.contains("look at store.cert_file and store.key_file");
-        when(told, log)
+        let logged = log.contains("look at store.cert_file and store.key_file");
+        when(logged, log)
     });
 }
 
@@ -130,17 +130,11 @@ fn the_whole_way_is_encrypted_and_both_sides_of_redis_show_certificates() {
         ],
     );
     let mut sender = Sender::paced_by(&node);
-    let load = Load {
-        seed: seed(),
-        minutes_ns: vec![SEED_MINUTE_NS],
-        events: 3000,
-        series: 20,
-        users: 100,
-    };
+    let load = load(0..1, 3000, 20, 100);
     for datagram in load.datagrams() {
         sender.send(&datagram, &node, &[]);
     }
-    site.wait_exact(&sender.truth.points(), SOON);
+    site.wait_exact(&sender.expected.points(), SOON);
     assert!(!node.log().contains("not encrypted"), "{}", node.log());
 }
 
@@ -167,13 +161,13 @@ fn a_redis_that_asks_for_a_certificate_gets_the_right_one_or_says_so() {
     let (_redis, url) = redis_with_tls(&authority, "127.0.0.1", "yes");
     let ca = authority.ca();
     let keys = [("store.url", url.as_str()), ("store.ca_file", &ca)];
-    assert_told(&keys);
+    assert_logged(&keys);
     let (certificate, key) = stranger.issue("eds");
     let own = [
         ("store.cert_file", certificate.as_str()),
         ("store.key_file", &key),
     ];
-    assert_told(&[&keys[..], &own].concat());
+    assert_logged(&[&keys[..], &own].concat());
 }
 
 #[test]
@@ -190,25 +184,23 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
             ("output.ca_file", &stranger.ca()),
         ],
     );
-    node.launch();
-    node.wait_ready();
+    node.run();
     let mut sender = Sender::paced_by(&node);
     let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
     sender.send(line.as_bytes(), &node, &[]);
     eventually("the log says what to fix", SOON, || {
         let log = node.log();
-        let told = log
+        let logged = log
             .lines()
             .any(|line| line.contains("ERROR") && line.contains("output.ca_file"));
-        when(told, log)
+        when(logged, log)
     });
     assert!(site.writes.writes().is_empty());
-    // Mended, it is all there.
+    // Fixed, it is all there.
     assert!(node.terminate().success());
     node.set("output.ca_file", &front.ca_file().display().to_string());
-    node.launch();
-    node.wait_ready();
-    site.wait_exact(&sender.truth.points(), SOON);
+    node.run();
+    site.wait_exact(&sender.expected.points(), SOON);
 }
 
 #[test]

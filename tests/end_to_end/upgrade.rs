@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
-use testing::load::{Load, MINUTE_NS, SEED_MINUTE_NS, seed};
-use testing::truth::{Points, Truth};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
+use testing::points::{Expected, Points};
 use testing::udp_socket::udp_socket;
 
 use crate::site::Site;
@@ -31,7 +31,7 @@ const UNREAD_BYTES_MAX: u64 = 100 * 1024;
 /// Grace, and time for the rest of the work.
 const PUBLISHED: Duration = Duration::from_secs(60);
 
-/// Sends a load on and on, and knows the truth of it.
+/// Sends a load on and on, and knows what must come of it.
 #[derive(Default)]
 struct Loader {
     ended: AtomicBool,
@@ -41,18 +41,11 @@ struct Loader {
 impl Loader {
     /// Sends each datagram to those that `to` chooses by its number, until it is ended. It waits where a socket has
     /// more than so many bytes that nobody has read.
-    fn run(&self, unread_bytes_max: u64, to: impl Fn(u64) -> Vec<SocketAddr>) -> Truth {
-        let load = Load {
-            seed: seed(),
-            minutes_ns: (0..3)
-                .map(|minute| SEED_MINUTE_NS + minute * MINUTE_NS)
-                .collect(),
-            events: usize::MAX,
-            series: 100,
-            users: 2000,
-        };
+    fn run(&self, unread_bytes_max: u64, to: impl Fn(u64) -> Vec<SocketAddr>) -> Expected {
+        // More than there is time for.
+        let load = load(0..3, 100_000_000, 100, 2000);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut truth = Truth::default();
+        let mut expected = Expected::default();
         let began = Instant::now();
         for (number, datagram) in (0_u64..).zip(load.datagrams()) {
             if self.ended.load(Ordering::SeqCst) {
@@ -68,10 +61,10 @@ impl Loader {
                 });
                 socket.send_to(&datagram, address).unwrap();
             }
-            truth.receive(&datagram);
+            expected.receive(&datagram);
             self.sent.fetch_add(1, Ordering::SeqCst);
         }
-        truth
+        expected
     }
 
     /// Waits until so many more datagrams are sent.
@@ -116,8 +109,8 @@ fn last_ledger(node: &Node) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Restarts a node again and again under load; answers the truth of all that was sent.
-fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> Truth {
+/// Restarts a node again and again under load; answers what must come of all that was sent.
+fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> Expected {
     const RESTARTS: usize = 5;
     let loader = Loader::default();
     let udp = node.udp();
@@ -136,8 +129,7 @@ fn restarted_under_load(node: &mut Node, unread_bytes_max: u64, held: bool) -> T
                 assert!(waiting.unread_bytes > 0, "{waiting:?}");
                 assert_eq!(waiting.drops, 0);
             }
-            node.launch();
-            node.wait_ready();
+            node.run();
         }
         loader.wait_sent(500);
         loader.end();
@@ -151,11 +143,10 @@ fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
         let site = Site::start();
         let mut node = site.node("one", &[&KEYS[..], &[("input.threads", threads)]].concat());
         node.hold_socket();
-        node.launch();
-        node.wait_ready();
+        node.run();
         let unread_bytes_max = node.held_buffer_bytes() / 2;
-        let truth = restarted_under_load(&mut node, unread_bytes_max, true);
-        let expected = truth.points();
+        let expected = restarted_under_load(&mut node, unread_bytes_max, true);
+        let expected = expected.points();
         site.wait_exact(&expected, PUBLISHED);
         assert_eq!(udp_socket(node.udp()).unwrap().drops, 0);
         assert_eq!(node.metrics().count("eds_kernel_drops_inherited"), 0);
@@ -169,7 +160,7 @@ fn a_node_that_inherits_its_socket_loses_nothing_over_restarts_under_load() {
 fn without_a_socket_that_is_held_a_restart_loses_what_arrives_meanwhile() {
     let site = Site::start();
     let mut node = site.start_node("one", &KEYS);
-    let truth = restarted_under_load(&mut node, UNREAD_BYTES_MAX, false);
+    let expected = restarted_under_load(&mut node, UNREAD_BYTES_MAX, false);
     eventually("all is received", SOON, || {
         let unread = udp_socket(node.udp()).unwrap().unread_bytes;
         when(unread == 0, unread)
@@ -179,7 +170,7 @@ fn without_a_socket_that_is_held_a_restart_loses_what_arrives_meanwhile() {
     assert_eq!(node.terminate().code(), Some(0));
     node.launch();
     site.wait_redis_clean();
-    let (sent, counted) = (cumulative(&truth.points()), cumulative(&site.points()));
+    let (sent, counted) = (cumulative(&expected.points()), cumulative(&site.points()));
     eprintln!("{} of {sent} events lost", sent - counted);
     assert!(counted < sent);
 }
@@ -271,8 +262,7 @@ fn rolling_restart(
             node.hold_socket();
         }
         node.set_binary(binaries[0]);
-        node.launch();
-        node.wait_ready();
+        node.run();
     }
     let addresses: Vec<_> = nodes.iter().map(Node::udp).collect();
     let unread_bytes_max = if hold {
@@ -281,7 +271,7 @@ fn rolling_restart(
         UNREAD_BYTES_MAX
     };
     let loader = Loader::default();
-    let truth = thread::scope(|scope| {
+    let expected = thread::scope(|scope| {
         let _ends = EndsWith(&loader);
         let loading = scope.spawn(|| loader.run(unread_bytes_max, |number| to(number, &addresses)));
         for binary in &binaries[1..] {
@@ -292,15 +282,14 @@ fn rolling_restart(
                 assert_eq!(ledger["received"], ledger["recorded"], "{ledger:?}");
                 loader.wait_sent(100);
                 node.set_binary(*binary);
-                node.launch();
-                node.wait_ready();
+                node.run();
             }
         }
         loader.wait_sent(500);
         loader.end();
         loading.join().unwrap()
     });
-    let expected = truth.points();
+    let expected = expected.points();
     site.wait_exact(&expected, PUBLISHED);
     for node in &nodes {
         let metrics = node.metrics();
@@ -360,8 +349,7 @@ fn what_an_inherited_socket_dropped_before_is_told_apart() {
         }
     };
     let before = dropped(7);
-    node.launch();
-    node.wait_ready();
+    node.run();
     let read = |name| node.metrics().count(name);
     assert_eq!(read("eds_kernel_drops_inherited"), before);
     assert_eq!(read("eds_kernel_drops_total"), 0);
@@ -392,11 +380,11 @@ fn a_node_that_the_store_refuses_leaves_what_its_socket_holds_to_the_next() {
     let mut node = site.node("one", &[("flush.grace", "300ms")]);
     node.hold_socket();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut truth = Truth::default();
+    let mut expected = Expected::default();
     for number in 0..20 {
         let line = format!("a=b value=u{number} {}", SEED_MINUTE_NS + number);
         socket.send_to(line.as_bytes(), node.udp()).unwrap();
-        truth.receive(line.as_bytes());
+        expected.receive(line.as_bytes());
     }
     site.redis.query::<String>(&policy("allkeys-lru"));
     node.launch();
@@ -404,5 +392,5 @@ fn a_node_that_the_store_refuses_leaves_what_its_socket_holds_to_the_next() {
     assert!(node.log().contains("noeviction"), "{}", node.log());
     site.redis.query::<String>(&policy("noeviction"));
     node.launch();
-    site.wait_exact(&truth.points(), SOON);
+    site.wait_exact(&expected.points(), SOON);
 }

@@ -1,4 +1,4 @@
-//! The sender that keeps the truth of what it sends.
+//! The sender that keeps the counts that must come of what it sends.
 //!
 //! It waits for a node's own count of datagrams before it goes on, so nothing is lost in the kernel however slow the
 //! machine is.
@@ -6,7 +6,8 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use testing::eventually::{SOON, eventually, when};
-use testing::truth::Truth;
+use testing::points::Expected;
+use testing::udp_socket::udp_socket;
 
 use super::node::Node;
 
@@ -15,11 +16,11 @@ const DATAGRAMS_AHEAD_MAX: u64 = 64;
 /// What may wait in a node's queue; a tenth of what fits by default.
 const EVENTS_QUEUED_MAX: u64 = 100_000;
 
-/// Sends datagrams to nodes, and keeps the truth of those that reach the node that is waited for.
+/// Sends datagrams to nodes, and keeps the counts that must come of those that reach the node that is waited for.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: UdpSocket,
-    pub(crate) truth: Truth,
+    pub(crate) expected: Expected,
     pub(crate) datagrams_ahead_max: u64,
     sent: u64,
     received_before: u64,
@@ -30,7 +31,7 @@ impl Sender {
     pub(crate) fn paced_by(node: &Node) -> Self {
         Self {
             socket: UdpSocket::bind("127.0.0.1:0").expect("a free port"),
-            truth: Truth::default(),
+            expected: Expected::default(),
             datagrams_ahead_max: DATAGRAMS_AHEAD_MAX,
             sent: 0,
             received_before: node.metrics().count("eds_datagrams_received_total"),
@@ -40,11 +41,25 @@ impl Sender {
     /// Sends to the node that is waited for and to these others, which may be dead.
     #[track_caller]
     pub(crate) fn send(&mut self, datagram: &[u8], paced_by: &Node, others: &[SocketAddr]) {
-        self.truth.receive(datagram);
+        self.expected.receive(datagram);
         self.send_unrecorded(datagram, paced_by, others);
     }
 
-    /// The same with a datagram that means nothing to the truth.
+    /// Sends all of them, and waits until they are received.
+    #[track_caller]
+    pub(crate) fn send_all(
+        &mut self,
+        datagrams: impl IntoIterator<Item: AsRef<[u8]>>,
+        paced_by: &Node,
+        others: &[SocketAddr],
+    ) {
+        for datagram in datagrams {
+            self.send(datagram.as_ref(), paced_by, others);
+        }
+        self.wait_received(paced_by);
+    }
+
+    /// As [`Self::send`] with a datagram that must not be counted.
     #[track_caller]
     pub(crate) fn send_unrecorded(
         &mut self,
@@ -66,22 +81,15 @@ impl Sender {
     /// The same to one node, that is not asked how far it is: the kernel tells what it has not taken yet.
     #[track_caller]
     pub(crate) fn send_unpaced(&mut self, datagram: &[u8], to: &Node) {
-        self.truth.receive(datagram);
+        self.expected.receive(datagram);
         self.socket
             .send_to(datagram, to.udp())
             .expect("loopback takes a datagram");
         self.sent += 1;
         if self.sent.is_multiple_of(self.datagrams_ahead_max) {
-            let port = format!(":{:04X}", to.udp().port());
             eventually("the node takes what was sent", SOON, || {
-                let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux tells");
-                let mut lines = sockets.lines().map(str::split_whitespace);
-                let queues = lines.find_map(|mut line| {
-                    let is_ours = line.nth(1)?.ends_with(&port);
-                    is_ours.then(|| line.nth(2).unwrap_or_default())
-                });
-                let queues = queues.expect("the node has a socket");
-                when(queues.ends_with(":00000000"), queues.to_owned())
+                let socket = udp_socket(to.udp()).expect("the node has a socket");
+                when(socket.unread_bytes == 0, socket.unread_bytes)
             });
         }
     }

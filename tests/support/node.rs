@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tempfile::TempDir;
-use testing::eventually::{SOON, eventually};
+use testing::eventually::{SOON, eventually, when};
 use testing::http::{Answer, answer, get};
 use testing::metrics::Metrics;
 use testing::ports::free_port;
@@ -110,8 +110,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn start(name: &str, keys: &[(&str, &str)]) -> Self {
         let mut node = Self::new(name, keys);
-        node.launch();
-        node.wait_ready();
+        node.run();
         node
     }
 
@@ -242,6 +241,13 @@ impl Node {
         self.child = Some(child);
     }
 
+    /// The same, and waits until it is ready.
+    #[track_caller]
+    pub(crate) fn run(&mut self) {
+        self.launch();
+        self.wait_ready();
+    }
+
     #[track_caller]
     pub(crate) fn wait_ready(&mut self) {
         eventually(&format!("{} is ready", self.name), SOON, || {
@@ -275,6 +281,15 @@ impl Node {
         let answer = self.get("/metrics").expect("a node answers /metrics");
         assert_eq!(answer.status, 200, "{}", answer.body);
         Metrics::parse(&answer.body)
+    }
+
+    /// Waits until one of its metrics, summed over all labels, is as it must be.
+    #[track_caller]
+    pub(crate) fn wait_count(&self, name: &str, holds: impl Fn(u64) -> bool) {
+        eventually(&format!("{name} of {}", self.name), SOON, || {
+            let count = self.metrics().count(name);
+            when(holds(count), count)
+        });
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -331,6 +346,12 @@ impl Node {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
+}
+
+/// What these nodes together have counted under this name.
+pub(crate) fn count<'a>(nodes: impl IntoIterator<Item = &'a Node>, name: &str) -> u64 {
+    let counts = nodes.into_iter().map(|node| node.metrics().count(name));
+    counts.sum()
 }
 
 impl Drop for Node {

@@ -43,7 +43,7 @@ pub(crate) enum RedisFault {
     Traffic(Traffic),
 }
 
-/// One thing that happens.
+/// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Node(usize, NodeFault),

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
-use testing::truth::{Points, Truth};
+use testing::points::{Expected, Points};
 
 use crate::fault::{Fault, NodeFault, Planned, RedisFault, plan};
 use crate::store::Kind;
@@ -49,7 +49,7 @@ struct Load {
     anchor: usize,
     received_before: u64,
     sent: u64,
-    truth: Truth,
+    expected: Expected,
     straggler: Option<Straggler>,
     stragglers: Vec<Straggler>,
 }
@@ -90,12 +90,12 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
                 !plan.iter().any(is_end)
             };
             let lived = (0..world.nodes.len()).filter(lived);
-            world.wait_told(&rollbacks_before, lived);
+            world.wait_reported(&rollbacks_before, lived);
             rollback.counted = world.forgotten_or_late(anchor) - counted_before;
         }
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
-        expected.extend(std::mem::take(&mut load.truth).points());
+        expected.extend(std::mem::take(&mut load.expected).points());
         phases += 1;
     }
     let verdict = Verdict {
@@ -164,7 +164,7 @@ impl Load {
             anchor: 0,
             received_before: 0,
             sent: 0,
-            truth: Truth::default(),
+            expected: Expected::default(),
             straggler: None,
             stragglers: Vec::new(),
         };
@@ -199,7 +199,7 @@ impl Load {
             }
             let lines: Vec<_> = (0..LINES_PER_DATAGRAM).map(|_| self.line()).collect();
             let datagram = lines.join("\n").into_bytes();
-            self.truth.receive(&datagram);
+            self.expected.receive(&datagram);
             self.send(world, &datagram);
             self.last_sent = Instant::now();
             if let Some(straggler) = &mut self.straggler
@@ -281,9 +281,9 @@ impl Load {
     fn line(&mut self) -> String {
         let series: u32 = self.random.random_range(0..40);
         let user: u32 = self.random.random_range(0..400);
-        // Some are a minute behind.
-        let behind = i64::from(self.random.random_bool(0.15));
-        let minute = SEED_MINUTE_NS + (self.minute - behind) * MINUTE_NS;
+        // Some are a minute late.
+        let late = i64::from(self.random.random_bool(0.15));
+        let minute = SEED_MINUTE_NS + (self.minute - late) * MINUTE_NS;
         let at = minute + self.random.random_range(0..60_000) * 1_000_000;
         format!(
             "event_type=type{series},product=product{} value=user{user} {at}",

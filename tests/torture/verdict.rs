@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use testing::truth::{Point, Points, compare};
+use testing::points::{Point, Points, compare};
 
 use crate::site::Site;
 use crate::world::World;
@@ -119,10 +119,10 @@ impl Verdict {
             );
         });
         self.world.site.assert_one_value_a_point();
-        self.tell(lost, took);
+        self.report(lost, took);
     }
 
-    fn tell(&self, lost: u64, took: Duration) {
+    fn report(&self, lost: u64, took: Duration) {
         let (open, exact): (Vec<_>, Vec<_>) =
             self.expected.iter().partition(|it| self.was_open(it.0));
         let events = |points: &[(&Point, &u64)]| -> u64 {

@@ -17,7 +17,7 @@ use crate::support::node::Node;
 
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";
-/// What the ledger is of, in the order in which it is told. What is queued at the end was in the queue of a node when
+/// What the ledger is of, in the order in which it is printed. What is queued at the end was in the queue of a node when
 /// it was killed or left events on disk; those on disk its next life received again.
 pub(crate) const LEDGER: [&str; 12] = [
     "eds_events_received_total",
@@ -130,12 +130,10 @@ impl World {
             for node in &self.nodes {
                 let metrics = node.metrics();
                 metrics.assert_ledger_adds_up();
-                let [queued, behind] =
+                let [queued, lagging] =
                     ["eds_events_queued", "eds_partitions_lagging"].map(|name| metrics.count(name));
-                if queued + behind > 0 {
-                    return Err(format!(
-                        "{queued} events queued, {behind} partitions behind"
-                    ));
+                if queued + lagging > 0 {
+                    return Err(format!("{queued} events queued, {lagging} partitions lag"));
                 }
             }
             Ok(())
@@ -143,18 +141,22 @@ impl World {
         self.store.wait_in_step();
     }
 
-    /// How often each node has told that Redis went back, in this life.
+    /// How often each node has reported that Redis went back, in this life.
     pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {
         self.nodes.iter().map(rollbacks).collect()
     }
 
-    /// Waits until each of these nodes, which lived all the while, has told that Redis went back since `before`.
-    pub(crate) fn wait_told(&self, before: &[(u64, usize)], lived: impl Iterator<Item = usize>) {
+    /// Waits until each of these nodes, which lived all the while, has reported that Redis went back since `before`.
+    pub(crate) fn wait_reported(
+        &self,
+        before: &[(u64, usize)],
+        lived: impl Iterator<Item = usize>,
+    ) {
         for node in lived {
-            eventually("a node tells that Redis went back", SOON, || {
-                let (told, before) = (rollbacks(&self.nodes[node]), before[node]);
-                let both = told.0 > before.0 && told.1 > before.1;
-                when(both, format!("node {node}: {told:?} after {before:?}"))
+            eventually("a node reports that Redis went back", SOON, || {
+                let (now, before) = (rollbacks(&self.nodes[node]), before[node]);
+                let both = now.0 > before.0 && now.1 > before.1;
+                when(both, format!("node {node}: {now:?} after {before:?}"))
             });
         }
     }
@@ -178,7 +180,7 @@ impl World {
         }
     }
 
-    /// The ledgers of all nodes and all their lives; of a life that was ended by force, what it had told last.
+    /// The ledgers of all nodes and all their lives; of a life that was ended by force, what it had reported last.
     pub(crate) fn ledger(&mut self) -> Vec<(&'static str, u64)> {
         for node in 0..self.nodes.len() {
             self.remember(node);
@@ -187,10 +189,10 @@ impl World {
     }
 }
 
-/// How often a node has told that Redis went back: in its metric, and at ERROR in its log.
+/// How often a node has reported that Redis went back: in its metric, and at ERROR in its log.
 fn rollbacks(node: &Node) -> (u64, usize) {
     let log = node.log();
-    let is_told = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");
-    let told = log.lines().filter(is_told).count();
-    (node.metrics().count("eds_store_rollbacks_total"), told)
+    let is_logged = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");
+    let logged = log.lines().filter(is_logged).count();
+    (node.metrics().count("eds_store_rollbacks_total"), logged)
 }

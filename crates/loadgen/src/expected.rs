@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-const MINUTE_NANOS: i64 = 60_000_000_000;
+use super::{MINUTE_NANOS, SendError};
 
 /// Why a line has no certain count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -54,11 +54,22 @@ impl Event {
     }
 }
 
-/// Collects events and writes their counts to a file at the end.
-#[derive(Debug)]
-pub(super) struct Expected {
-    path: PathBuf,
-    file: File,
+/// What must come out of a series in a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counts {
+    /// The tags, sorted by key: `event_type=http-5xx,product=productA`.
+    pub series: String,
+    /// The minute's first instant, in nanoseconds since the epoch.
+    pub minute_start_nanos: i64,
+    /// How many different users.
+    pub unique: usize,
+    /// How many different events.
+    pub cumulative: usize,
+}
+
+/// Collects the events of lines, and counts them at the end.
+#[derive(Debug, Clone, Default)]
+pub struct Expected {
     /// Numbers of series, by the tags as they were sent, in any order.
     spellings: HashMap<Vec<u8>, u32>,
     series: Names,
@@ -69,25 +80,8 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Creates the file at once, so that one that cannot be written is known before anything is sent.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            file: File::create(path)?,
-            spellings: HashMap::new(),
-            series: Names::default(),
-            users: Names::default(),
-            events: Vec::new(),
-            confirmed: 0,
-        })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Adds a line to the datagram that is being filled. Comments are no events.
-    pub(super) fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
+    pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.first() == Some(&b'#') {
             return Ok(());
@@ -110,48 +104,79 @@ impl Expected {
     }
 
     /// The datagram was sent to somebody: its events count.
-    pub(super) fn confirm(&mut self) {
+    pub fn confirm(&mut self) {
         self.confirmed = self.events.len();
     }
 
     /// The datagram was sent to nobody: its events do not count.
-    pub(super) fn discard(&mut self) {
+    pub fn discard(&mut self) {
         self.events.truncate(self.confirmed);
     }
 
-    /// Counts the confirmed events and writes the file.
-    pub(super) fn write(mut self) -> io::Result<()> {
+    /// The counts of the confirmed events.
+    #[must_use]
+    pub fn counts(mut self) -> Vec<Counts> {
         self.discard();
-        let counts = self.counts();
-        let mut file = BufWriter::new(self.file);
-        for line in counts {
-            writeln!(file, "{line}")?;
-        }
-        file.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()
-    }
-
-    fn counts(&mut self) -> Vec<String> {
         let series_names = self.series.by_number();
         let key = |event: &Event| (event.series, event.minute(), event.user, event.nanos);
         self.events.sort_unstable_by_key(key);
         self.events.dedup();
-        let mut lines = Vec::new();
         let together = |a: &Event, b: &Event| a.series == b.series && a.minute() == b.minute();
-        for events in self.events.chunk_by(together) {
-            let unique = events.chunk_by(|a, b| a.user == b.user).count();
-            let cumulative = events.len();
-            let start = events[0].minute() * MINUTE_NANOS;
-            let series = &series_names[events[0].series as usize];
-            lines.push(format!(
-                "cumulative_user_event,{series} value={cumulative} {start}"
-            ));
-            lines.push(format!("unique_user_event,{series} value={unique} {start}"));
-        }
+        let counts = |events: &[Event]| Counts {
+            series: series_names[events[0].series as usize].clone(),
+            minute_start_nanos: events[0].minute() * MINUTE_NANOS,
+            unique: events.chunk_by(|a, b| a.user == b.user).count(),
+            cumulative: events.len(),
+        };
+        self.events.chunk_by(together).map(counts).collect()
+    }
+
+    /// The lines that the service must write, sorted.
+    pub(super) fn lines(self) -> Vec<String> {
+        let lines = |counts: Counts| {
+            let (series, start) = (counts.series, counts.minute_start_nanos);
+            [
+                ("cumulative_user_event", counts.cumulative),
+                ("unique_user_event", counts.unique),
+            ]
+            .map(|(measurement, count)| format!("{measurement},{series} value={count} {start}\n"))
+        };
+        let mut lines: Vec<_> = self.counts().into_iter().flat_map(lines).collect();
         lines.sort_unstable();
         lines
     }
+}
+
+/// Where the counts go at the end.
+#[derive(Debug)]
+pub(super) struct ExpectedFile {
+    path: PathBuf,
+    file: File,
+    pub(super) expected: Expected,
+}
+
+impl ExpectedFile {
+    /// Creates the file at once, so that one that cannot be written is known before anything is sent.
+    pub(super) fn create(path: &Path) -> Result<Self, SendError> {
+        let file = File::create(path).map_err(|source| failed(path, source))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            expected: Expected::default(),
+        })
+    }
+
+    pub(super) fn write(mut self) -> Result<(), SendError> {
+        let text = self.expected.lines().concat();
+        let written = self.file.write_all(text.as_bytes());
+        let written = written.and_then(|()| self.file.sync_all());
+        written.map_err(|source| failed(&self.path, source))
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> SendError {
+    let path = path.to_owned();
+    SendError::Expected { path, source }
 }
 
 /// The tags, the user and the timestamp.
@@ -199,7 +224,7 @@ fn canonical(tags: &str) -> Result<String, NotSimple> {
 }
 
 /// Numbers names from 0, in the order of their first use.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Names(HashMap<Vec<u8>, u32>);
 
 impl Names {

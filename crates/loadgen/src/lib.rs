@@ -36,15 +36,15 @@ use chrono::{DateTime, SecondsFormat};
 
 pub use ages::{MAX_AGE, MAX_FUTURE};
 pub use draw::{ParseShareError, Share};
-pub use expected::NotSimple;
+pub use expected::{Counts, Expected, NotSimple};
 pub use options::Options;
 pub use start::{ParseStartError, Start};
 pub use summary::Summary;
+pub use synthetic::{Event, Plan, Synthetic};
 
 use sender::Sender;
 use source::Source;
 use stop::{Input, Stop};
-use synthetic::{Plan, Synthetic};
 
 /// How many bytes the first line takes, without its end; `None` while that is not known before more bytes come.
 pub type LineEnd = fn(&[u8]) -> Option<usize>;

@@ -14,7 +14,7 @@ const REPEAT: &str = "0.01";
 /// Well below what one node takes in, so that nobody loses events who has not asked for speed.
 const RATE: u64 = 20_000;
 /// About a thousand bytes in the short form: one piece on any network.
-const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
+pub(super) const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
     Some(lines) => lines,
     None => NonZeroUsize::MIN,
 };

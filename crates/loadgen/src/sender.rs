@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::datagram::Datagram;
 use super::draw::{Draw, Purpose, Share};
-use super::expected::Expected;
+use super::expected::ExpectedFile;
 use super::lines::Next;
 use super::pacer::Pacer;
 use super::progress::Progress;
@@ -21,7 +21,7 @@ use super::{Options, SendError, Summary, ages, now_nanos};
 pub(super) struct Sender {
     targets: Vec<Target>,
     datagram: Datagram,
-    expected: Option<Expected>,
+    expected: Option<ExpectedFile>,
     drop_rate: Share,
     drop_draw: Draw,
     pacer: Pacer,
@@ -40,16 +40,11 @@ impl Sender {
         if targets.is_empty() {
             return Err(SendError::NoAddress);
         }
-        let create = |path| {
-            Expected::create(path).map_err(|source| SendError::Expected {
-                path: path.to_owned(),
-                source,
-            })
-        };
+        let expected = options.expected.as_deref();
         Ok(Self {
             targets,
             datagram: Datagram::new(options.lines_per_datagram),
-            expected: options.expected.as_deref().map(create).transpose()?,
+            expected: expected.map(ExpectedFile::create).transpose()?,
             drop_rate: options.drop_rate,
             drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
@@ -107,10 +102,8 @@ impl Sender {
         self.summary.copies_refused = refusing
             .map(|target| (target.address(), target.refused))
             .collect();
-        if let Some(expected) = self.expected {
-            let path = expected.path().to_owned();
-            let written = expected.write();
-            written.map_err(|source| SendError::Expected { path, source })?;
+        if let Some(file) = self.expected {
+            file.write()?;
         }
         Ok(self.summary)
     }
@@ -132,8 +125,9 @@ impl Sender {
             }
             self.summary.events_untimely += 1;
         }
-        if let Some(expected) = &mut self.expected {
-            expected.add(line).map_err(|source| SendError::NotSimple {
+        if let Some(file) = &mut self.expected {
+            let added = file.expected.add(line);
+            added.map_err(|source| SendError::NotSimple {
                 line: line_number,
                 source,
             })?;
@@ -206,8 +200,8 @@ impl Sender {
             self.summary.events_unsent += lines;
         }
         match &mut self.expected {
-            Some(expected) if reached => expected.confirm(),
-            Some(expected) => expected.discard(),
+            Some(file) if reached => file.expected.confirm(),
+            Some(file) => file.expected.discard(),
             None => {}
         }
     }

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 
 use super::draw::{Draw, Purpose, Share};
+use super::options::LINES_PER_DATAGRAM;
 use super::shuffle::Shuffle;
 
 /// The farthest that a repeat lies behind the event it repeats, in events.
@@ -17,31 +18,58 @@ pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
 
 /// All that decides the bytes of a synthetic load.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) seed: u64,
-    pub(super) events: u64,
-    pub(super) series: NonZeroU32,
-    pub(super) users: NonZeroU32,
-    /// Nanoseconds since the epoch. `start_nanos + span_nanos` must fit an `i64`.
-    pub(super) start_nanos: i64,
-    pub(super) span_nanos: i64,
-    pub(super) repeat: Share,
-    pub(super) shuffle: bool,
+pub struct Plan {
+    /// The same seed gives the same load.
+    pub seed: u64,
+    /// How many, repeats included.
+    pub events: u64,
+    /// The most different series.
+    pub series: NonZeroU32,
+    /// The most different users of a series.
+    pub users: NonZeroU32,
+    /// The earliest timestamp, in nanoseconds since the epoch. `start_nanos + span_nanos` must fit an `i64`.
+    pub start_nanos: i64,
+    /// How long the events take, evenly.
+    pub span_nanos: i64,
+    /// How many of the events are one that was sent shortly before.
+    pub repeat: Share,
+    /// Whether they come in another order than that of their timestamps.
+    pub shuffle: bool,
+}
+
+impl Plan {
+    /// The load as datagrams, of as many lines as `eds send` packs by default.
+    pub fn datagrams(self) -> impl Iterator<Item = Vec<u8>> {
+        let mut events = Synthetic::new(self);
+        std::iter::from_fn(move || {
+            let mut datagram = Vec::new();
+            for event in events.by_ref().take(LINES_PER_DATAGRAM.get()) {
+                if !datagram.is_empty() {
+                    datagram.push(b'\n');
+                }
+                event.write_line(&mut datagram);
+            }
+            (!datagram.is_empty()).then_some(datagram)
+        })
+    }
 }
 
 /// One event of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event {
+pub struct Event {
     /// The number in the tag `event_type`.
-    pub(super) kind: u32,
-    pub(super) product: u32,
-    pub(super) user: u32,
-    pub(super) nanos: i64,
+    pub kind: u32,
+    /// The number in the tag `product`.
+    pub product: u32,
+    /// The number of the user.
+    pub user: u32,
+    /// Since the epoch.
+    pub nanos: i64,
 }
 
 impl Event {
     /// Appends the event in the input line's form, without a line end.
-    pub(super) fn write_line(&self, line: &mut Vec<u8>) {
+    pub fn write_line(&self, line: &mut Vec<u8>) {
         let Self {
             kind,
             product,
@@ -58,7 +86,7 @@ impl Event {
 
 /// The events of a plan, in the order in which they are sent.
 #[derive(Debug, Clone)]
-pub(super) struct Synthetic {
+pub struct Synthetic {
     plan: Plan,
     /// Events share out the span, a slot each, so that no two have one timestamp.
     slot_nanos: u64,
@@ -68,7 +96,9 @@ pub(super) struct Synthetic {
 }
 
 impl Synthetic {
-    pub(super) fn new(plan: Plan) -> Self {
+    /// Those of this plan.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
         let series = plan.series.get();
         let root = series.isqrt();
         Self {

@@ -1,7 +1,9 @@
 //! Events by the million from a seed.
 
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+use loadgen::{Plan, Share};
 
 /// Nanoseconds in a minute.
 pub const MINUTE_NS: i64 = 60_000_000_000;
@@ -19,43 +21,16 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// The shape of a synthetic load.
-#[derive(Debug, Clone)]
-pub struct Load {
-    pub seed: u64,
-    /// The first instants of the minutes in which the events lie, evenly.
-    pub minutes_ns: Vec<i64>,
-    pub events: usize,
-    pub series: u32,
-    pub users: u32,
-}
-
-/// A datagram should fit a frame of Ethernet.
-const LINES_PER_DATAGRAM: usize = 15;
-
-impl Load {
-    /// The datagrams of this load, always the same.
-    pub fn datagrams(&self) -> impl Iterator<Item = Vec<u8>> + use<> {
-        let load = self.clone();
-        let mut random = SmallRng::seed_from_u64(load.seed);
-        (0..load.events)
-            .step_by(LINES_PER_DATAGRAM)
-            .map(move |first| {
-                let lines = LINES_PER_DATAGRAM.min(load.events - first);
-                let lines: Vec<_> = (0..lines).map(|_| load.line(&mut random)).collect();
-                lines.join("\n").into_bytes()
-            })
-    }
-
-    fn line(&self, random: &mut SmallRng) -> String {
-        let series = random.random_range(0..self.series);
-        let user = random.random_range(0..self.users);
-        let minute = self.minutes_ns[random.random_range(0..self.minutes_ns.len())];
-        // Coarse, so that now and then two events are one.
-        let timestamp = minute + random.random_range(0..60_000) * 1_000_000;
-        format!(
-            "event_type=type{series},product=product{} value=user{user} {timestamp}",
-            series % 7
-        )
+/// So many events, in any order, of these minutes after that of the seed. Now and then two events are one.
+pub fn load(minutes: Range<i64>, events: u64, series: u32, users: u32) -> Plan {
+    Plan {
+        seed: seed(),
+        events,
+        series: NonZeroU32::new(series).expect("some series"),
+        users: NonZeroU32::new(users).expect("some users"),
+        start_nanos: SEED_MINUTE_NS + minutes.start * MINUTE_NS,
+        span_nanos: (minutes.end - minutes.start) * MINUTE_NS,
+        repeat: Share::new(0.01).expect("a share"),
+        shuffle: true,
     }
 }

@@ -1,11 +1,11 @@
-//! Reads every point of a database back, and out of the body of a write, into the shape of the truth.
+//! Reads every point of a database back, and out of the body of a write, into the shape of what is expected.
 
 use std::net::SocketAddr;
 
 use serde_json::Value;
 
 use crate::http::{answer, get};
-use crate::truth::{Point, Points};
+use crate::points::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
@@ -117,7 +117,7 @@ fn insert(
         let value = value.as_str().expect("a tag is a string");
         (key, value)
     });
-    // A tag that only other series have is told as empty.
+    // A tag that only other series have comes as empty.
     let there = tags.filter(|(_, value)| !value.is_empty());
     let tags: Vec<_> = there.map(|(key, value)| format!("{key}={value}")).collect();
     let point = Point {

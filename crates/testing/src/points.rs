@@ -1,10 +1,8 @@
-//! What the counts must be: a second, simple computation over the lines that were sent, which shares no code with
-//! the service. It understands the well-formed lines that the tests send: no escapes, tags already sorted.
+//! The numbers of a database, and those that it must hold.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-const NANOS_PER_MINUTE: i64 = 60_000_000_000;
 const DIFFERENCES_SHOWN: usize = 10;
 
 /// Names one number in the database.
@@ -21,48 +19,33 @@ pub struct Point {
 /// Every number of a database.
 pub type Points = BTreeMap<Point, u64>;
 
+/// What must come out of the lines that reached at least one node, by [`loadgen`], which shares no code with the service.
+/// It understands only the well-formed lines that the tests send: no escapes, no quotes.
 #[derive(Debug, Default)]
-struct Seen {
-    users: HashSet<String>,
-    events: HashSet<(String, i64)>,
-}
+pub struct Expected(loadgen::Expected);
 
-/// The lines that reached at least one node, gathered into sets.
-#[derive(Debug, Default)]
-pub struct Truth {
-    seen: HashMap<(i64, String), Seen>,
-}
-
-impl Truth {
+impl Expected {
     /// Takes note of a datagram that reached a node. A copy changes nothing.
+    #[track_caller]
     pub fn receive(&mut self, datagram: &[u8]) {
-        let text = std::str::from_utf8(datagram).expect("tests send UTF-8");
-        for line in text.lines() {
-            let [series, user, timestamp] = line.split(' ').collect::<Vec<_>>()[..] else {
-                panic!("tests send lines of three parts, not {line:?}");
-            };
-            let user = user
-                .strip_prefix("value=")
-                .expect("the user's field is `value`");
-            let timestamp: i64 = timestamp.parse().expect("timestamps are in nanoseconds");
-            let minute = timestamp.div_euclid(NANOS_PER_MINUTE) * NANOS_PER_MINUTE;
-            let seen = self.seen.entry((minute, series.to_owned())).or_default();
-            seen.users.insert(user.to_owned());
-            seen.events.insert((user.to_owned(), timestamp));
+        for line in datagram.split(|byte| *byte == b'\n') {
+            let added = self.0.add(line);
+            added.unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(line)));
         }
+        self.0.confirm();
     }
 
     /// The numbers that the database must hold.
     pub fn points(&self) -> Points {
         let mut points = Points::new();
-        for ((minute_start_ns, series), seen) in &self.seen {
+        for counts in self.0.clone().counts() {
             for (measurement, count) in [
-                ("unique_user_event", seen.users.len()),
-                ("cumulative_user_event", seen.events.len()),
+                ("unique_user_event", counts.unique),
+                ("cumulative_user_event", counts.cumulative),
             ] {
                 let point = Point {
-                    minute_start_ns: *minute_start_ns,
-                    series: series.clone(),
+                    minute_start_ns: counts.minute_start_nanos,
+                    series: counts.series.clone(),
                     measurement: measurement.to_owned(),
                 };
                 points.insert(point, count as u64);
