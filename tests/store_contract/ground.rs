@@ -12,9 +12,9 @@ use event_data_service::store::{
     Claim, ClaimRequest, CountReader, Known, NodeStore, Quarantine, RecordRequest, SeriesCounts,
     StoreError,
 };
-use redis_link::{Address, Timeouts};
+use redis_link::Address;
 use testing::eventually::SOON;
-use testing::redis::RedisServer;
+use testing::redis::{RedisServer, patient};
 use testing::redis_cluster::RedisCluster;
 
 /// How long counts are remembered after their minute is done. One test waits longer than this, and the others
@@ -168,11 +168,7 @@ impl Ground {
 }
 
 fn redis_store(server: &RedisServer, name: &str) -> RedisStore {
-    let address = Address::Tcp {
-        host: server.address().ip().to_string(),
-        port: server.address().port(),
-    };
-    store(address, "eds", name)
+    store(server.settings(), "eds", name)
 }
 
 fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore {
@@ -180,18 +176,12 @@ fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore
     let address = Address::Cluster {
         nodes: vec![(address.ip().to_string(), address.port())],
     };
-    store(address, prefix, name)
+    store(patient(address), prefix, name)
 }
 
-fn store(address: Address, prefix: &str, name: &str) -> RedisStore {
+fn store(redis: redis_link::Settings, prefix: &str, name: &str) -> RedisStore {
     let settings = Settings {
-        redis: redis_link::Settings {
-            timeouts: Timeouts {
-                connect: SOON,
-                response: SOON,
-            },
-            ..redis_link::Settings::new(address)
-        },
+        redis,
         prefix: prefix.to_owned(),
         partitions: partitions(),
         retention: RETENTION,

@@ -12,7 +12,6 @@ use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{CountReader, Known, NodeStore, Quarantine};
 use redis::Connection;
-use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
@@ -145,16 +144,7 @@ fn shown(micros: i64) -> String {
 
 fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
     let settings = Settings {
-        redis: redis_link::Settings {
-            timeouts: Timeouts {
-                connect: SOON,
-                response: SOON,
-            },
-            ..redis_link::Settings::new(Address::Tcp {
-                host: server.address().ip().to_string(),
-                port: server.address().port(),
-            })
-        },
+        redis: server.settings(),
         prefix: "eds".to_owned(),
         partitions: partitions(),
         retention: RETENTION,

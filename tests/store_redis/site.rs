@@ -9,9 +9,8 @@ use event_data_service::store::{
     AdmitRequest, Claim, ClaimRequest, Draining, Known, RecordRequest, Recording, Store,
     StoreError, Testimony,
 };
-use redis_link::{Address, Timeouts};
-use testing::eventually::SOON;
-use testing::redis::RedisServer;
+use redis_link::Address;
+use testing::redis::{RedisServer, patient};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
@@ -51,21 +50,16 @@ pub(crate) fn next_minute() -> Minute {
 }
 
 pub(crate) fn tcp(server: &RedisServer) -> Settings {
-    at(Address::Tcp {
-        host: server.address().ip().to_string(),
-        port: server.address().port(),
-    })
+    by(server.settings())
 }
 
 pub(crate) fn at(address: Address) -> Settings {
+    by(patient(address))
+}
+
+fn by(redis: redis_link::Settings) -> Settings {
     Settings {
-        redis: redis_link::Settings {
-            timeouts: Timeouts {
-                connect: SOON,
-                response: SOON,
-            },
-            ..redis_link::Settings::new(address)
-        },
+        redis,
         prefix: "eds".to_owned(),
         partitions: partitions(),
         retention: Duration::from_secs(7200),

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
 
 use crate::eventually::{SOON, eventually};
@@ -141,6 +142,14 @@ impl RedisServer {
         format!("redis://{}", self.address)
     }
 
+    /// For a link to it that waits as long as a test does.
+    pub fn settings(&self) -> redis_link::Settings {
+        patient(Address::Tcp {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+        })
+    }
+
     /// The path of the socket at which it listens, too.
     pub fn unix_socket(&self) -> String {
         self.directory
@@ -200,6 +209,17 @@ impl RedisServer {
         assert!(self.child.is_none(), "Redis runs already");
         self.spawn();
         self.wait_ready();
+    }
+}
+
+/// For a link to there that waits as long as a test does.
+pub fn patient(address: Address) -> redis_link::Settings {
+    redis_link::Settings {
+        timeouts: Timeouts {
+            connect: SOON,
+            response: SOON,
+        },
+        ..redis_link::Settings::new(address)
     }
 }
 
