@@ -1,14 +1,22 @@
-//! What things cost, measured side by side. `scripts/bench` runs it.
+//! What each way costs, measured side by side. `scripts/bench` runs it.
 //!
 //! Each section runs the ways that it compares in turn, A B A B…, so that whatever else the machine does falls
 //! on all of them; it prints medians, and ratios as the median over the rounds. Nothing here passes or fails.
 
 mod load;
 mod measure;
+#[path = "../tests/support/node.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the tests' own; a part of it is used here"
+)]
+mod node;
 mod parsing;
 mod receiving;
 mod recording;
-mod server;
 mod task;
 mod unasked;
 mod whole;

@@ -12,17 +12,17 @@ use event_data_service::node::Node;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::load::{Load, START_NANOS, batcher_settings, partitions};
+use crate::load::{Load, SERIES, START_NANOS, batcher_settings, partitions};
 use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
 
-const LINES: i64 = 600_000;
+const LINES: u64 = 600_000;
 const ROUNDS: usize = 7;
 const LINES_PER_DATAGRAM: usize = 15;
 /// The lines between two sweeps of the listener at full speed: a quarter of the linger at 1 M/s.
 const LINES_PER_SWEEP: usize = 25_000;
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    let load = Load::new(LINES);
+    let load = Load::new(LINES, SERIES);
     let seeds = load.datagrams(LINES_PER_DATAGRAM);
     let strict = load.strict_datagrams(LINES_PER_DATAGRAM);
     let way = |name, datagrams, work: fn(&[String]) -> anyhow::Result<()>| Way {

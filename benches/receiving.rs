@@ -18,7 +18,7 @@ use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::{Load, batcher_settings, partitions};
+use crate::load::{Load, SERIES, batcher_settings, partitions};
 use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
 use crate::task;
 
@@ -109,7 +109,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         (1, 300_000, None),
         (1, 40_000, Some(QUIET_DATAGRAMS_PER_SECOND)),
     ] {
-        let datagrams = Load::new(events).datagrams(lines);
+        let datagrams = Load::new(events, SERIES).datagrams(lines);
         let way = |name, start: fn(&Node, usize) -> anyhow::Result<Threads>| Way {
             name,
             run: Box::new({

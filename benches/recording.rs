@@ -4,7 +4,6 @@
 //! their events ready in memory; turning them into commands is part of what is measured. Afterwards the sets
 //! are counted, so that nobody is fast by leaving something out.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,20 +17,20 @@ use event_data_service::store::Recording;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::telemetry::Metrics;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use loadgen::Event;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use redis_link::{Address, Timeouts};
+use testing::redis::RedisServer;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::{Event, Load, partitions};
+use crate::load::{Load, SERIES, partitions};
 use crate::measure::{Column, Way, column, figure, process_cpu, side_by_side};
-use crate::server::Server;
 use crate::unasked::Unasked;
 
-const EVENTS: i64 = 1_500_000;
+const EVENTS: u64 = 1_500_000;
 /// Where asking for each series costs most: few events a series.
 const MANY_SERIES: u32 = 5_000;
 const ROUNDS: usize = 5;
@@ -42,12 +41,11 @@ const PIPELINES: usize = 4;
 /// What arrives within the time that events linger, at full speed: 1 M/s for 100 ms.
 const ARRIVING: usize = 100_000;
 const DEDUP_USERS: usize = 1_000_000;
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
-    let server = RefCell::new(Server::start()?);
-    let load = Load::new(EVENTS);
+    let server = RedisServer::start(&[]);
+    let load = Load::new(EVENTS, SERIES);
     let site = Site {
         runtime: &runtime,
         server: &server,
@@ -70,7 +68,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         "recording ratio: {:.2} (at least 2.5 wanted)",
         ratios[1] / ratios[0]
     );
-    let load = Load::of_series(EVENTS, MANY_SERIES);
+    let load = Load::new(EVENTS, MANY_SERIES);
     let site = Site {
         load: &load,
         ..site
@@ -97,22 +95,26 @@ const COLUMNS: [Column; 3] = [
 #[derive(Clone, Copy)]
 struct Site<'a> {
     runtime: &'a Runtime,
-    server: &'a RefCell<Server>,
+    server: &'a RedisServer,
     load: &'a Load,
 }
 
 impl<'a> Site<'a> {
     fn measured(
         self,
-        record: impl FnOnce(&Server) -> anyhow::Result<f64>,
+        record: impl FnOnce(&RedisServer) -> anyhow::Result<f64>,
     ) -> anyhow::Result<Vec<f64>> {
-        let server = &mut *self.server.borrow_mut();
-        server.empty()?;
-        let (redis, own) = (server.cpu()?, process_cpu(std::process::id())?);
+        let server = self.server;
+        server.query::<()>(&["FLUSHALL", "SYNC"]);
+        let (redis, own) = (process_cpu(server.pid())?, process_cpu(std::process::id())?);
         let seconds = record(server)?;
         let own = process_cpu(std::process::id())? - own;
-        let redis = server.cpu()? - redis;
-        let recorded = server.members("cumulative_user")?;
+        let redis = process_cpu(server.pid())? - redis;
+        let keys = server.keys().into_iter();
+        let sets = keys.filter(|key| key.contains("cumulative_user"));
+        let recorded: usize = sets
+            .map(|key| server.query::<usize>(&["SCARD", &key]))
+            .sum();
         ensure!(
             recorded == self.load.events.len(),
             "{recorded} events are in Redis, not {}",
@@ -152,8 +154,8 @@ impl<'a> Site<'a> {
 }
 
 /// ZADD of the minute, SADD of the series, SADD of the user, SADD of the event: for each event.
-async fn seeds_way(server: &Server, load: &Load) -> anyhow::Result<f64> {
-    let client = redis::Client::open(("127.0.0.1", server.port))?;
+async fn seeds_way(server: &RedisServer, load: &Load) -> anyhow::Result<f64> {
+    let client = redis::Client::open(server.url())?;
     // The client's own limit of half a second is short for a machine that does other things besides.
     let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
     let connection = client
@@ -174,15 +176,17 @@ async fn send_pipeline(
     mut connection: MultiplexedConnection,
 ) -> anyhow::Result<()> {
     let mut pipeline = redis::pipe();
-    let mut minute = (events[0].minute, events[0].minute.to_string());
+    let first = Minute::of_nanos(events[0].nanos);
+    let mut minute = (first, first.to_string());
     for event in events {
-        if minute.0 != event.minute {
-            minute = (event.minute, event.minute.to_string());
+        let of_event = Minute::of_nanos(event.nanos);
+        if minute.0 != of_event {
+            minute = (of_event, of_event.to_string());
         }
         let name = &minute.1;
         let (series, user) = (load.series(event), load.user(event));
         pipeline
-            .zadd("minutes", name, event.minute.epoch_minutes())
+            .zadd("minutes", name, of_event.epoch_minutes())
             .ignore()
             .sadd(format!("{name}:event_types"), series)
             .ignore()
@@ -190,7 +194,7 @@ async fn send_pipeline(
             .ignore()
             .sadd(
                 format!("{name}:cumulative_user:{series}"),
-                format!("{user}_{}", event.timestamp),
+                format!("{user}_{}", event.nanos),
             )
             .ignore();
     }
@@ -205,7 +209,7 @@ fn batches(load: &Load) -> Vec<(Partition, Vec<Batch>)> {
         for event in arriving {
             let (series, user) = (load.series(event), load.user(event));
             let batch = &mut open[partitions().of(series, Minute::MIN).index()];
-            batch.push(event.minute, series, user, event.timestamp);
+            batch.push(Minute::of_nanos(event.nanos), series, user, event.nanos);
         }
         for ((_, queue), batch) in queues.iter_mut().zip(open) {
             if !batch.is_empty() {
@@ -270,18 +274,9 @@ async fn recorders_way(
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn settings(server: &Server) -> Settings {
+fn settings(server: &RedisServer) -> Settings {
     Settings {
-        redis: redis_link::Settings {
-            timeouts: Timeouts {
-                connect: TIMEOUT,
-                response: TIMEOUT,
-            },
-            ..redis_link::Settings::new(Address::Tcp {
-                host: "127.0.0.1".to_owned(),
-                port: server.port,
-            })
-        },
+        redis: server.settings(),
         prefix: "eds".to_owned(),
         partitions: partitions(),
         retention: Duration::from_secs(7200),
