@@ -1,4 +1,4 @@
-//! InfluxDB 1.x: what is written is read back; what is wrong with the configuration is told apart.
+//! InfluxDB 1.x: what is written is read back; what is wrong with the configuration is distinguished.
 
 use std::collections::BTreeMap;
 

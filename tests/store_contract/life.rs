@@ -190,7 +190,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// The state, by all that is told of it.
+    /// The state, by all that the store answers about it.
     async fn state(&self) -> State {
         let (partition, minute) = (self.partition(), self.claim().minute);
         let (reading, store) = (self.ground.reading(), &self.node.0);

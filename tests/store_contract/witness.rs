@@ -60,16 +60,16 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
         epoch,
         ..Known::default()
     };
-    let told = check_in(&b, known).await.unwrap();
-    assert_eq!(told.closed, [SEED_MINUTE + 1, SEED_MINUTE].map(minute));
+    let answer = check_in(&b, known).await.unwrap();
+    assert_eq!(answer.closed, [SEED_MINUTE + 1, SEED_MINUTE].map(minute));
     let known = Known {
-        sequence: told.sequence,
+        sequence: answer.sequence,
         ..known
     };
     assert_eq!(check_in(&b, known).await.unwrap().closed, []);
     publish(&a, SEED_MINUTE + 2).await;
-    let told = check_in(&b, known).await.unwrap();
-    assert_eq!(told.closed, [minute(SEED_MINUTE + 2)]);
+    let answer = check_in(&b, known).await.unwrap();
+    assert_eq!(answer.closed, [minute(SEED_MINUTE + 2)]);
 }
 
 pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {

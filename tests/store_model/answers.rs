@@ -23,8 +23,8 @@ impl Both {
     }
 }
 
-/// An answer in words.
-pub(super) fn told<T: Debug>(answer: &Result<T, StoreError>) -> String {
+/// An answer as text.
+pub(super) fn text<T: Debug>(answer: &Result<T, StoreError>) -> String {
     answer
         .as_ref()
         .map_or_else(ToString::to_string, |answer| format!("{answer:?}"))
@@ -34,7 +34,7 @@ pub(super) fn told<T: Debug>(answer: &Result<T, StoreError>) -> String {
 pub(super) fn refused<T: Debug>(answer: &Result<T, StoreError>) -> Both {
     match answer {
         Err(StoreError::Unavailable(_)) => Both::of("another generation", "another generation"),
-        answer => Both::of(told(answer), "another generation"),
+        answer => Both::of(text(answer), "another generation"),
     }
 }
 

@@ -304,7 +304,7 @@ impl Drawing {
     fn attest(&mut self) -> Step {
         let mut closed: Vec<i64> = (0..self.dice.below(3)).map(|_| self.minute()).collect();
         if self.crowded {
-            // More than are handed back, and told, at once.
+            // More than are handed back and answered at once.
             let from = self.minute();
             closed.extend(from - 1500..from);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use event_data_service::event::{Batch, Group, Minute, overflow_series};
 use event_data_service::store::{Admission, AdmitRequest, RecordRequest};
 
-use super::answers::{Both, refused, told};
+use super::answers::{Both, refused, text};
 use super::ground::partition;
 use super::step::{At, Event, SERIES, USERS};
 use super::world::{World, minute_of};
@@ -32,7 +32,7 @@ impl World<'_> {
         let model = self.nodes[at.node]
             .admit(partition(at.partition), &request)
             .await;
-        let both = Both::of(told(&admitted), told(&model));
+        let both = Both::of(text(&admitted), text(&model));
         let admissions = admitted.map(|admitted| admitted.series).unwrap_or_default();
         let refused = series
             .iter()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use event_data_service::event::{Minute, overflow_series};
 use event_data_service::store::{Quarantined, StoreError};
 
-use super::answers::{Both, told};
+use super::answers::{Both, text};
 use super::ground::{Node, partition};
 use super::step::SERIES;
 use super::world::{World, minute_of};
@@ -115,8 +115,8 @@ impl World<'_> {
             .await
             .unwrap();
         assert!(fixed.iter().zip(&expected).all(|(fixed, all)| fixed <= all));
-        answers.redis += &told(&sizes);
-        answers.memory += &told(&Ok(expected));
+        answers.redis += &text(&sizes);
+        answers.memory += &text(&Ok(expected));
         answers
     }
 }

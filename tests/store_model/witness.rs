@@ -2,7 +2,7 @@
 
 use event_data_service::store::{ClaimRequest, Known, Testimony};
 
-use super::answers::{Both, refused, told};
+use super::answers::{Both, refused, text};
 use super::ground::partition;
 use super::step::{At, Knowledge, Step, millis};
 use super::world::{World, minute_of};
@@ -48,7 +48,7 @@ impl World<'_> {
         let node = &self.ground.nodes[at.node];
         let generation = node.generation(partition);
         let redis = node.check_in(partition, &real, lags, lease).await;
-        let mut answer = told(&redis);
+        let mut answer = text(&redis);
         if let Ok(news) = &redis {
             let own = &mut self.known[at.node][at.partition];
             (own.stamp_ms, own.sequence) = (news.stamp_ms, news.sequence);
@@ -57,7 +57,7 @@ impl World<'_> {
         }
         let memory = &self.nodes[at.node];
         let memory = memory.check_in(partition, &model, lags, lease).await;
-        Both::of(answer, told(&memory))
+        Both::of(answer, text(&memory))
     }
 
     pub(super) async fn claim(&mut self, step: &Step) -> Both {
@@ -97,7 +97,7 @@ impl World<'_> {
         if stale {
             return refused(&redis);
         }
-        let mut answer = told(&redis);
+        let mut answer = text(&redis);
         if let Ok(claims) = &mut redis {
             self.claims.extend(claims.iter().cloned());
             // The model has no generations.
@@ -111,7 +111,7 @@ impl World<'_> {
         let memory = self.nodes[at.node]
             .claim(partition, &request(epochs[1]))
             .await;
-        Both::of(answer, told(&memory))
+        Both::of(answer, text(&memory))
     }
 
     pub(super) async fn attest(
@@ -159,6 +159,6 @@ impl World<'_> {
         if let Ok(attested) = &answers[0] {
             self.known[at.node][at.partition].epoch = attested.epoch;
         }
-        Both::of(told(&answers[0]), told(&answers[1]))
+        Both::of(text(&answers[0]), text(&answers[1]))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use event_data_service::store::Claim;
 use event_data_service::store::memory::State;
 
-use super::answers::{Both, refused, told};
+use super::answers::{Both, refused, text};
 use super::step::{SERIES, Step, millis};
 use super::world::{World, series_name};
 
@@ -112,7 +112,7 @@ impl World<'_> {
         if let Ok(done) = &mut memory {
             done.left = before.saturating_sub(series_max) as u64;
         }
-        Both::of(told(&redis), told(&memory))
+        Both::of(text(&redis), text(&memory))
     }
 
     fn unsent(&self, claim: &Claim) -> BTreeSet<String> {

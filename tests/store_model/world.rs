@@ -8,7 +8,7 @@ use event_data_service::store::memory::{MemoryStore, State};
 use event_data_service::store::{Claim, Known, StoreError};
 use redis::pipe;
 
-use super::answers::{Both, Epochs, told};
+use super::answers::{Both, Epochs, text};
 use super::ground::{Ground, Node, partition};
 use super::keys;
 use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS, millis};
@@ -69,7 +69,7 @@ impl<'a> World<'a> {
         ask: impl AsyncFn(&dyn Node) -> Result<T, StoreError>,
     ) -> Both {
         let redis = ask(&*self.ground.nodes[node]).await;
-        Both::of(told(&redis), told(&ask(&*self.nodes[node]).await))
+        Both::of(text(&redis), text(&ask(&*self.nodes[node]).await))
     }
 
     pub(crate) async fn play(&mut self, step: &Step) -> Both {

@@ -77,7 +77,7 @@ async fn as_the_user_of_the_sample() {
 async fn a_right_that_is_missing_is_named() {
     let server = RedisServer::start(&[]);
     let (name, rights) = sample_user();
-    // The client library does not foresee that MULTI and EXEC themselves are refused, and tells nothing of it.
+    // The client library does not foresee that MULTI and EXEC themselves are refused, and reports nothing of it.
     let commands = rights
         .iter()
         .filter(|right| right.starts_with('+') && !matches!(right.as_str(), "+multi" | "+exec"));

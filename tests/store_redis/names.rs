@@ -1,4 +1,4 @@
-//! Two nodes of one name do each other no harm, and are told.
+//! Two nodes of one name do each other no harm, and are warned.
 
 use event_data_service::store::Store;
 use testing::redis::RedisServer;

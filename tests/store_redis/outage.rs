@@ -211,34 +211,34 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     record(&store, minute(), &["s=1"], 1).await.unwrap();
 }
 
-/// While one caller tries to connect the others are told what is known already.
+/// While one caller tries to connect the others get the error that is known already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
     let line = Line::to(server.address()).await;
     let mut settings = impatient(tcp(&server));
     settings.redis.address = line.address();
-    // Long enough to tell one who waits from one who is told.
+    // Longer than it takes to get that error.
     settings.redis.timeouts.connect = 2 * IN_TIME;
     line.set_dead(true);
     let store = Arc::new(store(&settings));
     // Nothing is known yet: this one has to wait.
     assert_unavailable(&claim(&store).await.map(drop));
     let began = Instant::now();
-    let mut told = 0;
+    let mut refused = 0;
     let mut waiting = Vec::new();
-    while told < CALLERS {
+    while refused < CALLERS {
         let caller = Arc::clone(&store);
         let mut call = tokio::spawn(async move { claim(&caller).await.map(drop) });
         match tokio::time::timeout(IN_TIME, &mut call).await {
             Ok(result) => {
                 assert_unavailable(&result.unwrap());
-                told += 1;
+                refused += 1;
             }
             Err(_elapsed) => waiting.push(call),
         }
         assert!(waiting.len() <= 1 && began.elapsed() < SOON);
-        // Until the pause after the first attempt is over, all are told; then one tries.
+        // Until the pause after the first attempt is over, all get the error; then one tries.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -60,7 +60,7 @@ pub struct Received {
     pub body: Vec<u8>,
     /// Whether the database took it.
     pub taken: bool,
-    /// Whether the client was told so.
+    /// Whether the client got a success.
     pub confirmed: bool,
 }
 
@@ -139,7 +139,7 @@ impl HttpProxy {
             let listening = self
                 .listening
                 .take()
-                .expect("it listens until it is told to refuse");
+                .expect("it listens until it is to refuse");
             listening.join().expect("listening does not panic");
         } else if before == Mode::Refuse && mode != Mode::Refuse {
             self.listening = Some(listen(&self.shared, self.bind_again()));

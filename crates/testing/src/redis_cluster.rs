@@ -186,7 +186,7 @@ impl RedisCluster {
         self.move_keys(&slot, from, to, keys);
     }
 
-    /// Moves the rest of the slot's keys, and tells every master.
+    /// Moves the rest of the slot's keys, and announces it to every master.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         self.end_move_among(slot, from, to, [3 - to - from]);
     }

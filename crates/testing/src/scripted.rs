@@ -1,4 +1,4 @@
-//! An HTTP server that answers as a test tells it to, well or badly.
+//! An HTTP server that answers as the test scripts it, well or badly.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};

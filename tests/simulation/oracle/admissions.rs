@@ -1,4 +1,4 @@
-//! Admissions: what nodes are told of a series holds for all nodes and for good, and every event has one home.
+//! Admissions: what the store answers about a series holds for all nodes and for good, and every event has one home.
 
 use event_data_service::store::Admission;
 
@@ -73,21 +73,21 @@ impl Oracle {
         now_ms: i64,
     ) -> Verdict {
         let at = (partition, event.minute());
-        // Until a node notices that the store forgot what was admitted, it goes by what it was told before.
+        // Until a node notices that the store forgot what was admitted, it goes by the answer that it had before.
         let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
         if book.may_be_forgotten(now_ms) {
             book.begin_anew();
         }
         book.unused_until_ms = None;
-        let told = if under == event.series {
+        let answered = if under == event.series {
             book.admitted.contains(&event.series)
         } else {
             book.refused.contains(&event.series) && under == overflow_of(partition)
         };
         must!(
-            told || book.anew || forgot,
-            "{event:?} was recorded under {under}, which nobody was told"
+            answered || book.anew || forgot,
+            "{event:?} was recorded under {under}, which no node was answered"
         );
         let key = (event.series, event.user, event.at);
         let home = *book.homes.entry(key).or_insert(under);

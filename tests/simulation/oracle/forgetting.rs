@@ -115,7 +115,7 @@ impl Oracle {
         }
     }
 
-    /// A life was told that the store has these.
+    /// A life learned that the store has these.
     pub(crate) fn keeps(&mut self, life: usize, partition: usize, events: &[Event], now_ms: i64) {
         let kept = events.iter().map(|&event| (now_ms, life, partition, event));
         self.forgetting.confirmed.extend(kept);

@@ -1,4 +1,4 @@
-//! Lives: what each node was given between its start and its end, and whether its ledger tells the same.
+//! Lives: what each node was given between its start and its end, and whether its ledger says the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 

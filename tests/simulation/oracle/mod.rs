@@ -1,6 +1,6 @@
 //! The independent model: what must be true, worked out from what was done and not from what the store says.
 //!
-//! It is told of every effect at the moment at which it takes place, and looks at the store only to compare. It
+//! It learns of every effect at the moment at which it takes place, and looks at the store only to compare. It
 //! shares no code with the service: minutes, sets, tokens, deadlines and ages are worked out again, from the design.
 
 mod admissions;
@@ -18,7 +18,7 @@ use super::event::Event;
 use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
 
-/// The first thing that was not as it must be.
+/// What first was not as it must be.
 pub(crate) type Violation = String;
 /// Whether a step was right.
 pub(crate) type Verdict = Result<(), Violation>;
@@ -49,7 +49,7 @@ pub(crate) struct PlaceBook {
     recorded_ms: Option<(i64, i64)>,
     /// When its counts may be forgotten, if nothing more comes.
     keep_until_ms: Option<i64>,
-    /// What nodes were told of its series.
+    /// What nodes were answered about its series.
     admitted: BTreeSet<u8>,
     refused: BTreeSet<u8>,
     /// When these may be forgotten if nothing is ever recorded.
@@ -79,7 +79,7 @@ struct PointBook {
     counts: Option<(u64, u64)>,
     /// The output took it.
     written: bool,
-    /// The store was told so.
+    /// The store was asked to.
     acknowledged: bool,
     quarantined: bool,
     /// The write in which the output last rejected it alone.

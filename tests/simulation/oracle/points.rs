@@ -187,7 +187,7 @@ impl Oracle {
             let members = sets.map_or((0, 0), |sets| {
                 (sets.users.len(), sets.events.len() + sets.overflowed.len())
             });
-            // Users are not told again once they are counted.
+            // Users are not handed over again once they are counted.
             let users_matter = point.counts.is_none() && !book.closed;
             must!(
                 members.1 == point.events.len()
