@@ -25,7 +25,8 @@ fn load(events: u64) -> Plan {
 #[test]
 fn a_redis_that_may_evict_is_refused_and_the_log_says_how_to_fix_it() {
     let redis = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
-    assert_refused(&redis, &[], &["allkeys-lru", "noeviction"]);
+    let node = Node::new("refused", &[("store.url", &redis.url())]);
+    node.assert_refused(&["allkeys-lru", "noeviction"]);
 }
 
 #[test]
@@ -34,26 +35,9 @@ fn a_node_with_another_number_of_partitions_is_refused_and_the_log_says_how_to_f
     let url = redis.url();
     let keys = [("store.url", &*url), ("store.partitions", "8")];
     let _first = Node::start("first", &keys);
-    assert_refused(
-        &redis,
-        &[("store.partitions", "16")],
-        &["store.partitions", "16", "8"],
-    );
-}
-
-#[track_caller]
-fn assert_refused(redis: &RedisServer, keys: &[(&str, &str)], words: &[&str]) {
-    let mut node = Node::new(
-        "refused",
-        &[&[("store.url", redis.url().as_str())], keys].concat(),
-    );
-    node.launch();
-    let status = node.wait_for_exit(SOON);
-    assert_eq!(status.code(), Some(1));
-    let log = node.log();
-    for word in words {
-        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
-    }
+    let keys = [("store.url", &*url), ("store.partitions", "16")];
+    let other = Node::new("refused", &keys);
+    other.assert_refused(&["store.partitions", "16", "8"]);
 }
 
 #[test]

@@ -323,6 +323,17 @@ impl Node {
         status
     }
 
+    /// Launches it: it must end with exit code 1, and log these words.
+    #[track_caller]
+    pub(crate) fn assert_refused(mut self, words: &[&str]) {
+        self.launch();
+        assert_eq!(self.wait_for_exit(SOON).code(), Some(1));
+        let log = self.log();
+        for word in words {
+            assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+        }
+    }
+
     /// All that it has said on standard output, over all launches.
     pub(crate) fn stdout(&self) -> String {
         fs::read_to_string(self.path("stdout")).unwrap_or_default()
