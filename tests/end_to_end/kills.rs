@@ -96,8 +96,13 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         Then::Cut
     });
 
+    let confirmed = || {
+        let writes = site.writes.writes();
+        writes.iter().filter(|write| write.confirmed).count()
+    };
     let mut sender = Sender::paced_by(&living);
     for round in 0..ROUNDS_MAX {
+        let confirmed_before = confirmed();
         let load = load(3 * round..3 * round + 3, 20_000, SERIES, 1000);
         sender.send_all(load.datagrams(), &living, &[dying.udp()]);
         let expected = sender.expected.points();
@@ -106,12 +111,7 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
             site.wait_exact(&expected, LEASE + TAKE_OVER);
             continue;
         };
-        let confirmed = site
-            .writes
-            .writes()
-            .iter()
-            .filter(|write| write.confirmed)
-            .count();
+        let confirmed = confirmed() - confirmed_before;
         site.wait_exact(&expected, (LEASE + TAKE_OVER).saturating_sub(at.elapsed()));
         eprintln!("exact {:?} after the kill", at.elapsed());
         check_written(confirmed);
