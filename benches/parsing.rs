@@ -34,9 +34,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
         ROUNDS,
         &[column("ns/line", 0)],
         &mut [
-            way("parser, the seeds' form", &seeds, parse),
+            way("parser, the short form", &seeds, parse),
             way("parser, strict line protocol", &strict, parse),
-            way("batcher, the seeds' form", &seeds, batch),
+            way("batcher, the short form", &seeds, batch),
             way("batcher, strict line protocol", &strict, batch),
         ],
     )?;
