@@ -165,14 +165,20 @@ fn log_totals(totals: &LedgerTotals) {
         received,
         recorded,
         queued,
-        given_up,
+        unpublished,
         ..
     } = *totals;
     let rejected: u64 = totals.rejected.iter().sum();
     let dropped: u64 = totals.dropped.iter().sum();
     if totals.lost() == 0 {
         tracing::info!(
-            received, recorded, rejected, dropped, queued, given_up, "stopped"
+            received,
+            recorded,
+            rejected,
+            dropped,
+            queued,
+            unpublished,
+            "stopped"
         );
     } else {
         tracing::warn!(
@@ -181,8 +187,8 @@ fn log_totals(totals: &LedgerTotals) {
             rejected,
             dropped,
             queued,
-            given_up,
-            "stopped, and events are lost: those dropped were not recorded; those given up were recorded in the memory \
+            unpublished,
+            "stopped, and events are lost: those dropped were not recorded; those unpublished were recorded in the memory \
              of this process only, in minutes that were not over or in counts that no output took (store.url names a store \
              that outlives it)"
         );

@@ -246,8 +246,8 @@ impl Service {
         // A client that keeps its connection open does not keep the node.
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
-        let given_up = self.store.ends_with_process().unwrap_or_default();
-        self.node.ledger.totals().at_end(given_up)
+        let unpublished = self.store.ends_with_process().unwrap_or_default();
+        self.node.ledger.totals().at_end(unpublished)
     }
 
     /// Logs what becomes of events that cannot be recorded in time. None: only the last answers were waited for.

@@ -53,7 +53,7 @@ pub struct LedgerTotals {
     /// Those of them that are counted under an overflow series.
     pub overflowed: u64,
     /// Different events among the recorded ones that ended with the process, unpublished: 0 until it ends.
-    pub given_up: u64,
+    pub unpublished: u64,
     /// Lines that are not counted, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
     /// Events that were not kept, by place in [`DropReason::ALL`].
@@ -77,20 +77,20 @@ impl LedgerTotals {
         self.received == self.recorded + rejected + dropped + self.queued
     }
 
-    /// The totals once the process ends: what is not on disk is dropped, and so many recorded events are given up.
+    /// The totals once the process ends: what is not on disk is dropped, and so many recorded events stay unpublished.
     #[must_use]
-    pub const fn at_end(mut self, given_up: u64) -> Self {
+    pub const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
         self.dropped[DropReason::Shutdown as usize] += self.queued.saturating_sub(on_disk);
         self.queued = on_disk;
-        self.given_up = given_up;
+        self.unpublished = unpublished;
         self
     }
 
     /// Events that this process had taken and that nobody has any more.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.dropped.iter().sum::<u64>() + self.given_up
+        self.dropped.iter().sum::<u64>() + self.unpublished
     }
 
     /// Events on the way to the store that take memory.

@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
 use testing::points::Expected;
+use testing::udp_socket::udp_socket;
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -207,7 +208,11 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
                 .contains("restart it with the new configuration");
             when(answer.status == 503 && says, answer.body)
         });
-        // From now on it alone gets them.
+        // What the kernel kept leaves no room for more, and nobody else has what comes from now on.
+        eventually("it has taken what the kernel kept for it", SOON, || {
+            let socket = udp_socket(one.udp()).expect("the node has a socket");
+            when(socket.unread_bytes == 0, socket.unread_bytes)
+        });
         *load.to.lock().unwrap() = vec![one.udp()];
         let recorded = one.metrics().count("eds_events_recorded_total");
         one.wait_count("eds_events_queued", |queued| queued > 500);

@@ -69,7 +69,7 @@ fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
         &read_back::written(node.stdout().as_bytes()),
     )
     .unwrap();
-    assert_says(&ledger(&node), &["INFO", "recorded=120", "given_up=0"]);
+    assert_says(&ledger(&node), &["INFO", "recorded=120", "unpublished=0"]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
         "received=4",
         "recorded=4",
         "dropped=0",
-        "given_up=3",
+        "unpublished=3",
     ];
     assert_says(&ledger(&node), &words);
 }
@@ -113,7 +113,7 @@ fn a_memory_store_gives_up_what_no_output_took() {
         when(node.metrics().count("eds_output_up") == 0, "it is up")
     });
     assert_eq!(stop(&mut node, Duration::from_secs(2) + BESIDE), LOST);
-    assert_says(&ledger(&node), &["WARN", "recorded=2", "given_up=2"]);
+    assert_says(&ledger(&node), &["WARN", "recorded=2", "unpublished=2"]);
 }
 
 /// A node whose Redis does not answer any more, with an event that it could not record.

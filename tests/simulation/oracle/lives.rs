@@ -128,7 +128,7 @@ impl Oracle {
         book.settle(totals)?;
         let outstanding: u64 = book.outstanding.values().sum();
         let waited = totals.rejected[Rejection::TooOld.index()].checked_sub(book.too_old);
-        let given_up = totals.dropped[DropReason::Shutdown as usize];
+        let at_shutdown = totals.dropped[DropReason::Shutdown as usize];
         let one_too_many = totals.rejected[Rejection::TooManyUsers.index()];
         let rejected: u64 = totals.rejected.iter().sum();
         must!(
@@ -139,7 +139,7 @@ impl Oracle {
                 && totals.dropped[DropReason::QueueFull as usize] == book.queue_full
                 && waited.is_some_and(|waited| {
                     rejected == book.too_old + book.too_far_ahead + waited + one_too_many
-                        && totals.queued + waited + one_too_many + given_up == outstanding
+                        && totals.queued + waited + one_too_many + at_shutdown == outstanding
                 }),
             "the ledger of life {life} is {totals:?}; right is {book:?}"
         );
