@@ -78,7 +78,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             lasts >= STRAGGLES_FROM,
         );
         faults += plan.len();
-        let counted_before = world.forgotten_or_late(anchor);
+        let forgotten_before = world.forgotten(anchor);
         let rollbacks_before = world.rollbacks();
         let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         world.wait_calm();
@@ -91,7 +91,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             };
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_reported(&rollbacks_before, lived);
-            rollback.counted = world.forgotten_or_late(anchor) - counted_before;
+            rollback.forgotten = world.forgotten(anchor) - forgotten_before;
         }
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
@@ -140,7 +140,7 @@ fn phase(
                 rollback = Some(Rollback {
                     published: world.site.points(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
-                    counted: 0,
+                    forgotten: 0,
                 });
                 world.end(fault);
             }

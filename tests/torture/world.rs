@@ -6,7 +6,6 @@ use std::time::Duration;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
-use testing::metrics::Metrics;
 use testing::redis::RedisServer;
 use testing::tcp_proxy::Traffic;
 
@@ -17,7 +16,7 @@ use crate::support::node::Node;
 
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
 const GRACE: &str = "8s";
-/// What the ledger is of, in the order in which it is printed. What is queued at the end was in the queue of a node when
+/// What the ledger is of: what is received, the four that it is the sum of, and more. What is queued at the end was in the queue of a node when
 /// it was killed or left events on disk; those on disk its next life received again.
 pub(crate) const LEDGER: [&str; 12] = [
     "eds_events_received_total",
@@ -161,19 +160,15 @@ impl World {
         }
     }
 
-    /// The events that a node has counted as forgotten or late in this life.
-    pub(crate) fn forgotten_or_late(&self, node: usize) -> u64 {
+    /// The events that a node has counted as forgotten in this life.
+    pub(crate) fn forgotten(&self, node: usize) -> u64 {
         let metrics = self.nodes[node].metrics();
-        metrics.count("eds_events_forgotten_total") + metrics.count("eds_events_late_total")
+        metrics.count("eds_events_forgotten_total")
     }
 
     /// What a node has counted up to now, before its life ends.
     fn remember(&mut self, node: usize) {
         let metrics = self.nodes[node].metrics();
-        self.add(&metrics);
-    }
-
-    fn add(&mut self, metrics: &Metrics) {
         metrics.assert_ledger_adds_up();
         for name in LEDGER {
             *self.past.entry(name).or_default() += metrics.count(name);
@@ -181,11 +176,16 @@ impl World {
     }
 
     /// The ledgers of all nodes and all their lives; of a life that was ended by force, what it had reported last.
-    pub(crate) fn ledger(&mut self) -> Vec<(&'static str, u64)> {
-        for node in 0..self.nodes.len() {
-            self.remember(node);
+    pub(crate) fn ledger(&self) -> BTreeMap<&'static str, u64> {
+        let mut ledger = self.past.clone();
+        for node in &self.nodes {
+            let metrics = node.metrics();
+            metrics.assert_ledger_adds_up();
+            for name in LEDGER {
+                *ledger.entry(name).or_default() += metrics.count(name);
+            }
         }
-        LEDGER.iter().map(|name| (*name, self.past[name])).collect()
+        ledger
     }
 }
 
