@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::draw::Share;
 use super::start::Start;
+use super::synthetic::{LINES_PER_DATAGRAM, REPEAT_SHARE_MAX};
 
 const TO: &str = "127.0.0.1:8094";
 const SERIES: NonZeroU32 = nonzero(50);
@@ -13,11 +14,6 @@ const MINUTES: NonZeroU32 = nonzero(1);
 const REPEAT: &str = "0.01";
 /// Well below what one node takes in, so that nobody loses events who has not asked for speed.
 const RATE: u64 = 20_000;
-/// About a thousand bytes in the short form: one piece on any network.
-pub(super) const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
-    Some(lines) => lines,
-    None => NonZeroUsize::MIN,
-};
 
 const fn nonzero(number: u32) -> NonZeroU32 {
     match NonZeroU32::new(number) {
@@ -147,7 +143,7 @@ impl Default for Options {
 
 fn parse_repeat(text: &str) -> Result<Share, String> {
     let share: Share = text.parse().map_err(|error| format!("{error}"))?;
-    if share > share.at_most(super::synthetic::REPEAT_SHARE_MAX) {
+    if share > share.at_most(REPEAT_SHARE_MAX) {
         return Err("at most 0.9: the others need something to repeat".to_owned());
     }
     Ok(share)

@@ -4,10 +4,9 @@
 //! an index shortly before it. The receiver must count the two once.
 
 use std::io::Write;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::draw::{Draw, Purpose, Share};
-use super::options::LINES_PER_DATAGRAM;
 use super::shuffle::Shuffle;
 
 /// The farthest that a repeat lies behind the event it repeats, in events.
@@ -15,6 +14,12 @@ pub(super) const REPEAT_DISTANCE_MAX: u64 = 1_000;
 
 /// A repeat of a repeat is followed back to its origin; at this share that takes ten steps on average.
 pub(super) const REPEAT_SHARE_MAX: f64 = 0.9;
+
+/// About a thousand bytes in the short form: one piece on any network.
+pub(super) const LINES_PER_DATAGRAM: NonZeroUsize = match NonZeroUsize::new(15) {
+    Some(lines) => lines,
+    None => NonZeroUsize::MIN,
+};
 
 /// All that decides the bytes of a synthetic load.
 #[derive(Debug, Clone, Copy)]
