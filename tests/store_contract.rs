@@ -124,6 +124,7 @@ suite! {
         minutes_around_midnight_do_not_mix;
     witness:
         closed_minutes_are_told_once_in_the_order_of_closing
+        a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag
         a_minute_that_is_handed_back_seals_nothing_new
         what_was_closed_stays_closed_when_its_counts_are_forgotten
         an_old_minute_with_events_is_not_passed_by_newer_ones

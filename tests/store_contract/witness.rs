@@ -72,6 +72,32 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
     assert_eq!(answer.closed, [minute(SEED_MINUTE + 2)]);
 }
 
+/// As when a connection that is lost delivers it all the same.
+pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known_first = Known {
+        epoch,
+        ..Known::default()
+    };
+    let stamp_ms = check_in(&a, known_first).await.unwrap().stamp_ms;
+    a.record(&[one(SEED_MINUTE, "x")]).await;
+    let known = Known {
+        stamp_ms,
+        ..known_first
+    };
+    let lags = a.0.check_in(partition(), &known, true, AT_ONCE.lease);
+    let stamp_ms = lags.await.unwrap().stamp_ms;
+    // Its answer, that the store lacks nothing, goes nowhere.
+    let _ = check_in(&a, known_first).await;
+    assert!(b.claim(&AT_ONCE).await.is_empty());
+    let mut known = Known { stamp_ms, ..known };
+    for _ in 0..2 {
+        known.stamp_ms = check_in(&a, known).await.unwrap().stamp_ms;
+    }
+    assert_eq!(b.claim(&AT_ONCE).await.len(), 1);
+}
+
 pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     a.record(&[one(SEED_MINUTE, "x"), one(SEED_MINUTE, "y")])

@@ -41,7 +41,7 @@ impl Draining for MemoryStore {
         let lagging = &mut partition.lagging;
         if lags {
             lagging.insert(self.node.clone(), deadline(now_ms, lease));
-        } else {
+        } else if !partition.witness.has_heard_since(&self.node, known) {
             lagging.remove(&self.node);
         }
         partition.witness.check(&self.node, known)?;
@@ -73,7 +73,7 @@ impl Draining for MemoryStore {
             request.grace = request.grace.max(request.max_hold);
         }
         if !is_expected(&request, now_ms) {
-            request.finished_max = 0;
+            (request.lapsed_max, request.finished_max) = (0, 0);
         }
         let mut granted = Vec::new();
         let mut grant = |partition: &mut PartitionState, minute, taken_over| {

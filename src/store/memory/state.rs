@@ -43,9 +43,9 @@ pub struct PartitionState {
 pub struct Witness {
     /// Lasts as long as the store forgets nothing; 0 before the first node came.
     pub epoch: u64,
-    /// The clock at the last claim, in ms since the epoch. Never goes back.
+    /// The clock when a node last checked in, in ms since the epoch. Never goes back.
     pub stamp_ms: i64,
-    /// The same for each node that has claimed.
+    /// The same for each node.
     pub stamps: BTreeMap<String, i64>,
     /// The same, but goes back with the clock.
     pub clock_ms: Option<i64>,

@@ -58,6 +58,12 @@ impl Witness {
         Ok(())
     }
 
+    /// Whether a node that knew this has checked in again since.
+    pub(super) fn has_heard_since(&self, node: &str, known: &Known) -> bool {
+        let own = self.stamps.get(node).copied().unwrap_or_default();
+        known.epoch != 0 && own > known.stamp_ms
+    }
+
     /// Stamps the clock.
     pub(super) fn put_stamp(&mut self, node: &str, now_ms: i64) {
         self.stamp_ms = self.stamp_ms.max(now_ms);

@@ -20,14 +20,15 @@ local function ms(number)
   return string.format('%.0f', number)
 end
 
+local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'since')
+local own = tonumber(redis.call('HGET', stamps, node) or '0')
 if ARGV[2] == '1' then
   redis.call('HSET', lagging, node, ms(now + lease))
-else
+elseif ARGV[4] == '0' or own <= tonumber(ARGV[5]) then
+  -- One that was sent before and comes only now, when the node has checked in again, knows an older stamp.
   redis.call('HDEL', lagging, node)
 end
 
-local known = redis.call('HMGET', witness, 'epoch', 'stamp', 'clock', 'since')
-local own = tonumber(redis.call('HGET', stamps, node) or '0')
 if ARGV[4] ~= '0' and (known[1] ~= ARGV[4] or own < tonumber(ARGV[5])) then
   -- Redis went back to what it was before, or is another one. Whoever knows more hands that back first.
   return false

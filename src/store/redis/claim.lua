@@ -23,10 +23,11 @@ local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 local granted = {}
 
--- A clock that was set forward makes minutes look over and idle that are neither. The node sees it when it checks in.
+-- A clock that was set forward makes minutes look over and idle that are neither, and claims lapsed; one that was set back
+-- would give too long a lease. The node sees it when it checks in.
 local expected = tonumber(ARGV[10])
 if expected ~= 0 and math.abs(now - expected) > tonumber(ARGV[11]) then
-  finished_max = 0
+  lapsed_max, finished_max = 0, 0
 end
 
 -- A node that is lagging will bring its events, minute by minute. A minute that is idle meanwhile may be one that it has

@@ -173,8 +173,8 @@ fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
     (events as u64).saturating_sub(added.iter().sum())
 }
 
-/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event that was gathered from another
-/// series. Neither number has an underscore, so different events of a set are different members.
+/// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event of the overflow series.
+/// Neither number has an underscore, so different events of a set are different members.
 fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, overflowed_from: Option<u128>) {
     member.clear();
     member.extend_from_slice(user.as_bytes());
