@@ -78,7 +78,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             lasts >= STRAGGLES_FROM,
         );
         faults += plan.len();
-        let forgotten_before = world.forgotten(anchor);
+        let counted_before = world.forgotten(anchor) + world.late();
         let rollbacks_before = world.rollbacks();
         let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         world.wait_calm();
@@ -91,7 +91,9 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             };
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_reported(&rollbacks_before, lived);
-            rollback.forgotten = world.forgotten(anchor) - forgotten_before;
+            // What comes late is counted when it is sealed.
+            world.wait_sealed();
+            rollback.counted = world.forgotten(anchor) + world.late() - counted_before;
         }
         rollbacks.extend(rollback);
         eprintln!("{:7.1} s  calm", began.elapsed().as_secs_f64());
@@ -140,7 +142,7 @@ fn phase(
                 rollback = Some(Rollback {
                     published: world.site.points(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
-                    forgotten: 0,
+                    counted: 0,
                 });
                 world.end(fault);
             }

@@ -1,7 +1,7 @@
 //! What a torture ends with: the ledger, and whether the published numbers are what they must be.
 //!
 //! All are exact, but for two kinds of points. What was open when Redis went back may lack what the anchor of the phase,
-//! which gets every event, counted as forgotten, and what whoever seals counted as late, and no more. A minute that never rests has what came before `flush.max_hold` closed it.
+//! which gets every event, counted as forgotten in it, and what whoever sealed counted as late, and no more. A minute that never rests has what came before `flush.max_hold` closed it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use testing::points::{Point, Points, compare};
 
-use crate::site::Site;
 use crate::world::{LEDGER, World};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -24,8 +23,8 @@ pub(crate) struct Rollback {
     pub(crate) published: Points,
     /// The last minute that had any events by then.
     pub(crate) last_minute_ns: i64,
-    /// What the anchor counted as forgotten in this phase.
-    pub(crate) forgotten: u64,
+    /// What the anchor counted as forgotten in this phase, and all nodes as late.
+    pub(crate) counted: u64,
 }
 
 /// Events, each of another user, that keep a minute from ever being idle.
@@ -98,9 +97,7 @@ impl Verdict {
             std::thread::sleep(BETWEEN_LOOKS);
         }
         let took = began.elapsed();
-        for redis in self.world.store.masters() {
-            Site::wait_clean(redis);
-        }
+        self.world.wait_sealed();
         eprintln!("ledger of all nodes:");
         let ledger = self.world.ledger();
         for (name, count) in &ledger {
@@ -157,8 +154,7 @@ impl Verdict {
     }
 
     fn counted(&self) -> u64 {
-        let forgotten: u64 = self.rollbacks.iter().map(|it| it.forgotten).sum();
-        forgotten + self.world.ledger()["eds_events_late_total"]
+        self.rollbacks.iter().map(|it| it.counted).sum()
     }
 
     /// Whether a point was not in InfluxDB yet when Redis went back, and had events then.

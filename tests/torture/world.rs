@@ -166,6 +166,18 @@ impl World {
         metrics.count("eds_events_forgotten_total")
     }
 
+    /// The events that all nodes have counted as late.
+    pub(crate) fn late(&self) -> u64 {
+        self.ledger()["eds_events_late_total"]
+    }
+
+    /// Waits until every minute is sealed, and published.
+    pub(crate) fn wait_sealed(&self) {
+        for redis in self.store.masters() {
+            Site::wait_clean(redis);
+        }
+    }
+
     /// What a node has counted up to now, before its life ends.
     fn remember(&mut self, node: usize) {
         let metrics = self.nodes[node].metrics();
