@@ -15,7 +15,7 @@ use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
     /// Rejects what is too old and the users for whom there is no room, and records the rest: [`Input::Done`], or
-    /// [`Input::Emptied`] when all of it is too old, or [`Input::Replaced`] when that has to be repeated because the store
+    /// [`Input::Emptied`] when nothing is left, or [`Input::Replaced`] when that has to be repeated because the store
     /// is another one. Whatever is rejected leaves `parts`.
     pub(super) async fn attempt<'a>(
         &'a self,
@@ -38,13 +38,13 @@ impl Recorder {
         if !is_same_store() {
             return Ok(Input::Replaced);
         }
-        let mut repeated = 0;
-        if !requests.is_empty() {
-            // Those of the overflow series next to each other, which makes them one command.
-            requests.sort_by_key(|request| request.overflowed_from.is_some());
-            let recorded = self.store.record(self.partition, generation, &requests);
-            repeated = recorded.await?;
+        if requests.is_empty() {
+            return Ok(Input::Emptied);
         }
+        // Those of the overflow series next to each other, which makes them one command.
+        requests.sort_by_key(|request| request.overflowed_from.is_some());
+        let recorded = self.store.record(self.partition, generation, &requests);
+        let repeated = recorded.await?;
         // The store that took them may not be the one that has the users that dedup left out.
         if !is_same_store() && !known.dedup.is_empty() {
             return Ok(Input::Replaced);

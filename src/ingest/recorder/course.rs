@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_begin_anew_with_the_next_transaction() {
+    fn pauses_double_up_to_the_longest_and_begin_anew_when_a_transaction_was_taken() {
         let mut now = Instant::now();
         let mut course = Course::new(LAGGING_AFTER);
         for lags_at in [Some(now + LAGGING_AFTER), None] {
@@ -222,6 +222,11 @@ mod tests {
                 assert_eq!(course.wakes_at(), Some(now));
                 assert_eq!(course.on(Input::Tick, now), Some(Next::Attempt));
             }
+            assert_eq!(course.on(Input::Emptied, now), Some(Next::Finish));
+            assert_eq!(course.on(Input::Begin, now), Some(Next::Attempt));
+            assert_eq!(course.on(Input::Failed { jitter: 0.5 }, now), None);
+            now += Duration::from_secs(1);
+            assert_eq!(course.on(Input::Tick, now), Some(Next::Attempt));
             assert_eq!(course.on(Input::Done, now), Some(Next::Finish));
         }
     }
