@@ -4,7 +4,7 @@ use super::keys::{Key, output};
 use super::reader::Reader;
 use super::store::{UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
-use crate::output::influxdb::{Api, Settings};
+use crate::output::influxdb::{Api, Settings, certificates};
 use crate::secret::Secret;
 
 /// The output, by what it needs.
@@ -28,6 +28,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Output {
         _ => api_v2(reader, &url),
     };
     let ca = reader.pem(&output::ca_file);
+    if let Some(Err(reason)) = ca.as_deref().map(certificates) {
+        let file = reader.text(output::ca_file.path);
+        let text = format!("{file} cannot be used: {reason}; name a file of PEM certificates");
+        reader.wrong(output::ca_file.path, &text);
+    }
     reader.together(
         &[output::ca_file.path, output::url.path],
         base.scheme() == "https" || ca.is_none(),

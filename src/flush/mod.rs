@@ -46,8 +46,8 @@ pub struct FlushSettings {
     pub write_counts_max: usize,
 }
 
-/// Looks how much all nodes together have to do, for the metrics. Answers whether any minute is claimed. Leaves the metrics as they are when the store does not
-/// answer, and answers that one is.
+/// Looks how much all nodes together have to do, for the metrics. Answers whether any minute is claimed. When the store does
+/// not answer it leaves the metrics as they are, and answers that one is.
 async fn look_at_backlog(
     store: &dyn Draining,
     partitions: &Partitions,

@@ -280,6 +280,28 @@ EDS_STORE__CA_FILE={pem}
 => environment EDS_STORE__CA_FILE: store.ca_file: is set, but store.url is not encrypted; write rediss:// there or leave this out
 "
     ));
+    let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
+    let key = write("key.pem", &certificate.signing_key.serialize_pem());
+    let ca = write("output.pem", &certificate.cert.pem());
+    let output = "EDS_OUTPUT__ORG=o\nEDS_OUTPUT__BUCKET=b\nEDS_OUTPUT__TOKEN=t\nEDS_OUTPUT__URL";
+    let at = "environment EDS_OUTPUT__CA_FILE: output.ca_file:";
+    check_refused(&format!(
+        "
+{output}=https://h
+EDS_OUTPUT__CA_FILE={directory}/none
+=> {at} {directory}/none cannot be read: No such file or directory (os error 2); name a file that the service's user may read
+{output}=https://h
+EDS_OUTPUT__CA_FILE={password}
+=> {at} {password} is not a PEM file; it should hold a line -----BEGIN …-----
+{output}=https://h
+EDS_OUTPUT__CA_FILE={key}
+=> {at} {key} cannot be used: there is no certificate in it; name a file of PEM certificates
+{output}=http://h
+EDS_OUTPUT__CA_FILE={ca}
+=> {at} is set, but output.url is not encrypted; write https:// there or leave this out
+",
+        directory = directory.path().display()
+    ));
 }
 
 #[test]

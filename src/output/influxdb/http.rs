@@ -50,7 +50,8 @@ impl Http {
             .no_proxy();
         tls::choose_provider();
         if let Some(pem) = &settings.ca {
-            builder = builder.tls_certs_only(tls::certificates(pem)?);
+            let certificates = tls::certificates(pem).map_err(SettingsError)?;
+            builder = builder.tls_certs_only(certificates);
         } else if settings.url.scheme() == "http" {
             // Nothing to verify; and a system without certificates must not hinder a plain connection.
             builder = builder.tls_certs_only([]);

@@ -21,6 +21,7 @@ use reqwest::Url;
 
 use self::http::Http;
 pub use self::settings::{Api, Settings, SettingsError};
+pub use self::tls::certificates;
 use self::v2::V2;
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
