@@ -87,8 +87,14 @@ fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
             "is not set, but output.api = \"v2\" needs a token unless the server is plain http on this host; set it, or \
              EDS_OUTPUT__TOKEN",
         );
+        let of_variable = !reader.text(output::token.path).is_empty();
+        let key = if of_variable {
+            output::token.path
+        } else {
+            output::token_file.path
+        };
         reader.together(
-            &[output::token_file.path, output::token.path],
+            &[key],
             token.as_ref().is_none_or(|token| token.expose().is_ascii()),
             "holds a token with a character that HTTP cannot carry; write only the token into it",
         );
@@ -128,10 +134,16 @@ fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
             username.is_some() == password.is_some(),
             "and the password go together; set output.username and output.password_file, or neither",
         );
+        let of_url = reader.text(output::username.path).is_empty();
+        let key = if of_url {
+            output::url.path
+        } else {
+            output::username.path
+        };
         reader.together(
-            &[output::username.path, output::url.path],
+            &[key],
             username.as_ref().is_none_or(|name| !name.contains(':')),
-            "holds a colon, which would begin the password; leave it out",
+            "has a user with a colon, which would begin the password; leave it out",
         );
     }
     Api::V1 {

@@ -139,13 +139,17 @@ EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__ORG=o
 EDS_OUTPUT__BUCKET=b
 EDS_OUTPUT__TOKEN=ü
-=> output.token_file: holds a token with a character that HTTP cannot carry; write only the token into it
+=> environment EDS_OUTPUT__TOKEN: output.token: holds a token with a character that HTTP cannot carry; write only the token into it
 EDS_OUTPUT__URL=https://h
 EDS_OUTPUT__API=v1
 EDS_OUTPUT__USERNAME=u:v
 EDS_OUTPUT__PASSWORD=s
 EDS_OUTPUT__DATABASE=d
-=> environment EDS_OUTPUT__USERNAME: output.username: holds a colon, which would begin the password; leave it out
+=> environment EDS_OUTPUT__USERNAME: output.username: has a user with a colon, which would begin the password; leave it out
+EDS_OUTPUT__URL=https://u%3Av:s@h
+EDS_OUTPUT__API=v1
+EDS_OUTPUT__DATABASE=d
+=> environment EDS_OUTPUT__URL: output.url: has a user with a colon, which would begin the password; leave it out
 "#,
     );
 }
