@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::Listener;
 
@@ -137,6 +140,12 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Wakes when to ask again: this holder when it is next for a lock, or everybody (`None`) who waits for a
     /// value.
     fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener;
+
+    /// Runs the task that renews a lease; it ends when the handle is dropped. As it is, on a thread of its own, which no
+    /// holder can block: [`renew`](Self::renew) is called there, on another runtime than all else.
+    fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
+        keeper::spawn(renewing)
+    }
 
     /// Where it is, for the log, without secrets.
     fn describe(&self) -> String;

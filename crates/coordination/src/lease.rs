@@ -14,6 +14,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::arbiter::{Arbiter, ArbiterError};
 use super::name::{Holder, Name, Token};
 
+/// Whoever waits asks again after this long at the latest, in case it missed a wake-up.
+pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after the arbiter did not answer.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// A lease is renewed so many times before it would lapse.
 const RENEWALS_PER_TTL: u32 = 3;
 /// A renewal that got no answer is tried again so many times before the next would be due.
@@ -73,6 +77,7 @@ pub(super) struct Lease {
     token: Token,
     ttl: Duration,
     lost: CancellationToken,
+    /// Ends with the lease.
     keeper: AbortOnDropHandle<()>,
 }
 
@@ -87,7 +92,7 @@ impl Lease {
             ttl,
             lost: lost.clone(),
         };
-        let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run(asked + ttl)));
+        let keeper = attempt.arbiter.keep(Box::pin(keeper.run(asked + ttl)));
         Self {
             attempt,
             token,

@@ -61,6 +61,7 @@ mod compute_once;
 mod computed;
 mod early_refresh;
 mod flights;
+mod keeper;
 mod lease;
 pub mod memory;
 mod mutex;

@@ -11,16 +11,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::arbiter::{Arbiter, ArbiterError, Locking};
-use super::lease::{Attempt, Lease, LockLost};
+use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::name::{Name, Token};
 use super::settings::{InvalidSetting, check_lock_ttl};
 
 /// How long a place in the queue is kept while its waiter does not ask again.
 pub(super) const PRESENCE: Duration = Duration::from_secs(3);
-/// How often waiters ask again.
-const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the arbiter did not answer.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A named lock.
 #[derive(Debug, Clone)]

@@ -10,11 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(super) use self::clock::micros;
 pub use self::clock::{Clock, SetClock, SteadyClock};
 use self::lock_state::{LockState, Wake};
 use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking};
+use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
@@ -25,6 +28,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct MemoryArbiter {
     clock: Arc<dyn Clock>,
+    /// Whether time passes as on the clocks of this machine.
+    is_steady: bool,
     states: Mutex<States>,
     wakes: Arc<Wakes>,
 }
@@ -38,16 +43,21 @@ struct States {
 
 impl Default for MemoryArbiter {
     fn default() -> Self {
-        Self::new(Arc::new(SteadyClock::default()))
+        Self {
+            is_steady: true,
+            ..Self::new(Arc::new(SteadyClock::default()))
+        }
     }
 }
 
 impl MemoryArbiter {
-    /// An arbiter by this clock.
+    /// An arbiter by this clock. Leases are renewed by tasks of their holders' runtimes, since it may be that a test
+    /// sets their time, too.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
+            is_steady: false,
             states: Mutex::default(),
             wakes: Wakes::new(true),
         }
@@ -176,6 +186,14 @@ impl Arbiter for MemoryArbiter {
 
     fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
         self.wakes.listen(channel(name, holder))
+    }
+
+    fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
+        if self.is_steady {
+            keeper::spawn(renewing)
+        } else {
+            AbortOnDropHandle::new(tokio::spawn(renewing))
+        }
     }
 
     fn describe(&self) -> String {

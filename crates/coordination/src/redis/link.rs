@@ -7,7 +7,7 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
 use redis_link::Redis;
 use tokio::time::Instant;
 
-use super::LANE;
+use super::lane;
 use super::scripts::{Arguments, Source};
 use crate::arbiter::ArbiterError;
 
@@ -56,7 +56,7 @@ impl Link {
                 Err(error) if lacks_script(&error) => Ok(None),
                 answer => answer.map(Some),
             };
-            match self.0.run(slot, LANE, send).await {
+            match self.0.run(slot, lane(), send).await {
                 Err(fault) if self.0.may_repeat(&fault, begun).await => {}
                 answer => return Ok(answer?),
             }

@@ -23,16 +23,21 @@ use self::reply::Answer;
 use self::scripts::{Arguments, Source};
 use self::switchboard::Switchboard;
 use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
+use super::keeper;
 use super::memory::micros;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
 
-/// All commands go over one connection to each server.
+/// All commands go over one connection to each server, but for those of the thread that renews leases: a connection belongs
+/// to the runtime that made it.
 const LANES: Lanes = Lanes {
     watched: 0,
-    others: 1,
+    others: 2,
 };
-const LANE: Lane = Lane(0);
+
+fn lane() -> Lane {
+    Lane(usize::from(keeper::is_here()))
+}
 
 pub use redis_link::Timeouts;
 
