@@ -1,7 +1,7 @@
 //! What the mechanisms need from the place that all processes share: a few operations, each atomic.
 //!
-//! Every instant is one of the arbiter's own clock. All operations but [`renew`](Arbiter::renew) and
-//! [`unlock`](Arbiter::unlock) may be repeated after a doubt: doing them twice does no more than once.
+//! Every instant is one of the arbiter's own clock. All operations may be repeated after a doubt: doing them twice does
+//! no more than once, and gives the same answer while nobody else did anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub enum ArbiterError {
     Refused(String),
 }
 
-/// The place that all processes share.
+/// The place that all processes share. Anybody can implement it, over whatever does each operation in one step.
 #[async_trait]
 pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Takes a lock for `ttl`. If it is busy and `presence` is given, the holder gets a place in the queue, and
@@ -88,7 +88,8 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Holds a lock, or the right to compute, until `ttl` from now. False when it is not the token's.
     async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError>;
 
-    /// Releases a lock and wakes the next waiter. False when the token does not hold it any more.
+    /// Releases a lock and wakes the next waiter. True when the token held it until now, or until it was released by the
+    /// same token before.
     async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError>;
 
     /// Ends whatever this holder began: its place in the queue, its lock, its right to compute.

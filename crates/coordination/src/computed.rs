@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn a_list_gives_its_positions() {
         let value = encode_list(["a", "b\"ü", ""]);
-        let computed = Computed::fresh(value, Token(1), Duration::ZERO, Duration::ZERO);
+        let computed = Computed::fresh(value, Token::new(1), Duration::ZERO, Duration::ZERO);
         assert_eq!(computed.items().unwrap(), ["a", "b\"ü", ""]);
         assert_eq!(computed.position(1).unwrap().as_deref(), Some("b\"ü"));
         assert_eq!(computed.position(3).unwrap(), None);
-        let other = Computed::fresh(b"x".to_vec(), Token(1), Duration::ZERO, Duration::ZERO);
+        let other = Computed::fresh(b"x".to_vec(), Token::new(1), Duration::ZERO, Duration::ZERO);
         assert!(other.position(0).is_err());
     }
 }

@@ -129,7 +129,7 @@ impl Lease {
         let Attempt { arbiter, name, .. } = &self.attempt;
         let was_held = arbiter.unlock(name, self.token).await?;
         self.attempt.settle();
-        Ok(was_held)
+        Ok(was_held && !self.lost.is_cancelled())
     }
 
     /// The right went with what was published.

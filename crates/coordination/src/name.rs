@@ -70,9 +70,15 @@ impl Holder {
 /// or one more than the last where that is not enough. What a holder writes elsewhere can carry it, so that an
 /// older holder's writes are refused there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub(super) u64);
+pub struct Token(u64);
 
 impl Token {
+    /// The token of this number, as an arbiter grants it: greater than any before of the same name.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
     /// The number.
     #[must_use]
     pub fn number(self) -> u64 {

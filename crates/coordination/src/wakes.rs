@@ -80,8 +80,7 @@ impl Wakes {
         self.altered.notify_one();
         Listener {
             receiver,
-            channel,
-            wakes: Arc::clone(self),
+            ending: Some((Arc::clone(self), channel)),
         }
     }
 
@@ -146,25 +145,38 @@ impl Wakes {
     }
 }
 
-/// Hears when it is worth to ask again.
+/// Hears when it is worth to ask again. An arbiter makes it of a [`watch::Receiver`] that changes then.
 #[derive(Debug)]
 pub struct Listener {
     receiver: watch::Receiver<()>,
-    channel: String,
-    wakes: Arc<Wakes>,
+    /// What ends with it.
+    ending: Option<(Arc<Wakes>, String)>,
+}
+
+impl From<watch::Receiver<()>> for Listener {
+    fn from(receiver: watch::Receiver<()>) -> Self {
+        Self {
+            receiver,
+            ending: None,
+        }
+    }
 }
 
 impl Listener {
     /// Waits for the next wake-up. It may come for nothing, and seldom not at all: bound the wait.
     pub async fn woken(&mut self) {
-        // The sender lives as long as a listener.
-        let _ = self.receiver.changed().await;
+        if self.receiver.changed().await.is_err() {
+            // There is no sender any more, so there are no wake-ups.
+            std::future::pending().await
+        }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.wakes.end(&self.channel);
+        if let Some((wakes, channel)) = &self.ending {
+            wakes.end(channel);
+        }
     }
 }
 

@@ -62,15 +62,30 @@ impl LockState {
         self.until_us > now
     }
 
+    /// Whether its last holder released it, so that it did not lapse.
+    fn is_released(&self) -> bool {
+        self.until_us == 0
+    }
+
     fn is_held_by(&self, holder: &Holder) -> bool {
         self.holder.as_ref() == Some(holder)
     }
 
+    /// Whether this is the token of the last holder.
+    fn is_last(&self, token: Token) -> bool {
+        self.token == token.number() && self.token > 0
+    }
+
+    /// The token of whoever holds it, for longer, if that is this holder; a new one otherwise.
     fn grant(&mut self, now: u64, holder: &Holder, ttl: Duration) -> Token {
+        if self.is_held(now) && self.is_held_by(holder) {
+            self.until_us = now + micros(ttl);
+            return Token::new(self.token);
+        }
         self.token = now.max(self.token + 1);
         self.holder = Some(holder.clone());
         self.until_us = now + micros(ttl);
-        Token(self.token)
+        Token::new(self.token)
     }
 
     /// The first in the queue that is alive; the others leave.
@@ -100,8 +115,7 @@ impl LockState {
         presence: Option<Duration>,
     ) -> (Locking, Wake) {
         if self.is_held(now) && self.is_held_by(holder) {
-            self.until_us = now + micros(ttl);
-            return (Locking::Granted(Token(self.token)), Wake::Nobody);
+            return (Locking::Granted(self.grant(now, holder, ttl)), Wake::Nobody);
         }
         let is_held = self.is_held(now);
         let first = self.head(now).map(|first| first.holder.clone());
@@ -133,7 +147,7 @@ impl LockState {
     }
 
     pub(super) fn renew(&mut self, now: u64, token: Token, ttl: Duration) -> bool {
-        let is_mine = self.token == token.0 && self.is_held(now);
+        let is_mine = self.is_last(token) && self.is_held(now);
         if is_mine {
             self.until_us = now + micros(ttl);
         }
@@ -141,10 +155,13 @@ impl LockState {
     }
 
     pub(super) fn unlock(&mut self, now: u64, token: Token) -> (bool, Wake) {
-        if self.token != token.0 || !self.is_held(now) {
-            return (false, Wake::Nobody);
+        if !self.is_last(token) {
+            (false, Wake::Nobody)
+        } else if self.is_held(now) {
+            (true, self.free(now))
+        } else {
+            (self.is_released(), Wake::Nobody)
         }
-        (true, self.free(now))
     }
 
     pub(super) fn leave(&mut self, now: u64, holder: &Holder) -> Wake {
@@ -201,8 +218,8 @@ impl LockState {
         cost: Duration,
         ttl: Duration,
     ) -> bool {
-        if self.token != token.0 {
-            return false;
+        if !self.is_last(token) || self.is_released() {
+            return self.is_last(token);
         }
         self.value = Some(Value {
             bytes: value.into(),
@@ -217,8 +234,8 @@ impl LockState {
     }
 
     pub(super) fn fail(&mut self, now: u64, token: Token, message: &str, ttl: Duration) -> bool {
-        if self.token != token.0 {
-            return false;
+        if !self.is_last(token) || self.is_released() {
+            return self.is_last(token);
         }
         self.failure = Some(Failure {
             message: message.to_owned(),

@@ -9,10 +9,7 @@ local holder, ttl, presence, most, channel =
 
 local held = is_held(lock)
 if held and redis.call('HGET', lock, 'holder') == holder then
-  -- The answer was lost; the holder asks again.
-  redis.call('HSET', lock, 'until', whole(now + ttl))
-  redis.call('PEXPIRE', lock, whole(math.ceil(ttl / 1000) + KEPT_MS))
-  return {'granted', {redis.call('HGET', lock, 'token')}}
+  return {'granted', {grant(lock, holder, ttl)}}
 end
 
 local first = head(queue, present)

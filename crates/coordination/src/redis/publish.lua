@@ -7,6 +7,9 @@ local lock, entry = KEYS[1], KEYS[2]
 local token, channel, value, cost, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 if redis.call('HGET', lock, 'token') ~= token then
   return 0
+elseif is_released(lock) then
+  -- The answer was lost and the computer asks again.
+  return 1
 end
 redis.call('HSET', entry, 'value', value, 'token', token, 'cost', cost,
   'written', whole(now), 'expires', whole(now + ttl))

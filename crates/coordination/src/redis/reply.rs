@@ -25,7 +25,7 @@ impl From<Fault> for ArbiterError {
 pub(super) fn locking((kind, fields): &Answer) -> Result<Locking, ArbiterError> {
     let first = fields.first().map(Vec::as_slice);
     match (kind.as_str(), first) {
-        ("granted", Some(token)) => Ok(Locking::Granted(Token(number(token)?))),
+        ("granted", Some(token)) => Ok(Locking::Granted(Token::new(number(token)?))),
         ("busy", Some(wait)) => Ok(Locking::Busy(Duration::from_micros(number(wait)?))),
         ("crowded", None) => Ok(Locking::Crowded),
         _ => Err(strange(kind)),
@@ -39,7 +39,7 @@ fn entry(kind: &str, value: &[u8], rest: &[Vec<u8>]) -> Result<Entry, ArbiterErr
     };
     Ok(Entry {
         value: value.into(),
-        token: Token(token),
+        token: Token::new(token),
         cost: Duration::from_micros(cost_us),
         written_us,
         expires_us,
@@ -61,7 +61,7 @@ pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterErro
         ("failed", [message]) => Ok(Beginning::Failed(
             String::from_utf8_lossy(message).into_owned(),
         )),
-        ("granted", [token]) => Ok(Beginning::Granted(Token(number(token)?))),
+        ("granted", [token]) => Ok(Beginning::Granted(Token::new(number(token)?))),
         ("busy", [wait]) => Ok(Beginning::Busy(Duration::from_micros(number(wait)?))),
         _ => Err(strange(&kind)),
     }

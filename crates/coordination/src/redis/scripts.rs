@@ -90,8 +90,8 @@ scripts! {
     LEAVE = " flags=allow-oom" "clock.lua" "grant.lua" "queue.lua" "leave.lua";
     PEEK = " flags=no-writes" "clock.lua" "value.lua" "peek.lua";
     BEGIN = "" "clock.lua" "grant.lua" "value.lua" "begin.lua";
-    FAIL = "" "clock.lua" "fail.lua";
-    PUBLISH = "" "clock.lua" "publish.lua";
+    FAIL = "" "clock.lua" "grant.lua" "fail.lua";
+    PUBLISH = "" "clock.lua" "grant.lua" "publish.lua";
     REPLACE = "" "replace.lua";
     STAGE = "" "stage.lua";
     COMMIT = " flags=allow-oom" "commit.lua";

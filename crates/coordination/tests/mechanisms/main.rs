@@ -13,6 +13,8 @@ mod compute_once;
 mod documents;
 mod early_refresh;
 mod fallbacks;
+mod faulty;
+mod frozen;
 mod model;
 mod mutex;
 mod processes;

@@ -1,0 +1,94 @@
+//! [`Faulty`]: an arbiter, implemented outside of the crate, that counts what it is asked and fails when a test says so.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coordination::{
+    Arbiter, ArbiterError, Beginning, Entry, Holder, Listener, Locking, Name, Token,
+};
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+type Hook = Box<dyn Fn(&'static str) -> Result<(), ArbiterError> + Send + Sync>;
+
+/// Asks `before` with the name of each operation. Where that is an error, so is the operation, and nothing is done.
+pub(crate) struct Faulty {
+    inner: Arc<dyn Arbiter>,
+    before: Hook,
+    answered: watch::Sender<HashMap<&'static str, usize>>,
+}
+
+impl Faulty {
+    pub(crate) fn new(
+        inner: Arc<dyn Arbiter>,
+        before: impl Fn(&'static str) -> Result<(), ArbiterError> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            before: Box::new(before),
+            answered: watch::Sender::default(),
+        })
+    }
+
+    /// One without faults.
+    pub(crate) fn counting(inner: Arc<dyn Arbiter>) -> Arc<Self> {
+        Self::new(inner, |_| Ok(()))
+    }
+
+    /// Waits until so many of these operations were answered.
+    pub(crate) async fn answered(&self, operation: &'static str, times: usize) {
+        let mut answered = self.answered.subscribe();
+        let enough = |counts: &HashMap<_, usize>| counts.get(operation) >= Some(&times);
+        answered.wait_for(enough).await.unwrap();
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+macro_rules! operations {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Arbiter for Faulty {
+            $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, ArbiterError> {
+                (self.before)(stringify!($name))?;
+                let answer = self.inner.$name($($argument),*).await;
+                let count = |counts: &mut HashMap<_, usize>| *counts.entry(stringify!($name)).or_default() += 1;
+                self.answered.send_modify(count);
+                answer
+            })*
+
+            fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {
+                self.inner.listen(name, holder)
+            }
+
+            fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
+                self.inner.keep(renewing)
+            }
+
+            fn describe(&self) -> String {
+                self.inner.describe()
+            }
+        }
+    };
+}
+
+operations! {
+    lock(name: &Name, holder: &Holder, ttl: Duration, presence: Option<Duration>) -> Locking;
+    renew(name: &Name, token: Token, ttl: Duration) -> bool;
+    unlock(name: &Name, token: Token) -> bool;
+    leave(name: &Name, holder: &Holder) -> ();
+    peek(name: &Name) -> Option<Entry>;
+    begin(name: &Name, holder: &Holder, ttl: Duration, outdated: Option<Token>) -> Beginning;
+    publish(name: &Name, token: Token, value: &[u8], cost: Duration, ttl: Duration) -> bool;
+    fail(name: &Name, token: Token, message: &str, ttl: Duration) -> bool;
+    replace(name: &Name, items: &[&[u8]], ttl: Duration) -> ();
+    list(name: &Name) -> Vec<Vec<u8>>;
+}
