@@ -14,7 +14,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis_link::{Fault, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field};
+use redis_link::{Fault, Hint, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keys::Keys;
@@ -240,5 +240,15 @@ fn check(info: &str) -> Result<(), Fault> {
         (Some("slave"), _) => Err(Fault::unavailable("the server is a replica")),
         (_, None | Some("0")) => Ok(()),
         _ => Err(Fault::unavailable("the server is loading its data")),
+    }?;
+    match info_field(info, "maxmemory_policy") {
+        None | Some("noeviction") => Ok(()),
+        Some(policy) => Err(Fault::Refused {
+            reason: format!("Redis may evict locks that are held (maxmemory-policy {policy})"),
+            hint: Hint::Own(
+                "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf"
+                    .to_owned(),
+            ),
+        }),
     }
 }

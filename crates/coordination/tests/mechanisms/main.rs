@@ -12,6 +12,7 @@ mod site;
 mod compute_once;
 mod documents;
 mod early_refresh;
+mod evictions;
 mod fallbacks;
 mod faulty;
 mod frozen;

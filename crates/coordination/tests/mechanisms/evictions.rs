@@ -1,0 +1,71 @@
+//! Redis evicts keys, one at a time: whatever is left of a lock, it can be had again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::redis::RedisArbiter;
+use coordination::{Arbiter, ArbiterError, Holder, Locking, Mutex, Name};
+use testing::redis::RedisServer;
+
+use crate::site::{PATIENCE, Place, Site, TIMEOUTS};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn evict(site: &Site, key: &str) {
+    let server = match &site.place {
+        Place::Memory(_) => panic!("nothing is evicted from memory"),
+        Place::Redis(server) => server,
+        Place::Cluster(cluster) => cluster.master_of(key),
+    };
+    let evicted: u32 = server.query(&["DEL", key]);
+    assert_eq!(evicted, 1, "{key}");
+}
+
+/// One holds it, one died in the queue, and one waits, when one of the lock's keys goes.
+async fn a_lock_outlives_the_eviction_of_any_of_its_keys(site: Site) {
+    for key in ["lock", "queue", "present"] {
+        let arbiter = site.arbiter();
+        let name = Name::of_mutex(key).unwrap();
+        let mutex = || Mutex::new(site.arbiter(), key, LONG).unwrap();
+        let guard = mutex().acquire(PATIENCE).await.unwrap();
+        // Its place is kept for a moment only.
+        let presence = Some(Duration::from_millis(1));
+        let dead = Holder::random();
+        let dead = arbiter.lock(&name, &dead, LONG, presence);
+        assert!(matches!(dead.await.unwrap(), Locking::Busy(_)));
+        evict(&site, &format!("{{{}:mutex:{key}}}:{key}", site.prefix));
+        guard.release().await.unwrap();
+        let next = mutex().acquire(PATIENCE).await.unwrap();
+        assert!(next.release().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_on_redis_outlives_the_eviction_of_any_of_its_keys() {
+    a_lock_outlives_the_eviction_of_any_of_its_keys(Site::redis()).await;
+}
+
+#[tokio::test]
+async fn a_lock_on_a_cluster_outlives_the_eviction_of_any_of_its_keys() {
+    a_lock_outlives_the_eviction_of_any_of_its_keys(Site::cluster()).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_may_evict_locks_is_refused() {
+    let server = RedisServer::start(&["--maxmemory-policy", "volatile-ttl"]);
+    let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
+    let error = arbiter
+        .peek(&Name::of_value("a").unwrap())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, ArbiterError::Refused(reason) if reason.contains("noeviction")),
+        "{error}"
+    );
+    server.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    // It is looked at again with the next connection.
+    let mutex = Mutex::new(Arc::new(arbiter), "a", LONG).unwrap();
+    while mutex.acquire(PATIENCE).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
