@@ -44,7 +44,7 @@ async fn main() -> Result<()> {
 
 async fn request(node: &ComputeOnce, position: usize, began: Instant) -> Result<()> {
     let number = position % 3 + 1;
-    let compute = |token: Token| async move {
+    let compute = move |token: Token| async move {
         println!("  node {number} computes the list (token {token}) …");
         sleep(Duration::from_millis(800)).await;
         // Computed twice, it would be another list.

@@ -122,10 +122,10 @@ pub fn encode_list<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Vec<u8>
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeError {
-    /// The computation failed, with this message. All that waited for it get it.
+    /// The computation failed, panicked or took too long, with this message. All that waited for it get it.
     #[error("the computation failed: {0}")]
     Failed(String),
-    /// Nobody was done within the caller's patience.
+    /// Nobody was done within the caller's patience. The computation goes on.
     #[error("there was no value in time")]
     TimedOut,
     /// The arbiter did not answer, or has no room for the value.

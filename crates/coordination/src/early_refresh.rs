@@ -41,8 +41,8 @@ impl EarlyRefresh {
         compute: C,
     ) -> Result<Computed, ComputeError>
     where
-        C: FnMut(Token) -> F,
-        F: Future<Output = Result<Vec<u8>, E>>,
+        C: Fn(Token) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
         E: Display,
     {
         let outdated = |entry: &Entry| is_to_be_refreshed(entry, self.beta);

@@ -106,10 +106,6 @@ impl Lease {
         self.token
     }
 
-    pub(super) fn name(&self) -> &Name {
-        &self.attempt.name
-    }
-
     pub(super) fn lost(&self) -> &CancellationToken {
         &self.lost
     }

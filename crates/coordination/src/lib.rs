@@ -57,6 +57,7 @@
 
 mod arbiter;
 mod atomic_replace;
+mod computation;
 mod compute_once;
 mod computed;
 mod early_refresh;

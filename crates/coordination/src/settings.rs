@@ -11,6 +11,9 @@ const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest that anything is kept.
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// The most computations at a time.
+const COMPUTATIONS_MAX: usize = 100_000;
+
 /// A setting that would break a promise.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InvalidSetting {
@@ -25,9 +28,12 @@ pub enum InvalidSetting {
         /// The value's time.
         value: Duration,
     },
-    /// A time to live is 0 or too long.
-    #[error("a time to live is 1ms to 366 days, not {0:?}")]
+    /// A time to live, or the time of a computation, is 0 or too long.
+    #[error("a time is 1ms to 366 days, not {0:?}")]
     Ttl(Duration),
+    /// No computation may run, or too many.
+    #[error("1 to {COMPUTATIONS_MAX} computations may run at a time, not {0}")]
+    Computations(usize),
     /// β is negative or not a number.
     #[error("beta is a number from 0 on, not {0}")]
     Beta(f64),
@@ -48,16 +54,22 @@ pub struct ComputeSettings {
     pub error_ttl: Duration,
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
+    /// How long a computation may take. One that takes longer is stopped, and that is its error.
+    pub computation_max: Duration,
+    /// How many computations of this process may run at a time. Further ones wait for their turn.
+    pub computations_max: usize,
 }
 
 impl Default for ComputeSettings {
-    /// 5 s, 60 s, 1 s, 1 MiB.
+    /// 5 s, 60 s, 1 s, 1 MiB, 60 s, 64.
     fn default() -> Self {
         Self {
             lock_ttl: Duration::from_secs(5),
             value_ttl: Duration::from_secs(60),
             error_ttl: Duration::from_secs(1),
             value_bytes_max: 1 << 20,
+            computation_max: Duration::from_secs(60),
+            computations_max: 64,
         }
     }
 }
@@ -67,6 +79,10 @@ impl ComputeSettings {
         check_lock_ttl(self.lock_ttl)?;
         check_ttl(self.value_ttl)?;
         check_ttl(self.error_ttl)?;
+        check_ttl(self.computation_max)?;
+        if !(1..=COMPUTATIONS_MAX).contains(&self.computations_max) {
+            return Err(InvalidSetting::Computations(self.computations_max));
+        }
         if self.lock_ttl >= self.value_ttl {
             return Err(InvalidSetting::LockOutlivesValue {
                 lock: self.lock_ttl,

@@ -23,8 +23,10 @@ pub(super) const LIST_TTL: Duration = Duration::from_secs(30);
 pub(super) const KEPT_TTL: Duration = Duration::from_secs(600);
 /// After how long another node computes when the one that did is gone.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-/// How long a request waits for somebody else's computation.
+/// How long a request waits for a computation. It goes on without the request, and serves the next.
 const PATIENCE: Duration = Duration::from_secs(12);
+/// How long a computation may take: waiting for its turn, looking through the counts, and more.
+const COMPUTED_WITHIN: Duration = Duration::from_secs(20);
 /// The slots of present lists.
 const PRESENT_SLOTS: u64 = 512;
 /// The slots of lists that can be had by their ids.
@@ -33,7 +35,7 @@ const KEPT_SLOTS: u64 = 256;
 const BETA: f64 = 1.0;
 
 /// The lists of all nodes, or of this one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Lists {
     present: ComputeOnce,
     kept: ComputeOnce,
@@ -68,6 +70,7 @@ impl Lists {
             let settings = ComputeSettings {
                 lock_ttl: LOCK_TTL,
                 value_ttl,
+                computation_max: COMPUTED_WITHIN,
                 ..ComputeSettings::default()
             };
             ComputeOnce::new(Arc::clone(arbiter), settings)
@@ -108,17 +111,18 @@ impl Lists {
         &self,
         key: &str,
         refresh: bool,
-        compute: impl Fn(Token) -> F,
+        compute: impl Fn(Token) -> F + Send + Sync + 'static,
     ) -> Result<Option<Found>, Problem>
     where
-        F: Future<Output = Result<Vec<u8>, Problem>>,
+        F: Future<Output = Result<Vec<u8>, Problem>> + Send + 'static,
     {
         let of = xxh3_64(key.as_bytes());
-        let labelled = |token| {
-            let computing = compute(token);
+        let label = key.to_owned();
+        let labelled = move |token| {
+            let (computing, label) = (compute(token), label.clone());
             async move {
                 match computing.await {
-                    Ok(list) => Ok(labelled(key, &list)),
+                    Ok(list) => Ok(labelled(&label, &list)),
                     Err(problem) => {
                         Err(serde_json::to_string(&Failure { of, problem }).unwrap_or_default())
                     }
@@ -146,7 +150,7 @@ impl Lists {
     /// Keeps a list for those who come later with its id, in the place of an older one.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
-        let compute = |_| async { Ok::<_, String>(value.clone()) };
+        let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
         let kept = self
             .kept
             .get_unless(&kept_slot(id), PATIENCE, compute, |_| true)

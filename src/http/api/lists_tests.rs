@@ -18,7 +18,8 @@ fn neighbours() -> (String, String) {
 }
 
 async fn get(lists: &Lists, key: &str, list: &str) -> Result<Option<String>, Problem> {
-    let compute = async |_| Ok(list.as_bytes().to_vec());
+    let list = list.as_bytes().to_vec();
+    let compute = move |_| std::future::ready(Ok(list.clone()));
     let found = lists.get(key, true, compute).await?;
     Ok(found.map(|found| String::from_utf8(found.list).unwrap()))
 }
@@ -39,11 +40,12 @@ async fn a_list_never_takes_the_place_of_another_and_is_never_taken_for_it() {
 async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
     let lists = lists();
     let (first, second) = neighbours();
-    let asked = AtomicU32::new(0);
+    let asked = Arc::new(AtomicU32::new(0));
     for _ in 0..2 {
-        let failing = async |_| {
-            asked.fetch_add(1, Ordering::SeqCst);
-            Err(Problem::too_much("more than there may be"))
+        let counted = Arc::clone(&asked);
+        let failing = move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Err(Problem::too_much("more than there may be")))
         };
         let problem = lists.get(&first, true, failing).await.unwrap_err();
         assert_eq!(problem, Problem::too_much("more than there may be"));

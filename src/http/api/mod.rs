@@ -175,7 +175,7 @@ impl Queries {
         ))
     }
 
-    async fn top(&self, uri: &Uri) -> Result<Response, Problem> {
+    async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
         let allowed = ["by", "window", "n", "position", "list"];
         let top = self.parameters(uri, &allowed)?.top()?;
         let (answer, age) = top::answer(self, top).await?;

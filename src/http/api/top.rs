@@ -4,6 +4,7 @@
 //! is the present one, [`LIST_TTL`](super::lists::LIST_TTL), and by its id for [`KEPT_TTL`] at most. A whole list is
 //! refreshed before it goes; one that is asked for by positions is not, so that nobody gets the halves of two.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,10 @@ pub(super) struct TopAnswer {
 }
 
 /// The list that is asked for, or the one item of it, and its age.
-pub(super) async fn answer(queries: &Queries, top: Top) -> Result<(TopAnswer, Duration), Problem> {
+pub(super) async fn answer(
+    queries: &Arc<Queries>,
+    top: Top,
+) -> Result<(TopAnswer, Duration), Problem> {
     let Found {
         id,
         list,
@@ -138,7 +142,7 @@ async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem>
 
 /// The present list, as all nodes have it, or else as this node has it; if both have no place for it, it is computed for
 /// this request.
-async fn present(queries: &Queries, top: &Top) -> Result<Found, Problem> {
+async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     let key = top.key();
     // Who asks by positions has a list of his own kind: one that is not refreshed.
     let (kind, refresh) = match top.position {
@@ -147,10 +151,14 @@ async fn present(queries: &Queries, top: &Top) -> Result<Found, Problem> {
     };
     let room = has_room(&*queries.reading).await;
     for lists in queries.lists() {
-        let compute = async |token: coordination::Token| {
-            let list = Box::pin(compute(queries, top)).await?;
-            lists.keep(&token.to_string(), &key, &list).await;
-            Ok(list)
+        let asked = (Arc::clone(queries), top.clone(), lists.clone());
+        let compute = move |token: coordination::Token| {
+            let (queries, top, lists) = asked.clone();
+            async move {
+                let list = compute(&queries, &top).await?;
+                lists.keep(&token.to_string(), &top.key(), &list).await;
+                Ok(list)
+            }
         };
         let found = match room {
             Ok(()) => Box::pin(lists.get(&kind, refresh, compute)).await?,

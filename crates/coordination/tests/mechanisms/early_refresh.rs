@@ -33,34 +33,25 @@ const AT_ONCE: f64 = 1e9;
 async fn one_refreshes_while_all_others_read_on(site: Site) {
     let nodes = [(); 3].map(|()| node(&site, AT_ONCE));
     let (running, computed) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicU32::new(0)));
-    let compute = |running: Arc<AtomicI32>, computed: Arc<AtomicU32>| async move {
-        assert_eq!(
-            running.fetch_add(1, Ordering::SeqCst),
-            0,
-            "two compute at once"
-        );
-        let number = computed.fetch_add(1, Ordering::SeqCst);
-        sleep(Duration::from_millis(500)).await;
-        running.fetch_sub(1, Ordering::SeqCst);
-        Ok::<_, String>(number.to_string().into_bytes())
+    let compute = move |_| {
+        let (running, computed) = (Arc::clone(&running), Arc::clone(&computed));
+        async move {
+            let others = running.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(others, 0, "two compute at once");
+            let number = computed.fetch_add(1, Ordering::SeqCst);
+            sleep(Duration::from_millis(500)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, String>(number.to_string().into_bytes())
+        }
     };
-    let first = nodes[0]
-        .get("a", PATIENCE, |_| {
-            compute(Arc::clone(&running), Arc::clone(&computed))
-        })
-        .await
-        .unwrap();
+    let first = nodes[0].get("a", PATIENCE, compute.clone()).await.unwrap();
     assert_eq!(
         (first.bytes(), first.origin()),
         (b"0".as_slice(), Origin::Computed)
     );
     let tasks = (0..60).map(|number| {
-        let node = Arc::clone(&nodes[number % 3]);
-        let (running, computed) = (Arc::clone(&running), Arc::clone(&computed));
-        tokio::spawn(async move {
-            let compute = |_| compute(Arc::clone(&running), Arc::clone(&computed));
-            node.get("a", PATIENCE, compute).await.unwrap()
-        })
+        let (node, compute) = (Arc::clone(&nodes[number % 3]), compute.clone());
+        tokio::spawn(async move { node.get("a", PATIENCE, compute).await.unwrap() })
     });
     let answers: Vec<_> = join_all(tasks)
         .await
@@ -85,11 +76,12 @@ async fn a_failed_refresh_leaves_the_value(site: Site) {
         Ok::<_, String>(b"good".to_vec())
     };
     node.get("a", PATIENCE, compute).await.unwrap();
-    let computed = AtomicU32::new(0);
+    let computed = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
-        let compute = |_| async {
-            computed.fetch_add(1, Ordering::SeqCst);
-            Err::<Vec<u8>, _>("away")
+        let counted = Arc::clone(&computed);
+        let compute = move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Err::<Vec<u8>, _>("away") }
         };
         let answer = node.get("a", PATIENCE, compute).await.unwrap();
         assert_eq!(

@@ -15,6 +15,7 @@ mod early_refresh;
 mod evictions;
 mod fallbacks;
 mod faulty;
+mod flights;
 mod frozen;
 mod model;
 mod mutex;

@@ -205,7 +205,10 @@ async fn expensive(cost: Duration) -> Result<Vec<u8>, String> {
 
 async fn burst(once: Arc<ComputeOnce>, key: String, cost: Duration) {
     let asked_us = now_us();
-    let computed = once.get(&key, PATIENCE, |_| expensive(cost)).await.unwrap();
+    let computed = once
+        .get(&key, PATIENCE, move |_| expensive(cost))
+        .await
+        .unwrap();
     let answered_us = now_us();
     let value = String::from_utf8(computed.bytes().to_vec()).unwrap();
     let token = computed.token().number();
@@ -293,7 +296,7 @@ async fn read_hot(
             let (hot, key) = (Arc::clone(&hot), key.clone());
             tasks.push(tokio::spawn(async move {
                 let asked_us = now_us();
-                let read = hot.get(&key, PATIENCE, |_| expensive(cost)).await;
+                let read = hot.get(&key, PATIENCE, move |_| expensive(cost)).await;
                 read.map(|computed| (computed.origin(), asked_us, now_us() - asked_us))
             }));
         }

@@ -1,0 +1,181 @@
+//! Computations are tasks of their own: they outlive who began them, and nothing that they do stops their renewal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coordination::memory::MemoryArbiter;
+use coordination::{
+    Arbiter, ArbiterError, Beginning, ComputeError, ComputeOnce, ComputeSettings, Holder, Name,
+};
+use futures_util::future::join_all;
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::faulty::Faulty;
+use crate::site::{PATIENCE, Site, over_each};
+
+over_each!(
+    a_computation_outlives_the_callers_that_began_it,
+    a_panic_comes_back_as_an_error_to_all_that_wait,
+);
+
+const LOCK_TTL: Duration = Duration::from_secs(1);
+
+fn node(arbiter: Arc<dyn Arbiter>) -> Arc<ComputeOnce> {
+    let settings = ComputeSettings {
+        lock_ttl: LOCK_TTL,
+        ..ComputeSettings::default()
+    };
+    Arc::new(ComputeOnce::new(arbiter, settings).unwrap())
+}
+
+/// Three nodes on one runtime ask for a value whose computation blocks its thread for three times the lock's time. Somebody
+/// else asks for the right all the while, and never gets it.
+fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
+    let (begun, computations) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let runtime = runtime.enable_all().build().unwrap();
+    let nodes = [(); 3].map(|()| node(site.arbiter()));
+    let asking = thread::spawn(move || {
+        let gets = nodes.map(|node| {
+            let (begun, released) = (begun.clone(), Arc::clone(&released));
+            runtime.spawn(async move {
+                let compute = move |_| {
+                    let (begun, released) = (begun.clone(), Arc::clone(&released));
+                    async move {
+                        begun.send(()).unwrap();
+                        // Once for all that compute.
+                        let _ = released.lock().unwrap().recv();
+                        Ok::<_, String>(b"value".to_vec())
+                    }
+                };
+                node.get("a", PATIENCE, compute).await
+            })
+        });
+        drop(begun);
+        runtime.block_on(join_all(gets))
+    });
+    computations.recv().unwrap();
+    let watcher = Builder::new_current_thread().enable_all().build().unwrap();
+    watcher.block_on(async {
+        let (arbiter, name) = (site.arbiter(), Name::of_value("a").unwrap());
+        let began = Instant::now();
+        while began.elapsed() < LOCK_TTL * 3 {
+            let holder = Holder::random();
+            let asked = arbiter.begin(&name, &holder, LOCK_TTL, None);
+            let answer = asked.await.unwrap();
+            assert!(matches!(answer, Beginning::Busy(_)), "{answer:?}");
+            tokio::time::sleep(LOCK_TTL / 20).await;
+        }
+    });
+    drop(release);
+    for answer in asking.join().unwrap() {
+        assert_eq!(answer.unwrap().unwrap().bytes(), b"value");
+    }
+    assert_eq!(computations.iter().count(), 0, "more computations");
+}
+
+macro_rules! blocking {
+    ($($name:ident: $site:expr, $runtime:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            a_blocking_computation_is_computed_once(&$site, &mut $runtime);
+        }
+    )*};
+}
+
+blocking! {
+    a_closure_that_blocks_one_worker_of_four_in_memory: Site::memory(), Builder::new_multi_thread().worker_threads(4);
+    a_closure_that_blocks_one_worker_of_four_on_redis: Site::redis(), Builder::new_multi_thread().worker_threads(4);
+    a_closure_that_blocks_one_worker_of_four_on_a_cluster: Site::cluster(), Builder::new_multi_thread().worker_threads(4);
+    a_closure_that_blocks_the_only_thread_in_memory: Site::memory(), Builder::new_current_thread();
+    a_closure_that_blocks_the_only_thread_on_redis: Site::redis(), Builder::new_current_thread();
+    a_closure_that_blocks_the_only_thread_on_a_cluster: Site::cluster(), Builder::new_current_thread();
+}
+
+/// Each caller gives up as soon as it knows that somebody computes.
+async fn a_computation_outlives_the_callers_that_began_it(site: Site) {
+    let nodes = [(); 3].map(|()| node(site.arbiter()));
+    let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let computations = Arc::new(AtomicU32::new(0));
+    let compute = {
+        let (begun, go_on) = (Arc::clone(&begun), Arc::clone(&go_on));
+        let computations = Arc::clone(&computations);
+        move |_| {
+            let (begun, go_on) = (Arc::clone(&begun), Arc::clone(&go_on));
+            computations.fetch_add(1, Ordering::SeqCst);
+            async move {
+                begun.notify_one();
+                go_on.acquire().await.unwrap().forget();
+                Ok::<_, String>(b"value".to_vec())
+            }
+        }
+    };
+    tokio::select! {
+        answer = nodes[0].get("a", PATIENCE, compute.clone()) => panic!("{answer:?}"),
+        () = begun.notified() => {}
+    }
+    for node in &nodes {
+        let impatient = node.get("a", Duration::ZERO, compute.clone());
+        assert_eq!(impatient.await.unwrap_err(), ComputeError::TimedOut);
+    }
+    go_on.add_permits(1);
+    let answer = nodes[1].get("a", PATIENCE, compute).await.unwrap();
+    assert_eq!(answer.bytes(), b"value");
+    assert_eq!(computations.load(Ordering::SeqCst), 1);
+}
+
+async fn a_panic_comes_back_as_an_error_to_all_that_wait(site: Site) {
+    let nodes = [(); 3].map(|()| node(site.arbiter()));
+    let computations = Arc::new(AtomicU32::new(0));
+    let gets = [0, 0, 1, 2].map(|number| {
+        let (node, computations) = (Arc::clone(&nodes[number]), Arc::clone(&computations));
+        tokio::spawn(async move {
+            let compute = move |_| {
+                let computations = Arc::clone(&computations);
+                async move {
+                    computations.fetch_add(1, Ordering::SeqCst);
+                    assert!(std::hint::black_box(false), "no such row");
+                    Ok::<Vec<u8>, String>(Vec::new())
+                }
+            };
+            node.get("a", PATIENCE, compute).await
+        })
+    });
+    for answer in join_all(gets).await {
+        let error = answer.expect("no panic of the caller's own").unwrap_err();
+        assert!(error.to_string().contains("no such row"), "{error}");
+    }
+    assert_eq!(computations.load(Ordering::SeqCst), 1);
+}
+
+/// The arbiter is away. One caller gives up; the other, who asked at the same time, waits until it is there again.
+#[tokio::test(start_paused = true)]
+async fn an_impatient_caller_does_not_fail_a_patient_one() {
+    let away = Arc::new(AtomicBool::new(true));
+    let is_away = Arc::clone(&away);
+    let arbiter = Faulty::new(Arc::<MemoryArbiter>::default(), move |_| {
+        if is_away.load(Ordering::SeqCst) {
+            return Err(ArbiterError::Unavailable("away".to_owned()));
+        }
+        Ok(())
+    });
+    let node = node(arbiter);
+    let get = async |patience| {
+        let compute = |_| async { Ok::<_, String>(b"value".to_vec()) };
+        let answer = node.get("a", patience, compute).await;
+        away.store(false, Ordering::SeqCst);
+        answer
+    };
+    let (impatient, patient) = tokio::join!(get(Duration::from_millis(150)), get(PATIENCE));
+    let error = impatient.unwrap_err();
+    assert!(
+        matches!(error, ComputeError::Arbiter(ArbiterError::Unavailable(_))),
+        "{error}"
+    );
+    assert_eq!(patient.unwrap().bytes(), b"value");
+}
