@@ -55,7 +55,7 @@ impl Ground {
         let clock = TempDir::new().unwrap();
         let file = clock.path().join("clock");
         fs::write(&file, shown(BEGIN_MS * 1000)).unwrap();
-        let server = RedisServer::start_with_clock(&file);
+        let server = RedisServer::start_with_clock(&file, &[]);
         let stores = NAMES.map(|name| redis_node(&server, name));
         let mut ground = Self {
             connection: server.connection(),

@@ -193,7 +193,8 @@ impl Flight {
         let begun = arbiter.begin(&self.name, &attempt.holder, ttl, self.outdated);
         let begun = match begun.await? {
             Beginning::Granted(token) => {
-                return Ok(Begun::Granted(Lease::new(attempt, token, ttl, asked)));
+                let granted = attempt.granted(token, ttl, asked).map(Begun::Granted);
+                return Ok(granted.unwrap_or(Begun::Busy(Duration::ZERO)));
             }
             Beginning::Value(entry) => read(entry),
             Beginning::Failed(message) => Begun::Outcome(Err(ComputeError::Failed(message))),

@@ -1,8 +1,8 @@
 //! A right that is held: a task renews it, and its loss is signalled.
 //!
 //! The task ends with the lease. A lease that is dropped is released in the background; one whose process dies
-//! lapses. The holder counts on its own monotonic clock from before it asked, so it knows of the loss no later than the
-//! arbiter, as far as the two clocks run at one speed.
+//! lapses. The holder counts on its own monotonic clock from before it asked, and a little less than the arbiter does, so
+//! it knows of the loss before the arbiter grants the lease to another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,12 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const RENEWALS_PER_TTL: u32 = 3;
 /// A renewal that got no answer is tried again so many times before the next would be due.
 const TRIES_PER_RENEWAL: u32 = 4;
+
+/// For how long a holder relies on a lease of this time: a hundredth and 2 ms less, since clocks do not run at quite the same
+/// speed, and timers are late.
+fn relied_on(ttl: Duration) -> Duration {
+    ttl - ttl / 100 - Duration::from_millis(2)
+}
 
 /// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or somebody else has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +51,20 @@ impl Attempt {
             holder: Holder::random(),
             is_settled: false,
         }
+    }
+
+    /// It got the lease, for `ttl` from some instant after `asked` on. Gives it back where the answer took so long
+    /// that the time is over.
+    pub(super) fn granted(
+        self,
+        token: Token,
+        ttl: Duration,
+        asked: Instant,
+    ) -> Result<Lease, Self> {
+        if Instant::now() < asked + relied_on(ttl) {
+            return Ok(Lease::new(self, token, ttl, asked));
+        }
+        Err(self)
     }
 
     /// Nothing of it is left with the arbiter.
@@ -82,8 +102,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// A lease that was granted for `ttl` to a question of the instant `asked`.
-    pub(super) fn new(attempt: Attempt, token: Token, ttl: Duration, asked: Instant) -> Self {
+    fn new(attempt: Attempt, token: Token, ttl: Duration, asked: Instant) -> Self {
         let lost = CancellationToken::new();
         let keeper = Keeper {
             arbiter: Arc::clone(&attempt.arbiter),
@@ -92,7 +111,7 @@ impl Lease {
             ttl,
             lost: lost.clone(),
         };
-        let keeper = attempt.arbiter.keep(Box::pin(keeper.run(asked + ttl)));
+        let keeper = attempt.arbiter.keep(Box::pin(keeper.run(asked)));
         Self {
             attempt,
             token,
@@ -144,16 +163,17 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, mut lapses: Instant) {
+    async fn run(self, asked: Instant) {
         let rest = self.ttl / RENEWALS_PER_TTL;
-        let mut next = lapses - self.ttl + rest;
+        let mut lapses = asked + relied_on(self.ttl);
+        let mut next = asked + rest;
         loop {
             sleep_until(next.min(lapses)).await;
             let asked = Instant::now();
             let renewing = self.arbiter.renew(&self.name, self.token, self.ttl);
             match timeout_at(lapses, renewing).await {
                 Ok(Ok(true)) => {
-                    lapses = asked + self.ttl;
+                    lapses = asked + relied_on(self.ttl);
                     next = asked + rest;
                 }
                 Ok(Err(error)) if Instant::now() < lapses => {

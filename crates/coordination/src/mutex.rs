@@ -61,8 +61,8 @@ impl Mutex {
             .arbiter
             .lock(&self.name, &attempt.holder, self.ttl, None);
         if let Locking::Granted(token) = asking.await? {
-            let lease = Lease::new(attempt, token, self.ttl, asked);
-            return Ok(Some(Guard { lease, tries: 0 }));
+            let granted = attempt.granted(token, self.ttl, asked);
+            return Ok(granted.ok().map(|lease| Guard { lease, tries: 0 }));
         }
         attempt.settle();
         Ok(None)
@@ -72,7 +72,7 @@ impl Mutex {
     /// away is asked again until then. Dropping the future gives up the place.
     pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
         let deadline = Instant::now() + patience;
-        let attempt = Attempt::new(&self.arbiter, &self.name);
+        let mut attempt = Attempt::new(&self.arbiter, &self.name);
         let mut listener = None;
         let mut tries = 0;
         loop {
@@ -81,10 +81,13 @@ impl Mutex {
                 .arbiter
                 .lock(&self.name, &attempt.holder, self.ttl, Some(PRESENCE));
             let wait = match asking.await {
-                Ok(Locking::Granted(token)) => {
-                    let lease = Lease::new(attempt, token, self.ttl, asked);
-                    return Ok(Guard { lease, tries });
-                }
+                Ok(Locking::Granted(token)) => match attempt.granted(token, self.ttl, asked) {
+                    Ok(lease) => return Ok(Guard { lease, tries }),
+                    Err(late) => {
+                        attempt = late;
+                        Duration::ZERO
+                    }
+                },
                 Ok(Locking::Crowded) => return Err(AcquireError::Crowded),
                 Ok(Locking::Busy(wait)) => wait,
                 Err(ArbiterError::Unavailable(message)) => {

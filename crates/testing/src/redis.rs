@@ -64,17 +64,17 @@ impl RedisServer {
 
     /// One whose clock is stopped: it shows the seconds since the epoch that are in this file, down to the
     /// microsecond, until another file takes its place. The clock that measures durations is right.
-    pub fn start_with_clock(clock: &Path) -> Self {
-        Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")])
+    pub fn start_with_clock(clock: &Path, arguments: &[&str]) -> Self {
+        Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")], arguments)
     }
 
     /// One whose clock is so many seconds off as this file says: `+90`.
     pub fn start_with_offset(offset: &Path) -> Self {
-        Self::start_with_faked_time(offset, &[])
+        Self::start_with_faked_time(offset, &[], &[])
     }
 
-    fn start_with_faked_time(clock: &Path, more: &[(&str, &str)]) -> Self {
-        let mut server = Self::down(&[]);
+    fn start_with_faked_time(clock: &Path, more: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut server = Self::down(arguments);
         // Redis' jemalloc asks for the time before libfaketime is ready to tell it; malloc of the C library does not.
         let preload = format!("{} libc.so.6", process::faketime_library());
         server.environment = [

@@ -1,5 +1,6 @@
 //! A real Redis Cluster of three masters on free ports, on request with a replica each; it ends with its owner.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::eventually::{SOON, eventually, when};
@@ -22,7 +23,13 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Masters only, in which every node knows that all slots are served. None is given up however long it hangs.
     pub fn start() -> Self {
-        Self::launch(SLOTS.len(), "60000", &[])
+        Self::launch(SLOTS.len(), "60000", RedisServer::start)
+    }
+
+    /// The same with the clock of [`RedisServer::start_with_clock`].
+    pub fn start_with_clock(clock: &Path) -> Self {
+        let start = |arguments: &[&str]| RedisServer::start_with_clock(clock, arguments);
+        Self::launch(SLOTS.len(), "86400000", start)
     }
 
     /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
@@ -32,7 +39,8 @@ impl RedisCluster {
 
     /// The same, each server with these arguments, too.
     pub fn start_with_replicas_by(arguments: &[&str]) -> Self {
-        let cluster = Self::launch(2 * SLOTS.len(), "2000", arguments);
+        let start = |own: &[&str]| RedisServer::start(&[own, arguments].concat());
+        let cluster = Self::launch(2 * SLOTS.len(), "2000", start);
         let (masters, replicas) = cluster.nodes.split_at(SLOTS.len());
         for (master, replica) in masters.iter().zip(replicas) {
             let id: String = master.query(&["CLUSTER", "MYID"]);
@@ -53,7 +61,7 @@ impl RedisCluster {
         cluster
     }
 
-    fn launch(count: usize, node_timeout_ms: &str, more: &[&str]) -> Self {
+    fn launch(count: usize, node_timeout_ms: &str, start: impl Fn(&[&str]) -> RedisServer) -> Self {
         let ports: Vec<_> = (0..count).map(|_| free_port().to_string()).collect();
         let node = |bus_port: &String| {
             // The port of the bus is the other one plus 10000 by default, which may be no port.
@@ -63,8 +71,7 @@ impl RedisCluster {
             // A replica is promoted however old what it has is: that is for the tests to survive.
             arguments.extend(["--cluster-replica-validity-factor", "0"]);
             arguments.extend(["--repl-diskless-sync-delay", "0"]);
-            arguments.extend(more);
-            RedisServer::start(&arguments)
+            start(&arguments)
         };
         let nodes: Vec<_> = ports.iter().map(node).collect();
         for (number, (node, (first, last))) in nodes.iter().zip(SLOTS).enumerate() {

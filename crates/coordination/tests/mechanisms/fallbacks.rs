@@ -12,7 +12,7 @@ use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 use tokio::time::sleep;
 
-use crate::faulty::Faulty;
+use crate::faulty::{Fate, Faulty};
 use crate::site::{PATIENCE, TIMEOUTS};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -177,17 +177,17 @@ async fn a_holder_that_cannot_reach_redis_knows_that_it_lost_the_lock() {
     lost.await.expect("told");
 }
 
-/// The holder counts from before it asked: it knows of the loss when the lock could be another's, and not later.
+/// The holder counts from before it asked: it knows of the loss shortly before the lock can be another's.
 #[tokio::test(start_paused = true)]
 async fn a_holder_knows_of_the_loss_when_the_lock_lapses() {
     let memory = MemoryArbiter::new(Arc::<SetClock>::default());
     let arbiter = Faulty::new(Arc::new(memory), |operation| match operation {
-        "renew" => Err(ArbiterError::Unavailable("away".to_owned())),
-        _ => Ok(()),
+        "renew" => Fate::LOST,
+        _ => Fate::FINE,
     });
     let asked = tokio::time::Instant::now();
     let mutex = Mutex::new(arbiter, "a", LONG).unwrap();
     let guard = mutex.acquire(PATIENCE).await.unwrap();
     guard.lost().cancelled().await;
-    assert_eq!(asked.elapsed(), LONG);
+    assert!(asked.elapsed() < LONG && asked.elapsed() > LONG * 98 / 100);
 }

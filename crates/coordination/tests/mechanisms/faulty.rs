@@ -13,30 +13,60 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-type Hook = Box<dyn Fn(&'static str) -> Result<(), ArbiterError> + Send + Sync>;
+/// What becomes of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fate {
+    /// How long it takes until it is carried out.
+    pub(crate) there: Duration,
+    /// How often it is.
+    pub(crate) times: usize,
+    /// How long the answer takes.
+    pub(crate) back: Duration,
+    pub(crate) is_answered: bool,
+}
 
-/// Asks `before` with the name of each operation. Where that is an error, so is the operation, and nothing is done.
+impl Fate {
+    pub(crate) const FINE: Self = Self {
+        there: Duration::ZERO,
+        times: 1,
+        back: Duration::ZERO,
+        is_answered: true,
+    };
+    pub(crate) const LOST: Self = Self {
+        times: 0,
+        ..Self::FINE
+    };
+}
+
+type Fates = Box<dyn Fn(&'static str) -> Fate + Send + Sync>;
+
+/// Decides about each operation by its name.
 pub(crate) struct Faulty {
     inner: Arc<dyn Arbiter>,
-    before: Hook,
+    fates: Fates,
     answered: watch::Sender<HashMap<&'static str, usize>>,
 }
 
 impl Faulty {
     pub(crate) fn new(
         inner: Arc<dyn Arbiter>,
-        before: impl Fn(&'static str) -> Result<(), ArbiterError> + Send + Sync + 'static,
+        fates: impl Fn(&'static str) -> Fate + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             inner,
-            before: Box::new(before),
+            fates: Box::new(fates),
             answered: watch::Sender::default(),
         })
     }
 
     /// One without faults.
     pub(crate) fn counting(inner: Arc<dyn Arbiter>) -> Arc<Self> {
-        Self::new(inner, |_| Ok(()))
+        Self::new(inner, |_| Fate::FINE)
+    }
+
+    fn count(&self, operation: &'static str) {
+        let count = |counts: &mut HashMap<_, usize>| *counts.entry(operation).or_default() += 1;
+        self.answered.send_modify(count);
     }
 
     /// Waits until so many of these operations were answered.
@@ -53,16 +83,29 @@ impl fmt::Debug for Faulty {
     }
 }
 
+async fn pass(span: Duration) {
+    if !span.is_zero() {
+        tokio::time::sleep(span).await;
+    }
+}
+
 macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
         impl Arbiter for Faulty {
             $(async fn $name(&self, $($argument: $type),*) -> Result<$answer, ArbiterError> {
-                (self.before)(stringify!($name))?;
-                let answer = self.inner.$name($($argument),*).await;
-                let count = |counts: &mut HashMap<_, usize>| *counts.entry(stringify!($name)).or_default() += 1;
-                self.answered.send_modify(count);
-                answer
+                let fate = (self.fates)(stringify!($name));
+                pass(fate.there).await;
+                let mut answer = Err(ArbiterError::Unavailable("no answer".to_owned()));
+                for _ in 0..fate.times {
+                    answer = self.inner.$name($($argument),*).await;
+                }
+                self.count(stringify!($name));
+                pass(fate.back).await;
+                if fate.is_answered {
+                    return answer;
+                }
+                Err(ArbiterError::Unavailable("no answer".to_owned()))
             })*
 
             fn listen(&self, name: &Name, holder: Option<&Holder>) -> Listener {

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::faulty::Faulty;
+use crate::faulty::{Fate, Faulty};
 use crate::site::{PATIENCE, Site, over_each};
 
 over_each!(
@@ -160,9 +160,9 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
     let is_away = Arc::clone(&away);
     let arbiter = Faulty::new(Arc::<MemoryArbiter>::default(), move |_| {
         if is_away.load(Ordering::SeqCst) {
-            return Err(ArbiterError::Unavailable("away".to_owned()));
+            return Fate::LOST;
         }
-        Ok(())
+        Fate::FINE
     });
     let node = node(arbiter);
     let get = async |patience| {

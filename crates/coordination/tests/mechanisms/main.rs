@@ -9,6 +9,9 @@
 
 mod site;
 
+mod chaos;
+mod clocked;
+
 mod compute_once;
 mod documents;
 mod early_refresh;
@@ -20,5 +23,6 @@ mod frozen;
 mod model;
 mod mutex;
 mod processes;
+mod reference;
 mod replace;
 mod worker;

@@ -1,172 +1,224 @@
-//! The arbiter in memory is the model of the one in Redis: a thousand random operations have the same answers. Only
-//! what both must agree on is compared, which is all but the tokens' numbers and the times.
+//! Random operations under a clock that is set: memory, a Redis server, a Redis Cluster and the master that a sentinel names
+//! answer each of them as the model does, to the microsecond and to the number of a token. Locks lapse, places in the queue and
+//! values expire, and Redis evicts keys.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::memory::{MemoryArbiter, SetClock};
 use coordination::{Arbiter, Beginning, Holder, Locking, Name, Token};
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use testing::load::seed;
 
-use crate::site::Site;
+use crate::clocked::Clocked;
+use crate::reference::{Key, Reference};
 
-const LONG: Duration = Duration::from_secs(3600);
+/// How many schedules memory is compared in, unless the environment says it.
+const SCHEDULES: u64 = 3000;
+const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
+/// The time at which schedules begin.
+const BEGIN_US: u64 = 1_700_000_000_000_000;
+/// Steps of a schedule.
+const STEPS: usize = 60;
 
-/// Which of the tokens given so far.
-type Numbered = HashMap<Token, usize>;
-
-fn number(numbers: &mut Numbered, tokens: &mut Vec<Token>, token: Token) -> usize {
-    *numbers.entry(token).or_insert_with(|| {
-        tokens.push(token);
-        tokens.len() - 1
-    })
+/// One operation, as all are asked for it.
+#[derive(Debug)]
+struct Step {
+    operation: u32,
+    name: Name,
+    holder: Holder,
+    token: Option<Token>,
+    ttl: Duration,
+    bytes: Vec<u8>,
 }
 
-/// One side of the comparison.
-struct Side {
-    arbiter: Arc<dyn Arbiter>,
-    numbers: Numbered,
-    tokens: Vec<Token>,
+/// Even, so that an instant may be exactly that of a lapse.
+fn even_ms(random: &mut SmallRng) -> Duration {
+    Duration::from_millis(*[2, 10, 20, 20, 50, 100, 400].choose(random).unwrap())
 }
 
-impl Side {
-    async fn act(&mut self, random: &mut SmallRng, holders: &[Holder]) -> String {
-        let name = Name::of_mutex(["a", "b"][random.random_range(0..2)]).unwrap();
-        let holder = &holders[random.random_range(0..holders.len())];
-        let kind = random.random_range(0..10);
-        let pick = random.random_range(0..1000);
-        let presence = random.random_bool(0.7).then_some(LONG);
-        // One of the last three that were granted.
-        let token = self.tokens.iter().rev().nth(pick % 3).copied();
-        let Side {
-            arbiter,
-            numbers,
-            tokens,
+impl Step {
+    fn random(random: &mut SmallRng, names: &[Name], holders: &[Holder], tokens: &[Token]) -> Self {
+        // Mostly one of the last that were granted.
+        let recent = &tokens[tokens.len().saturating_sub(4)..];
+        Self {
+            operation: random.random_range(0..14),
+            name: names.choose(random).unwrap().clone(),
+            holder: holders.choose(random).unwrap().clone(),
+            token: recent.choose(random).copied(),
+            ttl: even_ms(random),
+            bytes: vec![random.random(); random.random_range(0..3)],
+        }
+    }
+
+    /// What it answers, and a token if it granted one.
+    async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
+        let Self {
+            name,
+            holder,
+            ttl,
+            bytes,
+            ..
         } = self;
-        let mut seen = |token| number(numbers, tokens, token);
-        match (kind, token) {
-            (0 | 1, _) => match arbiter.lock(&name, holder, LONG, presence).await.unwrap() {
-                Locking::Granted(token) => format!("lock granted {}", seen(token)),
-                Locking::Busy(_) => "lock busy".to_owned(),
-                Locking::Crowded => "lock crowded".to_owned(),
-            },
-            (2, _) => {
-                arbiter.leave(&name, holder).await.unwrap();
-                "left".to_owned()
-            }
-            (3 | 4, _) => {
-                let outdated = token.filter(|_| pick % 2 == 0);
-                match arbiter.begin(&name, holder, LONG, outdated).await.unwrap() {
-                    Beginning::Value(entry) => {
-                        let value = String::from_utf8_lossy(&entry.value).into_owned();
-                        format!("value {value} of {}", seen(entry.token))
-                    }
-                    Beginning::Failed(words) => format!("failed {words}"),
-                    Beginning::Granted(token) => format!("begin granted {}", seen(token)),
-                    Beginning::Busy(_) => "begin busy".to_owned(),
+        let token = self.token.unwrap_or(Token::new(1));
+        let said = match self.operation {
+            operation @ 0..4 => {
+                // A place is kept for a moment, or none is wanted.
+                let presence = (operation > 0).then_some(*ttl * operation / 2);
+                let answer = arbiter.lock(name, holder, *ttl, presence).await.unwrap();
+                if let Locking::Granted(token) = answer {
+                    return (format!("locked by {token}"), Some(token));
                 }
+                format!("{answer:?}")
             }
-            (5, Some(token)) => {
-                format!("renew {}", arbiter.renew(&name, token, LONG).await.unwrap())
-            }
-            (6, Some(token)) => format!("unlock {}", arbiter.unlock(&name, token).await.unwrap()),
-            (7, Some(token)) => {
-                let value = pick.to_string();
-                let done = arbiter
-                    .publish(&name, token, value.as_bytes(), LONG, LONG)
-                    .await;
-                format!("publish {}", done.unwrap())
-            }
-            (8, Some(token)) => {
-                // Short enough that it is over when it matters only now and then.
-                let done = arbiter
-                    .fail(&name, token, "words", Duration::from_millis(1))
-                    .await;
-                tokio::time::sleep(Duration::from_millis(3)).await;
-                format!("fail {}", done.unwrap())
-            }
-            (9, _) => match arbiter.peek(&name).await.unwrap() {
-                Some(entry) => {
-                    let value = String::from_utf8_lossy(&entry.value).into_owned();
-                    format!("peeked {value} of {}", seen(entry.token))
+            4 | 5 => {
+                let outdated = self.token.filter(|_| self.operation == 4);
+                let answer = arbiter.begin(name, holder, *ttl, outdated).await.unwrap();
+                if let Beginning::Granted(token) = answer {
+                    return (format!("begun by {token}"), Some(token));
                 }
-                None => "peeked nothing".to_owned(),
-            },
-            (kind, _) => format!("nothing to do for {kind}"),
-        }
+                format!("{answer:?}")
+            }
+            6 => format!(
+                "renewed {}",
+                arbiter.renew(name, token, *ttl).await.unwrap()
+            ),
+            7 => format!("unlocked {}", arbiter.unlock(name, token).await.unwrap()),
+            8 => format!("left {:?}", arbiter.leave(name, holder).await.unwrap()),
+            9 => format!("{:?}", arbiter.peek(name).await.unwrap()),
+            10 => {
+                let published = arbiter.publish(name, token, bytes, *ttl, *ttl).await;
+                format!("published {}", published.unwrap())
+            }
+            11 => format!(
+                "failed {}",
+                arbiter.fail(name, token, "why", *ttl).await.unwrap()
+            ),
+            12 => {
+                let items = vec![bytes.as_slice(); bytes.len()];
+                // Odd: Redis keeps a list until the millisecond is over.
+                let ttl = *ttl + Duration::from_millis(1);
+                format!(
+                    "replaced {:?}",
+                    arbiter.replace(name, &items, ttl).await.unwrap()
+                )
+            }
+            _ => format!("{:?}", arbiter.list(name).await.unwrap()),
+        };
+        (said, None)
     }
 }
 
-async fn agree(site: Site) {
-    let seed = seed();
-    let new = |arbiter| Side {
-        arbiter,
-        numbers: Numbered::new(),
-        tokens: Vec::new(),
+/// What the model is compared with.
+enum Other<'a> {
+    Memory,
+    Redis(&'a Clocked),
+}
+
+/// A schedule from a seed; how many rights were granted.
+async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> usize {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let model = Reference::default();
+    let clock = Arc::new(SetClock::default());
+    let real: Arc<dyn Arbiter> = match &other {
+        Other::Memory => Arc::new(MemoryArbiter::new(Arc::clone(&clock) as _)),
+        Other::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
     };
-    let model: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::default());
-    let mut sides = [new(model), new(site.arbiter())];
+    let mut now_us = begin_us;
+    let names = ["a", "b"].map(|name| Name::of_value(&format!("{name}{seed}")).unwrap());
     let holders = [(); 4].map(|()| Holder::random());
-    let mut logs = [Vec::new(), Vec::new()];
-    let mut randoms = [(); 2].map(|()| SmallRng::seed_from_u64(seed));
-    for _ in 0..1000 {
-        for (index, side) in sides.iter_mut().enumerate() {
-            let done = side.act(&mut randoms[index], &holders).await;
-            logs[index].push(done);
+    let (mut tokens, mut log) = (Vec::new(), Vec::new());
+    for _ in 0..STEPS {
+        let span = if random.random_bool(0.7) {
+            Duration::from_millis(2)
+        } else {
+            even_ms(&mut random)
+        };
+        now_us += u64::try_from(span.as_micros()).unwrap();
+        model.world().now = now_us;
+        clock.set(now_us);
+        if let Other::Redis(clocked) = &other {
+            clocked.set(now_us);
+            if random.random_bool(0.05) {
+                let key = *[Key::Lock, Key::Queue, Key::Present, Key::Entry, Key::List]
+                    .choose(&mut random)
+                    .unwrap();
+                clocked.evict(&names[0], key);
+                model.evict(&names[0], key);
+                log.push(format!("evicted {key:?}"));
+            }
         }
-        let [model, real] = &logs;
+        let step = Step::random(&mut random, &names, &holders, &tokens);
+        let (expected, token) = step.ask(&model).await;
+        let (found, _) = step.ask(&*real).await;
+        log.push(format!("at {now_us} {step:?}: {expected}"));
         assert_eq!(
-            model.last(),
-            real.last(),
-            "after {:?}",
-            model.iter().rev().take(30).collect::<Vec<_>>()
+            found,
+            expected,
+            "EDS_TEST_SEED={seed}, after:\n{}",
+            log.join("\n")
         );
+        tokens.extend(token);
     }
-    let granted = logs[0].iter().filter(|it| it.contains("granted")).count();
-    assert!(granted > 20, "only {granted} were granted");
+    tokens.len()
 }
 
 #[tokio::test]
-async fn redis_does_as_the_model() {
-    agree(Site::redis()).await;
+async fn memory_does_as_the_model() {
+    let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
+    let first = seed();
+    let mut granted = 0;
+    for number in 0..schedules {
+        granted += agree(first.wrapping_add(number), BEGIN_US, Other::Memory).await;
+    }
+    let granted = granted as u64;
+    assert!(
+        granted > schedules * 5,
+        "{granted} rights in {schedules} schedules"
+    );
+}
+
+async fn redis_does_as_the_model(clocked: Clocked) {
+    let first = seed();
+    for number in 0..60 {
+        // After all that the one before left behind.
+        let begin_us = BEGIN_US + number * 3_600_000_000;
+        agree(first.wrapping_add(number), begin_us, Other::Redis(&clocked)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_does_as_the_model() {
+    redis_does_as_the_model(Clocked::server()).await;
 }
 
 #[tokio::test]
 async fn a_cluster_does_as_the_model() {
-    agree(Site::cluster()).await;
+    redis_does_as_the_model(Clocked::cluster()).await;
 }
 
-/// By a clock that is set: a lock lapses to the microsecond, tokens grow although the clock is set back.
 #[tokio::test]
-async fn the_model_goes_by_its_clock() {
+async fn a_master_that_a_sentinel_names_does_as_the_model() {
+    redis_does_as_the_model(Clocked::sentinel()).await;
+}
+
+/// Tokens grow although the clock is set back.
+#[tokio::test]
+async fn a_token_is_greater_than_the_last_whatever_the_clock_says() {
     let clock = Arc::new(SetClock::at(1_000_000));
     let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _);
-    let name = Name::of_mutex("a").unwrap();
-    let ttl = Duration::from_secs(10);
-    let ask = async || {
-        arbiter
-            .lock(&name, &Holder::random(), ttl, None)
-            .await
-            .unwrap()
+    let (name, ttl) = (Name::of_mutex("a").unwrap(), Duration::from_secs(10));
+    let grant = async || {
+        let granted = arbiter.lock(&name, &Holder::random(), ttl, None).await;
+        let Ok(Locking::Granted(token)) = granted else {
+            panic!("{granted:?}");
+        };
+        assert!(arbiter.unlock(&name, token).await.unwrap());
+        token.number()
     };
-    let Locking::Granted(first) = ask().await else {
-        panic!("a free lock");
-    };
-    assert_eq!(first.number(), 1_000_000);
-    let almost = Duration::from_micros(9_999_999);
-    clock.advance(almost);
-    assert_eq!(ask().await, Locking::Busy(Duration::from_micros(1)));
-    clock.advance(Duration::from_micros(1));
-    let Locking::Granted(second) = ask().await else {
-        panic!("a lock that has lapsed");
-    };
-    assert!(arbiter.unlock(&name, second).await.unwrap());
+    assert_eq!(grant().await, 1_000_000);
     clock.set(500_000);
-    let Locking::Granted(third) = ask().await else {
-        panic!("a free lock");
-    };
-    assert_eq!(third.number(), second.number() + 1);
+    assert_eq!(grant().await, 1_000_001);
 }

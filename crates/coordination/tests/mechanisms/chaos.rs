@@ -1,0 +1,312 @@
+//! Random schedules under faults: operations are late, lost, carried out twice or without an answer, holders go on when
+//! their lease is over, callers give up at any point, and computations fail and panic. Time passes as the schedule has it, so a
+//! seed repeats a run.
+//!
+//! What holds in all of them: of those that hold a lock all but the newest have been told of the loss; a computation
+//! begins when all before it have ended; tokens grow, so a place that compares them is never written to by an older holder after a
+//! newer one; whoever is not told of a loss is not refused there; and when the faults end everybody gets what he asks for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
+use std::time::Duration;
+
+use coordination::memory::{Clock, MemoryArbiter};
+use coordination::{
+    AcquireError, Arbiter, ComputeError, ComputeOnce, ComputeSettings, Guard, Holder, Mutex, Name,
+    Token,
+};
+use futures_util::future::join_all;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use testing::load::seed;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::faulty::{Fate, Faulty};
+use crate::site::PATIENCE;
+
+/// How many schedules, unless the environment says it.
+const SCHEDULES: u64 = 1000;
+const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
+const LOCK_TTL: Duration = Duration::from_millis(1000);
+const NODES: usize = 3;
+
+/// The clock of the arbiter, which does not run quite as fast as those of the holders.
+#[derive(Debug)]
+struct Time {
+    began: Instant,
+    speed: f64,
+}
+
+impl Clock for Time {
+    fn now_us(&self) -> u64 {
+        let elapsed = self.began.elapsed().mul_f64(self.speed);
+        1_700_000_000_000_000 + u64::try_from(elapsed.as_micros()).unwrap()
+    }
+}
+
+/// What is seen from outside.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Those that entered and did not leave, with what tells them of the loss.
+    inside: Vec<(Token, CancellationToken)>,
+    /// The greatest token of all that entered.
+    entered: Option<Token>,
+    /// A place that refuses older tokens than it has seen.
+    written: Option<Token>,
+    /// The computations that run.
+    computing: Vec<Token>,
+    /// The last whose value was read.
+    computed: Option<Token>,
+}
+
+#[derive(Clone)]
+struct Schedule {
+    seen: Arc<StdMutex<Seen>>,
+    random: Arc<StdMutex<SmallRng>>,
+    has_faults: Arc<AtomicBool>,
+}
+
+impl Schedule {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    /// Up to so many times the time of a lease.
+    fn span(&self, leases: f64) -> Duration {
+        LOCK_TTL.mul_f64(self.random.lock().unwrap().random_range(0.0..leases))
+    }
+
+    fn chance(&self, probability: f64) -> bool {
+        self.random.lock().unwrap().random_bool(probability)
+    }
+
+    fn fate(&self) -> Fate {
+        if !self.has_faults.load(Ordering::SeqCst) || self.chance(0.6) {
+            return Fate::FINE;
+        }
+        let late = |probability| {
+            if self.chance(probability) {
+                self.span(1.5)
+            } else {
+                self.span(0.05)
+            }
+        };
+        Fate {
+            there: late(0.1),
+            times: if self.chance(0.1) {
+                2
+            } else {
+                usize::from(self.chance(0.9))
+            },
+            back: late(0.1),
+            is_answered: self.chance(0.9),
+        }
+    }
+
+    fn enter(&self, guard: &Guard) {
+        let mut seen = self.seen();
+        assert!(
+            Some(guard.token()) > seen.entered,
+            "a token that is not greater than {:?}",
+            seen.entered
+        );
+        seen.entered = Some(guard.token());
+        for (token, lost) in &seen.inside {
+            assert!(
+                lost.is_cancelled(),
+                "{token} is not told that {} has the lock",
+                guard.token()
+            );
+        }
+        seen.inside.push((guard.token(), guard.lost().clone()));
+    }
+
+    fn leave(&self, token: Token) {
+        self.seen().inside.retain(|(inside, _)| *inside != token);
+    }
+
+    fn write(&self, guard: &Guard) {
+        let mut seen = self.seen();
+        if Some(guard.token()) >= seen.written {
+            seen.written = Some(guard.token());
+        } else {
+            assert!(
+                guard.lost().is_cancelled(),
+                "refused, and not told of the loss"
+            );
+        }
+    }
+
+    async fn lock(self, arbiter: Arc<Faulty>) {
+        let mutex = Mutex::new(arbiter, "a", LOCK_TTL).unwrap();
+        for _ in 0..3 {
+            sleep(self.span(1.0)).await;
+            let acquiring = mutex.acquire(self.span(6.0));
+            let Ok(Ok(guard)) = timeout(self.span(8.0), acquiring).await else {
+                continue;
+            };
+            self.enter(&guard);
+            if self.chance(0.5) {
+                let _ = guard.protect(sleep(self.span(2.0))).await;
+            } else {
+                // It does not look whether it has it still.
+                sleep(self.span(3.0)).await;
+            }
+            self.write(&guard);
+            self.leave(guard.token());
+            if self.chance(0.7) {
+                let _ = timeout(self.span(2.0), guard.release()).await;
+            }
+        }
+    }
+
+    /// What it is to be dead: it has the lock or a place in the queue, and never says anything again.
+    async fn die(self, arbiter: Arc<Faulty>) {
+        sleep(self.span(6.0)).await;
+        let (name, holder) = (Name::of_mutex("a").unwrap(), Holder::random());
+        let _ = arbiter.lock(&name, &holder, LOCK_TTL, Some(LOCK_TTL)).await;
+        let _ = arbiter
+            .begin(&Name::of_value("a").unwrap(), &holder, LOCK_TTL, None)
+            .await;
+    }
+
+    async fn compute(self, token: Token) -> Result<Vec<u8>, String> {
+        struct Running(Schedule, Token);
+        impl Drop for Running {
+            fn drop(&mut self) {
+                self.0.seen().computing.retain(|token| *token != self.1);
+            }
+        }
+        {
+            let mut seen = self.seen();
+            assert!(
+                seen.computing.is_empty(),
+                "{token} beside {:?}",
+                seen.computing
+            );
+            seen.computing.push(token);
+        }
+        let running = Running(self.clone(), token);
+        sleep(self.span(2.5)).await;
+        if self.has_faults.load(Ordering::SeqCst) {
+            assert!(!self.chance(0.1), "as it was to be");
+            if self.chance(0.1) {
+                return Err("as it was to be".to_owned());
+            }
+        }
+        drop(running);
+        Ok(token.to_string().into_bytes())
+    }
+
+    async fn read(self, node: ComputeOnce) {
+        for _ in 0..4 {
+            sleep(self.span(2.0)).await;
+            let schedule = self.clone();
+            let getting = node.get("a", self.span(6.0), move |token| {
+                schedule.clone().compute(token)
+            });
+            let answer = timeout(self.span(8.0), getting).await;
+            match answer {
+                Ok(Ok(computed)) => self.answered(computed.token(), computed.bytes()),
+                Ok(Err(ComputeError::Failed(message))) => {
+                    assert!(message.contains("as it was to be"), "{message}")
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn answered(&self, token: Token, value: &[u8]) {
+        assert_eq!(value, token.to_string().as_bytes());
+        let mut seen = self.seen();
+        seen.computed = seen.computed.max(Some(token));
+    }
+}
+
+async fn run(seed: u64) {
+    let schedule = Schedule {
+        seen: Arc::default(),
+        random: Arc::new(StdMutex::new(SmallRng::seed_from_u64(seed))),
+        has_faults: Arc::new(AtomicBool::new(true)),
+    };
+    let clock = Time {
+        began: Instant::now(),
+        speed: schedule.random.lock().unwrap().random_range(0.993..1.007),
+    };
+    let memory: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::new(Arc::new(clock)));
+    let settings = ComputeSettings {
+        lock_ttl: LOCK_TTL,
+        value_ttl: LOCK_TTL * 2,
+        error_ttl: LOCK_TTL / 2,
+        ..ComputeSettings::default()
+    };
+    let nodes = [(); NODES].map(|()| {
+        let schedule = schedule.clone();
+        let arbiter = Faulty::new(Arc::clone(&memory), move |_| schedule.fate());
+        let once = ComputeOnce::new(Arc::clone(&arbiter) as _, settings).unwrap();
+        (arbiter, once)
+    });
+    let mut tasks = Vec::new();
+    for (arbiter, once) in &nodes {
+        for _ in 0..2 {
+            tasks.push(tokio::spawn(schedule.clone().lock(Arc::clone(arbiter))));
+            tasks.push(tokio::spawn(schedule.clone().read(once.clone())));
+        }
+        tasks.push(tokio::spawn(schedule.clone().die(Arc::clone(arbiter))));
+    }
+    for task in join_all(tasks).await {
+        task.unwrap();
+    }
+    schedule.has_faults.store(false, Ordering::SeqCst);
+    for (arbiter, once) in nodes {
+        let mutex = Mutex::new(arbiter as _, "a", LOCK_TTL).unwrap();
+        let guard = mutex.acquire(PATIENCE).await;
+        let guard = guard.unwrap_or_else(|error: AcquireError| panic!("no lock: {error}"));
+        schedule.enter(&guard);
+        schedule.write(&guard);
+        schedule.leave(guard.token());
+        assert!(guard.release().await.unwrap());
+        let value = loop {
+            let schedule = schedule.clone();
+            match once
+                .get("a", PATIENCE, move |token| schedule.clone().compute(token))
+                .await
+            {
+                Ok(value) => break value,
+                // Of the faults, for a moment.
+                Err(ComputeError::Failed(_)) => sleep(LOCK_TTL).await,
+                Err(error) => panic!("no value: {error}"),
+            }
+        };
+        schedule.answered(value.token(), value.bytes());
+    }
+}
+
+#[test]
+fn under_faults_one_holds_and_one_computes() {
+    let schedules = std::env::var(SCHEDULES_VARIABLE).map_or(SCHEDULES, |it| it.parse().unwrap());
+    let first = seed();
+    // What computations are to panic with.
+    let report = take_hook();
+    set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<&str>();
+        if message.is_none_or(|message| !message.contains("as it was to be")) {
+            report(panic);
+        }
+    }));
+    for number in 0..schedules {
+        let seed = first.wrapping_add(number);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
+        let ran = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(run(seed))));
+        assert!(
+            ran.is_ok(),
+            "with EDS_TEST_SEED={seed} and {SCHEDULES_VARIABLE}=1"
+        );
+    }
+}

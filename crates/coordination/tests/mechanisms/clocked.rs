@@ -1,0 +1,144 @@
+//! A Redis whose clock a test sets: a server, a cluster, or a master that a sentinel names.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use coordination::Name;
+use coordination::redis::RedisArbiter;
+use tempfile::TempDir;
+use testing::ports::Server;
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
+
+use crate::reference::Key;
+use crate::site::TIMEOUTS;
+
+const PREFIX: &str = "model";
+/// The clocks begin some time before the schedules do.
+const BEGIN_US: u64 = 1_699_999_000_000_000;
+const TICK: Duration = Duration::from_millis(20);
+const MASTER: &str = "locks";
+
+enum Servers {
+    One {
+        server: RedisServer,
+        _sentinel: Option<Server>,
+    },
+    Cluster(RedisCluster),
+}
+
+/// See the module.
+pub(crate) struct Clocked {
+    pub(crate) arbiter: Arc<RedisArbiter>,
+    servers: Servers,
+    clock: Clock,
+}
+
+/// Servers read their time from a file.
+struct Clock(TempDir);
+
+impl Clock {
+    fn new() -> Self {
+        let clock = Self(TempDir::new().unwrap());
+        clock.set(BEGIN_US);
+        clock
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("clock")
+    }
+
+    /// In one step, so that nobody reads half of it. Half a microsecond more, since what is read is rounded down.
+    fn set(&self, now_us: u64) {
+        let next = self.0.path().join("next");
+        let (seconds, micros) = (now_us / 1_000_000, now_us % 1_000_000);
+        fs::write(&next, format!("{seconds}.{micros:06}5")).unwrap();
+        fs::rename(next, self.file()).unwrap();
+    }
+}
+
+impl Clocked {
+    fn new(url: &str, servers: Servers, clock: Clock) -> Self {
+        let arbiter = Arc::new(RedisArbiter::open(url, PREFIX, TIMEOUTS).unwrap());
+        Self {
+            arbiter,
+            servers,
+            clock,
+        }
+    }
+
+    pub(crate) fn server() -> Self {
+        let clock = Clock::new();
+        let server = RedisServer::start_with_clock(&clock.file(), &[]);
+        let url = server.url();
+        let servers = Servers::One {
+            _sentinel: None,
+            server,
+        };
+        Self::new(&url, servers, clock)
+    }
+
+    pub(crate) fn cluster() -> Self {
+        let clock = Clock::new();
+        // A cluster takes time to become whole.
+        let (done, is_done) = mpsc::channel::<()>();
+        let ticking = &clock;
+        let cluster = thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut now_us = BEGIN_US;
+                while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    now_us += 100_000;
+                    ticking.set(now_us);
+                }
+            });
+            let cluster = RedisCluster::start_with_clock(&clock.file());
+            drop(done);
+            cluster
+        });
+        Self::new(&cluster.url(), Servers::Cluster(cluster), clock)
+    }
+
+    pub(crate) fn sentinel() -> Self {
+        let clock = Clock::new();
+        let server = RedisServer::start_with_clock(&clock.file(), &[]);
+        let monitor = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {} 1",
+            server.address().port()
+        );
+        let sentinel = Server::start("redis-sentinel", |port, directory| {
+            let config = directory.join("sentinel.conf");
+            fs::write(&config, format!("port {port}\nbind 127.0.0.1\n{monitor}\n")).unwrap();
+            let mut command = Command::new("redis-sentinel");
+            command.arg(config);
+            command
+        });
+        let url = format!("redis+sentinel://127.0.0.1:{}/{MASTER}", sentinel.port);
+        let servers = Servers::One {
+            server,
+            _sentinel: Some(sentinel),
+        };
+        Self::new(&url, servers, clock)
+    }
+
+    pub(crate) fn set(&self, now_us: u64) {
+        self.clock.set(now_us);
+    }
+
+    pub(crate) fn evict(&self, name: &Name, key: Key) {
+        let key = format!(
+            "{{{PREFIX}:{}}}:{}",
+            name.as_str(),
+            format!("{key:?}").to_lowercase()
+        );
+        let server = match &self.servers {
+            Servers::One { server, .. } => server,
+            Servers::Cluster(cluster) => cluster.master_of(&key),
+        };
+        server.query::<u32>(&["DEL", &key]);
+    }
+}
