@@ -127,13 +127,18 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
         ttl: Duration,
     ) -> Result<bool, ArbiterError>;
 
-    /// Replaces a list and its time to live. Readers see all of the old or all of the new.
+    /// Removes a value or an error, and takes the right to compute from whoever has it. True when there was any of these.
+    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError>;
+
+    /// Replaces a list and its time to live. Readers see all of the old or all of the new. False, and nothing done, when it
+    /// was replaced with a greater token before.
     async fn replace(
         &self,
         name: &Name,
         items: &[&[u8]],
         ttl: Duration,
-    ) -> Result<(), ArbiterError>;
+        token: Option<Token>,
+    ) -> Result<bool, ArbiterError>;
 
     /// Reads a list; empty when there is none.
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError>;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arbiter::{Arbiter, ArbiterError};
-use super::name::{InvalidName, Name};
+use super::name::{InvalidName, Name, Token};
 use super::settings::{InvalidSetting, check_ttl};
 
 /// The most items of a list.
@@ -46,12 +46,32 @@ impl AtomicReplace {
         Ok(Self { arbiter, ttl })
     }
 
-    /// Puts these items in the place of the list. No items: there is no list any more.
+    /// Puts these items in the place of the list, whoever wrote it. No items: there is no list any more.
     pub async fn replace<T: AsRef<[u8]>>(
         &self,
         key: &str,
         items: &[T],
     ) -> Result<(), ReplaceError> {
+        self.put(key, items, None).await.map(|_| ())
+    }
+
+    /// The same by the holder of a lock, with its token. False, and nothing done, when one with a greater token was there
+    /// before: a writer that was slow cannot undo a newer one. The token is known for 10 minutes after the list is gone.
+    pub async fn replace_by<T: AsRef<[u8]>>(
+        &self,
+        key: &str,
+        items: &[T],
+        token: Token,
+    ) -> Result<bool, ReplaceError> {
+        self.put(key, items, Some(token)).await
+    }
+
+    async fn put<T: AsRef<[u8]>>(
+        &self,
+        key: &str,
+        items: &[T],
+        token: Option<Token>,
+    ) -> Result<bool, ReplaceError> {
         let name = Name::of_list(key)?;
         let items: Vec<&[u8]> = items.iter().map(AsRef::as_ref).collect();
         let bytes = items.iter().map(|item| item.len()).sum();
@@ -59,7 +79,8 @@ impl AtomicReplace {
             let items = items.len();
             return Err(ReplaceError::TooLarge { items, bytes });
         }
-        Ok(self.arbiter.replace(&name, &items, self.ttl).await?)
+        let replacing = self.arbiter.replace(&name, &items, self.ttl, token);
+        Ok(replacing.await?)
     }
 
     /// The items, in their order; none when there is no list, or its time is over.

@@ -81,6 +81,16 @@ impl ComputeOnce {
         Ok(entry.map(|entry| Computed::read(entry, Origin::Kept)))
     }
 
+    /// Removes the value of this key, or the error. What was computed until now is not given to anybody who asks from now
+    /// on: a computation that is under way loses its right, and is made again for those that wait. True when there was something.
+    pub async fn invalidate(&self, key: &str) -> Result<bool, ComputeError> {
+        Ok(self
+            .flights
+            .arbiter
+            .invalidate(&Name::of_value(key)?)
+            .await?)
+    }
+
     /// The same as [`get`](Self::get), but one that finds a value `outdated` computes it again, unless somebody else does so already. The
     /// others take the value as it is, and so does the caller whose computation fails.
     pub async fn get_unless<C, F, E>(

@@ -20,6 +20,8 @@ pub(super) struct LockState {
     value: Option<Value>,
     failure: Option<Failure>,
     list: Option<List>,
+    /// The greatest token that replaced the list, and until when it is known.
+    writer: Option<(Token, u64)>,
 }
 
 #[derive(Debug)]
@@ -245,11 +247,38 @@ impl LockState {
         true
     }
 
-    pub(super) fn replace(&mut self, now: u64, items: &[&[u8]], ttl: Duration) {
+    pub(super) fn invalidate(&mut self, now: u64) -> (bool, Wake) {
+        let mut is_there = self.peek(now).is_some();
+        is_there |= self.failure.take().is_some_and(|it| it.expires_us > now);
+        self.value = None;
+        if self.token > 0 && !self.is_released() {
+            is_there = true;
+            self.token = now.max(self.token + 1);
+            self.free(now);
+        }
+        let wake = if is_there { Wake::All } else { Wake::Nobody };
+        (is_there, wake)
+    }
+
+    pub(super) fn replace(
+        &mut self,
+        now: u64,
+        items: &[&[u8]],
+        ttl: Duration,
+        token: Option<Token>,
+    ) -> bool {
+        if let Some(token) = token {
+            let newer = |(writer, until)| writer > token && until > now;
+            if self.writer.is_some_and(newer) {
+                return false;
+            }
+            self.writer = Some((token, now + micros(ttl) + KEPT_US));
+        }
         self.list = Some(List {
             items: items.iter().map(|item| item.to_vec()).collect(),
             expires_us: now + micros(ttl),
         });
+        true
     }
 
     pub(super) fn list(&self, now: u64) -> Vec<Vec<u8>> {
@@ -264,6 +293,7 @@ impl LockState {
             && self.value.as_ref().is_none_or(|it| it.expires_us <= now)
             && self.failure.as_ref().is_none_or(|it| it.expires_us <= now)
             && self.list.as_ref().is_none_or(|it| it.expires_us <= now)
+            && self.writer.is_none_or(|(_, until)| until <= now)
     }
 
     /// Drops what has expired. A large value should not stay because its lock does.

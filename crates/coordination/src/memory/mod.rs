@@ -170,14 +170,20 @@ impl Arbiter for MemoryArbiter {
         Ok(done)
     }
 
+    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError> {
+        let (is_there, wake) = self.with(name, LockState::invalidate);
+        self.wake(name, &wake);
+        Ok(is_there)
+    }
+
     async fn replace(
         &self,
         name: &Name,
         items: &[&[u8]],
         ttl: Duration,
-    ) -> Result<(), ArbiterError> {
-        self.with(name, |state, now| state.replace(now, items, ttl));
-        Ok(())
+        token: Option<Token>,
+    ) -> Result<bool, ArbiterError> {
+        Ok(self.with(name, |state, now| state.replace(now, items, ttl, token)))
     }
 
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {

@@ -46,6 +46,11 @@ impl Keys {
         self.key("list")
     }
 
+    /// STRING: the greatest token that replaced the list.
+    pub(super) fn writer(&self) -> String {
+        self.key("writer")
+    }
+
     /// LIST: the items of a writer, before they are read.
     pub(super) fn staged(&self, writer: &Holder) -> String {
         self.key(&format!("{}:staged", writer.as_str()))

@@ -7,12 +7,14 @@ use super::keys::Keys;
 use super::link::Link;
 use super::scripts::{self, Arguments};
 use crate::arbiter::ArbiterError;
-use crate::name::Holder;
+use crate::name::{Holder, Token};
 
 /// The most items that one script takes, so that it does not hold up the server for long.
 const PIECE_ITEMS: usize = 5000;
 /// The most bytes that one script takes. A single item may be larger.
 const PIECE_BYTES: usize = 1 << 20;
+/// How long the token of a writer outlives its list.
+const TOKEN_KEPT_MS: u64 = 600_000;
 /// How long a piece is kept that its writer does not continue.
 const STAGED_MS: u64 = 60_000;
 
@@ -21,11 +23,17 @@ pub(super) async fn replace(
     keys: &Keys,
     items: &[&[u8]],
     ttl: Duration,
-) -> Result<(), ArbiterError> {
+    token: Option<Token>,
+) -> Result<bool, ArbiterError> {
     let ttl_ms = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    let by = |arguments: Arguments| {
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        let arguments = arguments.text(&token).number(ttl_ms + TOKEN_KEPT_MS);
+        arguments.number(ttl_ms)
+    };
     let pieces = pieces(items);
     if let [] | [_] = pieces.as_slice() {
-        let arguments = Arguments::keys([keys.list()]).number(ttl_ms);
+        let arguments = by(Arguments::keys([keys.list(), keys.writer()]));
         let arguments = items.iter().fold(arguments, |it, item| it.bytes(item));
         return link.run(&scripts::REPLACE, &arguments).await;
     }
@@ -35,15 +43,18 @@ pub(super) async fn replace(
         let arguments = Arguments::keys([keys.staged(&writer)]);
         let arguments = arguments.number(staged).number(STAGED_MS);
         let arguments = piece.iter().fold(arguments, |it, item| it.bytes(item));
-        whole(link.run(&scripts::STAGE, &arguments).await?)?;
+        if !link.run(&scripts::STAGE, &arguments).await? {
+            return Err(gone());
+        }
         staged += piece.len() as u64;
     }
-    let names = [keys.staged(&writer), keys.list(), keys.committed(&writer)];
-    let arguments = Arguments::keys(names).number(staged).number(ttl_ms);
-    whole(
-        link.run(&scripts::COMMIT, &arguments.number(STAGED_MS))
-            .await?,
-    )
+    let (staging, committed) = (keys.staged(&writer), keys.committed(&writer));
+    let names = [staging, keys.list(), committed, keys.writer()];
+    let arguments = by(Arguments::keys(names)).number(staged).number(STAGED_MS);
+    match link.run(&scripts::COMMIT, &arguments).await? {
+        -1 => Err(gone()),
+        done => Ok(done == 1),
+    }
 }
 
 pub(super) async fn read(link: &Link, keys: &Keys) -> Result<Vec<Vec<u8>>, ArbiterError> {
@@ -52,12 +63,9 @@ pub(super) async fn read(link: &Link, keys: &Keys) -> Result<Vec<Vec<u8>>, Arbit
     link.query(redis_link::slot(key.as_bytes()), read).await
 }
 
-fn whole(is_whole: bool) -> Result<(), ArbiterError> {
-    if is_whole {
-        return Ok(());
-    }
+fn gone() -> ArbiterError {
     let message = "the pieces of the list are gone: the writer was too slow, or the master changed";
-    Err(ArbiterError::Unavailable(message.to_owned()))
+    ArbiterError::Unavailable(message.to_owned())
 }
 
 fn pieces<'a, 'b>(items: &'b [&'a [u8]]) -> Vec<&'b [&'a [u8]]> {

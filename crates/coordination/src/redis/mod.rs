@@ -203,13 +203,20 @@ impl Arbiter for RedisArbiter {
         self.is_done(&scripts::FAIL, &arguments).await
     }
 
+    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError> {
+        let keys = self.keys(name);
+        let arguments = Arguments::keys([keys.lock(), keys.entry()]).text(&keys.channel());
+        self.is_done(&scripts::INVALIDATE, &arguments).await
+    }
+
     async fn replace(
         &self,
         name: &Name,
         items: &[&[u8]],
         ttl: Duration,
-    ) -> Result<(), ArbiterError> {
-        lists::replace(&self.link, &self.keys(name), items, ttl).await
+        token: Option<Token>,
+    ) -> Result<bool, ArbiterError> {
+        lists::replace(&self.link, &self.keys(name), items, ttl, token).await
     }
 
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {

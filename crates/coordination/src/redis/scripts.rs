@@ -92,7 +92,8 @@ scripts! {
     BEGIN = "" "clock.lua" "grant.lua" "value.lua" "begin.lua";
     FAIL = "" "clock.lua" "grant.lua" "fail.lua";
     PUBLISH = "" "clock.lua" "grant.lua" "publish.lua";
-    REPLACE = "" "replace.lua";
+    INVALIDATE = " flags=allow-oom" "clock.lua" "grant.lua" "invalidate.lua";
+    REPLACE = "" "writer.lua" "replace.lua";
     STAGE = "" "stage.lua";
-    COMMIT = " flags=allow-oom" "commit.lua";
+    COMMIT = " flags=allow-oom" "writer.lua" "commit.lua";
 }

@@ -132,6 +132,7 @@ operations! {
     begin(name: &Name, holder: &Holder, ttl: Duration, outdated: Option<Token>) -> Beginning;
     publish(name: &Name, token: Token, value: &[u8], cost: Duration, ttl: Duration) -> bool;
     fail(name: &Name, token: Token, message: &str, ttl: Duration) -> bool;
-    replace(name: &Name, items: &[&[u8]], ttl: Duration) -> ();
+    invalidate(name: &Name) -> bool;
+    replace(name: &Name, items: &[&[u8]], ttl: Duration, token: Option<Token>) -> bool;
     list(name: &Name) -> Vec<Vec<u8>>;
 }

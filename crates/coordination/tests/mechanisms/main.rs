@@ -20,6 +20,7 @@ mod fallbacks;
 mod faulty;
 mod flights;
 mod frozen;
+mod lifetimes;
 mod model;
 mod mutex;
 mod processes;

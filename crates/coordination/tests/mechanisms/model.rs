@@ -44,7 +44,7 @@ impl Step {
         // Mostly one of the last that were granted.
         let recent = &tokens[tokens.len().saturating_sub(4)..];
         Self {
-            operation: random.random_range(0..14),
+            operation: random.random_range(0..15),
             name: names.choose(random).unwrap().clone(),
             holder: holders.choose(random).unwrap().clone(),
             token: recent.choose(random).copied(),
@@ -100,11 +100,10 @@ impl Step {
                 let items = vec![bytes.as_slice(); bytes.len()];
                 // Odd: Redis keeps a list until the millisecond is over.
                 let ttl = *ttl + Duration::from_millis(1);
-                format!(
-                    "replaced {:?}",
-                    arbiter.replace(name, &items, ttl).await.unwrap()
-                )
+                let replaced = arbiter.replace(name, &items, ttl, self.token).await;
+                format!("replaced {}", replaced.unwrap())
             }
+            13 => format!("invalidated {}", arbiter.invalidate(name).await.unwrap()),
             _ => format!("{:?}", arbiter.list(name).await.unwrap()),
         };
         (said, None)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{AcquireError, Beginning, Holder, LockLost, Locking, Mutex, Name};
+use coordination::{AcquireError, Beginning, Holder, LockLost, Locking, Mutex, Name, WAITING_MAX};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -26,6 +26,7 @@ over_each!(
     tokens_grow,
     a_stale_token_does_nothing,
     asking_twice_is_asking_once,
+    no_more_than_may_wait_do_so,
 );
 
 fn mutex(site: &Site, name: &str, ttl: Duration) -> Mutex {
@@ -295,6 +296,26 @@ async fn a_stale_token_does_nothing(site: Site) {
     assert!(!arbiter.unlock(&name, stale).await.unwrap());
     assert!(!arbiter.renew(&name, stale, LONG).await.unwrap());
     assert!(second.renew().await.unwrap());
+}
+
+async fn no_more_than_may_wait_do_so(site: Site) {
+    let arbiter = site.arbiter();
+    let guard = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
+    let name = name("a");
+    let wait = async || {
+        let holder = Holder::random();
+        arbiter
+            .lock(&name, &holder, LONG, Some(LONG))
+            .await
+            .unwrap()
+    };
+    for answer in join_all((0..WAITING_MAX).map(|_| wait())).await {
+        assert!(matches!(answer, Locking::Busy(_)), "{answer:?}");
+    }
+    assert_eq!(wait().await, Locking::Crowded);
+    let refused = mutex(&site, "a", LONG).acquire(PATIENCE).await;
+    assert_eq!(refused.unwrap_err(), AcquireError::Crowded);
+    guard.release().await.unwrap();
 }
 
 /// Whoever gets no answer asks again, and it is as if he had asked once: all operations may be sent twice.

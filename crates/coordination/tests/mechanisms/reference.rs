@@ -34,6 +34,8 @@ struct State {
     value: Option<Entry>,
     failure: Option<(String, Micros)>,
     list: Option<(Vec<Vec<u8>>, Micros)>,
+    /// The greatest token that replaced the list.
+    writer: Option<Token>,
 }
 
 #[derive(Debug)]
@@ -264,12 +266,33 @@ impl Arbiter for Reference {
         name: &Name,
         items: &[&[u8]],
         ttl: Duration,
-    ) -> Result<(), ArbiterError> {
-        self.with(name, |state, now| {
+        token: Option<Token>,
+    ) -> Result<bool, ArbiterError> {
+        Ok(self.with(name, |state, now| {
+            if token.is_some() && token < state.writer {
+                return false;
+            }
             let items = items.iter().map(|item| item.to_vec()).collect();
             state.list = Some((items, now + micros(ttl)));
-        });
-        Ok(())
+            state.writer = state.writer.max(token);
+            true
+        }))
+    }
+
+    async fn invalidate(&self, name: &Name) -> Result<bool, ArbiterError> {
+        let has_value = self.peek(name).await?.is_some();
+        Ok(self.with(name, |state, now| {
+            let failure = state.failure.take();
+            let has_failure = failure.is_some_and(|(_, until)| until > now);
+            state.value = None;
+            let grant = state.grant.as_mut().filter(|it| !it.is_released);
+            let is_computed = grant.is_some();
+            if let Some(grant) = grant {
+                grant.token = Token::new(now.max(grant.token.number() + 1));
+                grant.is_released = true;
+            }
+            has_value || has_failure || is_computed
+        }))
     }
 
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {

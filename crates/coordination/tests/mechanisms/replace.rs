@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{AtomicReplace, ITEMS_MAX, ReplaceError};
+use coordination::{AtomicReplace, ITEMS_MAX, ReplaceError, Token};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -13,6 +13,7 @@ over_each!(
     the_list_is_that_of_one_writer,
     large_lists_come_whole,
     a_list_expires,
+    an_older_writer_does_not_undo_a_newer,
     what_is_too_large_is_refused,
 );
 
@@ -89,6 +90,27 @@ async fn a_list_expires(site: Site) {
     lists.replace("a", &["x"]).await.unwrap();
     lists.replace::<&str>("a", &[]).await.unwrap();
     assert!(lists.read("a").await.unwrap().is_empty());
+}
+
+/// Small and in pieces, and also when there is no list any more.
+async fn an_older_writer_does_not_undo_a_newer(site: Site) {
+    let lists = lists(&site, LONG);
+    let [older, newer] = [7, 8].map(Token::new);
+    for number in [1, 12_000] {
+        let put = async |item, token| lists.replace_by("a", &vec![item; number], token).await;
+        for _ in 0..2 {
+            assert!(put("newer", newer).await.unwrap());
+            assert!(!put("older", older).await.unwrap());
+        }
+        let items = lists.read("a").await.unwrap();
+        assert_eq!((items.len(), &*items[0]), (number, &b"newer"[..]));
+        assert!(lists.replace_by::<&str>("a", &[], newer).await.unwrap());
+        assert!(!put("older", older).await.unwrap());
+        assert!(lists.read("a").await.unwrap().is_empty());
+        // Who has no token writes in any case, and makes no difference to those who have.
+        lists.replace("a", &["any"]).await.unwrap();
+        assert!(!put("older", older).await.unwrap());
+    }
 }
 
 async fn what_is_too_large_is_refused(site: Site) {

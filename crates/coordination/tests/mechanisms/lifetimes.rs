@@ -1,0 +1,86 @@
+//! How long a value is kept: until it expires, or until somebody says that it is no good any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use coordination::{ComputeOnce, ComputeSettings, Origin, Token};
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+use crate::site::{PATIENCE, Site, over_each};
+
+over_each!(
+    an_invalidated_value_is_computed_again,
+    what_is_computed_while_it_is_invalidated_is_computed_again,
+);
+
+fn node(site: &Site) -> ComputeOnce {
+    ComputeOnce::new(site.arbiter(), ComputeSettings::default()).unwrap()
+}
+
+/// Counts its calls, and gives the number of each. Each waits until it may go on.
+#[derive(Clone)]
+struct Numbers {
+    calls: Arc<AtomicU32>,
+    begun: Arc<Semaphore>,
+    go_on: Arc<Semaphore>,
+}
+
+impl Numbers {
+    fn new(go_on: usize) -> Self {
+        Self {
+            calls: Arc::default(),
+            begun: Arc::new(Semaphore::new(0)),
+            go_on: Arc::new(Semaphore::new(go_on)),
+        }
+    }
+
+    fn compute(
+        &self,
+    ) -> impl Fn(Token) -> BoxFuture<'static, Result<Vec<u8>, String>> + Send + Sync + 'static {
+        let it = self.clone();
+        move |_| {
+            let it = it.clone();
+            Box::pin(async move {
+                let number = it.calls.fetch_add(1, Ordering::SeqCst);
+                it.begun.add_permits(1);
+                it.go_on.acquire().await.unwrap().forget();
+                Ok(number.to_string().into_bytes())
+            })
+        }
+    }
+}
+
+async fn an_invalidated_value_is_computed_again(site: Site) {
+    let nodes = [(); 2].map(|()| node(&site));
+    let numbers = Numbers::new(9);
+    let get = async |node: &ComputeOnce| node.get("a", PATIENCE, numbers.compute()).await.unwrap();
+    assert!(!nodes[0].invalidate("a").await.unwrap());
+    let first = get(&nodes[0]).await;
+    assert_eq!(get(&nodes[1]).await.origin(), Origin::Kept);
+    assert!(nodes[1].invalidate("a").await.unwrap());
+    assert!(nodes[0].peek("a").await.unwrap().is_none());
+    let second = get(&nodes[0]).await;
+    assert_eq!((first.bytes(), second.bytes()), (&b"0"[..], &b"1"[..]));
+    assert!(second.token() > first.token());
+}
+
+/// It may have read what was changed before it was changed.
+async fn what_is_computed_while_it_is_invalidated_is_computed_again(site: Site) {
+    let nodes = [(); 2].map(|()| node(&site));
+    let numbers = Numbers::new(0);
+    let getting = nodes[0].get("a", PATIENCE, numbers.compute());
+    let invalidating = async {
+        numbers.begun.acquire().await.unwrap().forget();
+        assert!(nodes[1].invalidate("a").await.unwrap());
+        numbers.go_on.add_permits(9);
+        nodes[1]
+            .get("a", PATIENCE, numbers.compute())
+            .await
+            .unwrap()
+    };
+    let (early, late) = tokio::join!(getting, invalidating);
+    let early = early.unwrap();
+    assert_eq!((early.bytes(), late.bytes()), (&b"1"[..], &b"1"[..]));
+    assert_eq!(numbers.calls.load(Ordering::SeqCst), 2);
+}
