@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coordination::{ComputeError, ComputeOnce, ComputeSettings, Token, encode_list};
+use coordination::{ComputeOnce, ComputeSettings, Fresh, Token};
 use futures_util::future::try_join_all;
 use tokio::time::sleep;
 
@@ -50,13 +50,14 @@ async fn request(node: &ComputeOnce, position: usize, began: Instant) -> Result<
         // Computed twice, it would be another list.
         let first = rand::random::<u16>();
         let items = (0..5).map(|n| format!("item-{}", u32::from(first) * 10 + n));
-        Ok::<_, ComputeError>(encode_list(items))
+        Fresh::json(&items.collect::<Vec<_>>())
     };
     let computed = node.get("front-page", PATIENCE, compute).await?;
+    let items: Vec<String> = computed.json()?;
     println!(
         "  after {:4} ms: position {position} is {} ({:?})",
         began.elapsed().as_millis(),
-        computed.position(position)?.unwrap_or_default(),
+        items[position],
         computed.origin(),
     );
     Ok(())

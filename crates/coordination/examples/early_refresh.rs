@@ -29,9 +29,7 @@ async fn main() -> Result<()> {
     unprotected().await?;
     protected(&arbiter, "computed once, never early (beta 0)", 0.0).await?;
     protected(&arbiter, "refreshed early (beta 1)", 1.0).await?;
-    println!(
-        "\nRefreshed early, a read waits only if it is the one that computes, or the very first."
-    );
+    println!("\nRefreshed early, only the very first reads wait.");
     Ok(())
 }
 
@@ -95,8 +93,8 @@ async fn protected(arbiter: &Arc<dyn Arbiter>, what: &str, beta: f64) -> Result<
     let of = |origin: Origin| origins.get(&format!("{origin:?}")).copied().unwrap_or(0);
     println!(
         "{what}: {} computations, {} of them before the value expired; {} reads waited for another's",
-        of(Origin::Computed) + of(Origin::Refreshed),
-        of(Origin::Refreshed),
+        of(Origin::Computed) + of(Origin::Refreshing),
+        of(Origin::Refreshing),
         of(Origin::Awaited),
     );
     Ok(())

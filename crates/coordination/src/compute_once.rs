@@ -7,7 +7,6 @@
 //! A computation is a task of its own, see `flights`: it outlives the caller that began it, and its
 //! result serves the next. [`ComputeSettings`] bound how many there are and how long they take.
 
-use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::time::Instant;
 
 use super::arbiter::{Arbiter, ArbiterError, Entry};
 use super::computation::Work;
-use super::computed::{ComputeError, Computed, Origin};
+use super::computed::{ComputeError, Computed, Failure, Fresh, Origin};
 use super::flights::Flights;
 use super::name::{Name, Token};
 use super::settings::{ComputeSettings, InvalidSetting};
@@ -37,14 +36,15 @@ impl ComputeOnce {
         Ok(Self { flights })
     }
 
-    /// The value of this key: the one that is kept, or the one that somebody computes, or else what `compute` gives.
+    /// The value of this key: the one that is kept, or the one that somebody computes, or else what `compute` gives: bytes, or a
+    /// [`Fresh`] value with a time to live of its own; as an error anything that displays, or a [`Failure`] with one.
     ///
     /// `patience` bounds how long this caller waits. What it began goes on without it, and so it does when the future is
     /// dropped. `compute` runs as a task of the caller's runtime and gets the token of its right, for places that it writes
     /// to. It is dropped half-way when the right is lost, and may then be called again. Its panic is
     /// [`ComputeError::Failed`]. While it blocks its thread the right is renewed all the same, but on a runtime of one thread
     /// nobody is answered: use [`get_blocking`](Self::get_blocking).
-    pub async fn get<C, F, E>(
+    pub async fn get<C, F, V, E>(
         &self,
         key: &str,
         patience: Duration,
@@ -52,23 +52,25 @@ impl ComputeOnce {
     ) -> Result<Computed, ComputeError>
     where
         C: Fn(Token) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
-        E: Display,
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        V: Into<Fresh>,
+        E: Into<Failure>,
     {
         self.get_unless(key, patience, compute, |_| false).await
     }
 
     /// The same for a computation that blocks its thread: it runs where [`tokio::task::spawn_blocking`] has it. It
     /// cannot be stopped half-way: one that lost its right, or takes too long, ends by itself, and what it gives is dropped.
-    pub async fn get_blocking<C, E>(
+    pub async fn get_blocking<C, V, E>(
         &self,
         key: &str,
         patience: Duration,
         compute: C,
     ) -> Result<Computed, ComputeError>
     where
-        C: Fn(Token) -> Result<Vec<u8>, E> + Send + Sync + 'static,
-        E: Display,
+        C: Fn(Token) -> Result<V, E> + Send + Sync + 'static,
+        V: Into<Fresh>,
+        E: Into<Failure>,
     {
         let compute = Arc::new(compute);
         self.find(key, patience, || Work::blocking(&compute), |_| false)
@@ -91,9 +93,9 @@ impl ComputeOnce {
             .await?)
     }
 
-    /// The same as [`get`](Self::get), but one that finds a value `outdated` computes it again, unless somebody else does so already. The
-    /// others take the value as it is, and so does the caller whose computation fails.
-    pub async fn get_unless<C, F, E>(
+    /// The same as [`get`](Self::get), but one that finds a value `outdated` begins to compute it again, unless somebody does so
+    /// already. Nobody waits for that: this caller, too, gets the value as it is, and keeps it when the computation fails.
+    pub async fn get_unless<C, F, V, E>(
         &self,
         key: &str,
         patience: Duration,
@@ -102,8 +104,9 @@ impl ComputeOnce {
     ) -> Result<Computed, ComputeError>
     where
         C: Fn(Token) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
-        E: Display,
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        V: Into<Fresh>,
+        E: Into<Failure>,
     {
         let compute = Arc::new(compute);
         self.find(key, patience, || Work::new(&compute), outdated)
@@ -122,7 +125,14 @@ impl ComputeOnce {
         loop {
             match self.flights.arbiter.peek(&name).await {
                 Ok(Some(entry)) if outdated(&entry) => {
-                    return Ok(self.refreshed(&name, entry, deadline, work).await);
+                    // Nobody waits for it.
+                    let seat = self.flights.board(&name, Some(entry.token), work);
+                    let origin = if seat.is_first {
+                        Origin::Refreshing
+                    } else {
+                        Origin::Kept
+                    };
+                    return Ok(Computed::read(entry, origin));
                 }
                 Ok(Some(entry)) => return Ok(Computed::read(entry, Origin::Kept)),
                 Ok(None) | Err(ArbiterError::Unavailable(_)) => {}
@@ -133,29 +143,5 @@ impl ComputeOnce {
                 return outcome;
             }
         }
-    }
-
-    /// A newer value than this one, if it can be had without waiting for others and in time; otherwise this one.
-    async fn refreshed(
-        &self,
-        name: &Name,
-        entry: Entry,
-        deadline: Instant,
-        work: impl FnOnce() -> Work,
-    ) -> Computed {
-        let seat = self.flights.board(name, Some(entry.token), work);
-        let refreshed = if seat.is_first {
-            seat.wait(deadline).await
-        } else {
-            None
-        };
-        match refreshed {
-            Some(Ok(newer)) => return newer,
-            Some(Err(error)) => {
-                tracing::warn!(name = name.as_str(), %error, "a value was not refreshed");
-            }
-            None => {}
-        }
-        Computed::read(entry, Origin::Kept)
     }
 }

@@ -1,7 +1,11 @@
 //! What a computation gave, and why it gave nothing.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::arbiter::{ArbiterError, Entry};
 use super::name::{InvalidName, Token};
@@ -11,8 +15,8 @@ use super::name::{InvalidName, Token};
 pub enum Origin {
     /// It was there.
     Kept,
-    /// It was there, and this request computed a newer one.
-    Refreshed,
+    /// It was there, and this request began to compute a newer one.
+    Refreshing,
     /// There was none, so this request computed it.
     Computed,
     /// There was none, and another request computed it.
@@ -94,29 +98,67 @@ impl Computed {
         self.remaining
     }
 
-    /// The items, if the value was made by [`encode_list`].
-    pub fn items(&self) -> Result<Vec<String>, NotAList> {
-        serde_json::from_slice(&self.value).map_err(|error| NotAList(error.to_string()))
-    }
-
-    /// The item at this position from 0; `None` beyond the last.
-    pub fn position(&self, position: usize) -> Result<Option<String>, NotAList> {
-        Ok(self.items()?.into_iter().nth(position))
+    /// The value, if it was made by [`Fresh::json`] of the same type.
+    pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.value)
     }
 }
 
-/// A value that [`encode_list`] did not make.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the value is not a list: {0}")]
-pub struct NotAList(String);
+/// What a computation gives: a value, and for how long it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fresh {
+    pub(super) value: Vec<u8>,
+    pub(super) ttl: Option<Duration>,
+}
 
-/// A list as one value, of which each request takes one position. JSON: an array of strings.
-pub fn encode_list<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Vec<u8> {
-    let items = items.into_iter();
-    let items = items.map(|item| serde_json::Value::from(item.as_ref()));
-    serde_json::Value::Array(items.collect())
-        .to_string()
-        .into_bytes()
+impl Fresh {
+    /// Any value as JSON.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Self> {
+        Ok(serde_json::to_vec(value)?.into())
+    }
+
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of [`value_ttl`](super::ComputeSettings::value_ttl).
+    #[must_use]
+    pub fn kept_for(self, ttl: Duration) -> Self {
+        Self {
+            ttl: Some(ttl),
+            ..self
+        }
+    }
+}
+
+impl From<Vec<u8>> for Fresh {
+    fn from(value: Vec<u8>) -> Self {
+        Self { value, ttl: None }
+    }
+}
+
+/// Why a computation gives no value, as a message, and for how long that is kept. Anything that displays is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub(super) message: String,
+    pub(super) ttl: Option<Duration>,
+}
+
+impl Failure {
+    /// Keeps it for `ttl` (1 ms to 366 days) instead of [`error_ttl`](super::ComputeSettings::error_ttl): longer for what is not
+    /// there and will not be, shorter for what may be there in a moment.
+    #[must_use]
+    pub fn kept_for(self, ttl: Duration) -> Self {
+        Self {
+            ttl: Some(ttl),
+            ..self
+        }
+    }
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            message: error.to_string(),
+            ttl: None,
+        }
+    }
 }
 
 /// Why there is no value.
@@ -141,13 +183,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_gives_its_positions() {
-        let value = encode_list(["a", "b\"ü", ""]);
+    fn a_value_is_read_as_it_was_written() {
+        let list = ["a", "b\"ü", ""];
+        let Fresh { value, .. } = Fresh::json(&list).unwrap();
         let computed = Computed::fresh(value, Token::new(1), Duration::ZERO, Duration::ZERO);
-        assert_eq!(computed.items().unwrap(), ["a", "b\"ü", ""]);
-        assert_eq!(computed.position(1).unwrap().as_deref(), Some("b\"ü"));
-        assert_eq!(computed.position(3).unwrap(), None);
-        let other = Computed::fresh(b"x".to_vec(), Token::new(1), Duration::ZERO, Duration::ZERO);
-        assert!(other.position(0).is_err());
+        assert_eq!(computed.json::<Vec<String>>().unwrap(), list);
+        assert!(computed.json::<u64>().is_err());
     }
 }

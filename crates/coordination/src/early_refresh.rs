@@ -4,13 +4,12 @@
 //! [`xfetch`](super::xfetch) whether it is the one that computes again; [`ComputeOnce`] lets only one do so at a
 //! time. The others go on reading the value as it is.
 
-use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
 use super::arbiter::Entry;
 use super::compute_once::ComputeOnce;
-use super::computed::{ComputeError, Computed};
+use super::computed::{ComputeError, Computed, Failure, Fresh};
 use super::name::Token;
 use super::settings::InvalidSetting;
 use super::xfetch::{Chance, is_due};
@@ -32,9 +31,9 @@ impl EarlyRefresh {
         Ok(Self { once, beta })
     }
 
-    /// The value of this key, as [`ComputeOnce::get`] gives it. A read that finds it due computes it again before it
-    /// answers; when that fails it answers the value as it is.
-    pub async fn get<C, F, E>(
+    /// The value of this key, as [`ComputeOnce::get`] gives it. A read that finds it due begins to compute it
+    /// again, and gets the value as it is, as all others do until there is a newer one.
+    pub async fn get<C, F, V, E>(
         &self,
         key: &str,
         patience: Duration,
@@ -42,8 +41,9 @@ impl EarlyRefresh {
     ) -> Result<Computed, ComputeError>
     where
         C: Fn(Token) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
-        E: Display,
+        F: Future<Output = Result<V, E>> + Send + 'static,
+        V: Into<Fresh>,
+        E: Into<Failure>,
     {
         let outdated = |entry: &Entry| is_to_be_refreshed(entry, self.beta);
         self.once.get_unless(key, patience, compute, outdated).await

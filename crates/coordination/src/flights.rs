@@ -16,7 +16,7 @@ use super::computation::Work;
 use super::computed::{ComputeError, Computed, Origin};
 use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
 use super::name::{Name, Token};
-use super::settings::ComputeSettings;
+use super::settings::{ComputeSettings, bounded_ttl};
 use super::wakes::Listener;
 
 pub(super) type Outcome = Result<Computed, ComputeError>;
@@ -108,9 +108,7 @@ impl Seat {
             let news = landed.ok()?;
             let outcome = news.outcome.clone().filter(|_| news.asked > self.asked)?;
             return Some(outcome.map(|computed| match computed.origin() {
-                Origin::Computed | Origin::Refreshed if !self.is_first => {
-                    computed.with_origin(Origin::Awaited)
-                }
+                Origin::Computed if !self.is_first => computed.with_origin(Origin::Awaited),
                 _ => computed,
             }));
         }
@@ -140,6 +138,10 @@ enum Begun {
 impl Flight {
     async fn run(self) {
         let outcome = self.fly().await;
+        if let (Some(Err(error)), Some(_)) = (&outcome, self.outdated) {
+            let name = self.name.as_str();
+            tracing::warn!(name, %error, "a value was not refreshed, and stays as it is");
+        }
         let news = self.news.clone();
         // From now on nobody boards.
         drop(self);
@@ -178,10 +180,7 @@ impl Flight {
     async fn ask(&self, may_compute: bool) -> Result<Begun, ArbiterError> {
         self.news.send_modify(|news| news.asked += 1);
         let arbiter = &self.flights.arbiter;
-        let read = |entry| {
-            let origin = self.outdated.map_or(Origin::Awaited, |_| Origin::Kept);
-            Begun::Outcome(Ok(Computed::read(entry, origin)))
-        };
+        let read = |entry| Begun::Outcome(Ok(Computed::read(entry, Origin::Awaited)));
         if !may_compute {
             let entry = arbiter.peek(&self.name).await?;
             let entry = entry.filter(|entry| Some(entry.token) != self.outdated);
@@ -237,18 +236,23 @@ impl Flight {
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
         let settings = &self.flights.settings;
         let began = Instant::now();
-        let value = tokio::select! {
+        let output = tokio::select! {
             biased;
             () = lease.lost().cancelled() => return None,
-            value = self.work.run(lease.token(), permit, settings) => value?,
+            output = self.work.run(lease.token(), permit, settings) => output?,
         };
         let cost = began.elapsed();
+        let ttl = bounded_ttl(match &output {
+            Ok(fresh) => fresh.ttl.unwrap_or(settings.value_ttl),
+            Err(failure) => failure.ttl.unwrap_or(settings.error_ttl),
+        });
+        let token = lease.token();
         let published = loop {
             self.news.send_modify(|news| news.asked += 1);
-            let (arbiter, token) = (&self.flights.arbiter, lease.token());
-            let publishing = match &value {
-                Ok(value) => arbiter.publish(&self.name, token, value, cost, settings.value_ttl),
-                Err(message) => arbiter.fail(&self.name, token, message, settings.error_ttl),
+            let arbiter = &self.flights.arbiter;
+            let publishing = match &output {
+                Ok(fresh) => arbiter.publish(&self.name, token, &fresh.value, cost, ttl),
+                Err(failure) => arbiter.fail(&self.name, token, &failure.message, ttl),
             };
             match publishing.await {
                 Err(ArbiterError::Unavailable(_)) if !lease.lost().is_cancelled() => {
@@ -262,15 +266,9 @@ impl Flight {
             Ok(false) => return None,
             Err(error) => return Some(Err(error.into())),
         }
-        Some(match value {
-            Ok(value) => {
-                let origin = self
-                    .outdated
-                    .map_or(Origin::Computed, |_| Origin::Refreshed);
-                let computed = Computed::fresh(value, lease.token(), cost, settings.value_ttl);
-                Ok(computed.with_origin(origin))
-            }
-            Err(message) => Err(ComputeError::Failed(message)),
+        Some(match output {
+            Ok(fresh) => Ok(Computed::fresh(fresh.value, token, cost, ttl)),
+            Err(failure) => Err(ComputeError::Failed(failure.message)),
         })
     }
 }

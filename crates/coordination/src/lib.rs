@@ -75,7 +75,7 @@ pub mod xfetch;
 pub use self::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
 pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX, ReplaceError};
 pub use self::compute_once::ComputeOnce;
-pub use self::computed::{ComputeError, Computed, NotAList, Origin, encode_list};
+pub use self::computed::{ComputeError, Computed, Failure, Fresh, Origin};
 pub use self::early_refresh::{EarlyRefresh, is_to_be_refreshed};
 pub use self::lease::LockLost;
 pub use self::mutex::{AcquireError, Guard, Mutex};

@@ -8,6 +8,7 @@ use super::name::InvalidName;
 const LOCK_TTL_MIN: Duration = Duration::from_millis(10);
 /// The longest lock: a crashed holder holds it up for so long.
 const LOCK_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const TTL_MIN: Duration = Duration::from_millis(1);
 /// The longest that anything is kept.
 const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
@@ -48,9 +49,10 @@ pub struct ComputeSettings {
     /// For how long the right to compute is held without a renewal. A process that dies passes the work on
     /// after this long at the latest; one that lives renews it, so a computation may take longer.
     pub lock_ttl: Duration,
-    /// For how long a value is given to all that ask.
+    /// For how long a value is given to all that ask, unless its computation [says](super::Fresh::kept_for) so.
     pub value_ttl: Duration,
-    /// For how long the error of a computation is given to all that ask. Then the next one computes again.
+    /// For how long the error of a computation is given to all that ask, unless it [says](super::Failure::kept_for) so. Then
+    /// the next one computes again.
     pub error_ttl: Duration,
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
@@ -100,8 +102,13 @@ pub(super) fn check_lock_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
     Err(InvalidSetting::LockTtl(ttl))
 }
 
+/// The nearest time to live that there may be.
+pub(super) fn bounded_ttl(ttl: Duration) -> Duration {
+    ttl.clamp(TTL_MIN, TTL_MAX)
+}
+
 pub(super) fn check_ttl(ttl: Duration) -> Result<(), InvalidSetting> {
-    if (Duration::from_millis(1)..=TTL_MAX).contains(&ttl) {
+    if (TTL_MIN..=TTL_MAX).contains(&ttl) {
         return Ok(());
     }
     Err(InvalidSetting::Ttl(ttl))

@@ -151,11 +151,12 @@ impl Lists {
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
-        let kept = self
-            .kept
-            .get_unless(&kept_slot(id), PATIENCE, compute, |_| true)
-            .await;
-        if let Err(error) = kept {
+        let slot = kept_slot(id);
+        let kept = async {
+            self.kept.invalidate(&slot).await?;
+            self.kept.get(&slot, PATIENCE, compute).await
+        };
+        if let Err(error) = kept.await {
             tracing::warn!(%error, "a list cannot be had by its id");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use coordination::{
-    Beginning, ComputeError, ComputeOnce, ComputeSettings, Holder, Name, Origin, encode_list,
+    Beginning, ComputeError, ComputeOnce, ComputeSettings, Fresh, Holder, Name, Origin,
 };
 use futures_util::future::join_all;
 use tokio::sync::Notify;
@@ -117,16 +117,11 @@ async fn each_takes_one_position(site: Site) {
             let compute = |_| async {
                 sleep(Duration::from_millis(20)).await;
                 let first = rand::random::<u16>();
-                let items = (0..5).map(|n| (u32::from(first) + n).to_string());
-                Ok::<_, String>(encode_list(items))
+                let items = [0, 1, 2, 3, 4].map(|n| u32::from(first) + n);
+                Fresh::json(&items)
             };
             let computed = node.get("a", PATIENCE, compute).await.unwrap();
-            let item: u32 = computed
-                .position(position)
-                .unwrap()
-                .unwrap()
-                .parse()
-                .unwrap();
+            let item = computed.json::<Vec<u32>>().unwrap()[position];
             item - u32::try_from(position).unwrap()
         })
     });

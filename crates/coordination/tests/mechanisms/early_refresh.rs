@@ -19,8 +19,8 @@ over_each!(
 fn node(site: &Site, beta: f64) -> Arc<EarlyRefresh> {
     let settings = ComputeSettings {
         lock_ttl: Duration::from_secs(3),
-        value_ttl: Duration::from_secs(6),
-        error_ttl: Duration::from_secs(2),
+        value_ttl: Duration::from_secs(60),
+        error_ttl: Duration::from_secs(60),
         ..ComputeSettings::default()
     };
     let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
@@ -59,14 +59,18 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
         .map(Result::unwrap)
         .collect();
     let of = |origin| answers.iter().filter(|it| it.origin() == origin).count();
-    // Nobody waited for another, and those that came while it was refreshed read the old value.
+    // Nobody waited, not even who computes: all read on.
     assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
-    assert!(of(Origin::Refreshed) >= 1);
-    assert!(
-        answers
-            .iter()
-            .any(|it| it.origin() == Origin::Kept && it.bytes() == b"0")
-    );
+    assert!(of(Origin::Refreshing) >= 1);
+    while nodes[1]
+        .get("a", PATIENCE, compute.clone())
+        .await
+        .unwrap()
+        .bytes()
+        == b"0"
+    {
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 async fn a_failed_refresh_leaves_the_value(site: Site) {
@@ -77,19 +81,21 @@ async fn a_failed_refresh_leaves_the_value(site: Site) {
     };
     node.get("a", PATIENCE, compute).await.unwrap();
     let computed = Arc::new(AtomicU32::new(0));
-    for _ in 0..5 {
-        let counted = Arc::clone(&computed);
-        let compute = move |_| {
-            counted.fetch_add(1, Ordering::SeqCst);
+    let compute = {
+        let computed = Arc::clone(&computed);
+        move |_| {
+            computed.fetch_add(1, Ordering::SeqCst);
             async { Err::<Vec<u8>, _>("away") }
-        };
-        let answer = node.get("a", PATIENCE, compute).await.unwrap();
-        assert_eq!(
-            (answer.bytes(), answer.origin()),
-            (b"good".as_slice(), Origin::Kept)
-        );
-    }
+        }
+    };
+    let mut reads = 0;
     // Not tried again at once.
+    while computed.load(Ordering::SeqCst) == 0 || reads < 20 {
+        let answer = node.get("a", PATIENCE, compute.clone()).await.unwrap();
+        assert_eq!(answer.bytes(), b"good");
+        sleep(Duration::from_millis(1)).await;
+        reads += 1;
+    }
     assert_eq!(computed.load(Ordering::SeqCst), 1);
 }
 

