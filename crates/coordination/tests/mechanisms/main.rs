@@ -16,6 +16,7 @@ mod compute_once;
 mod documents;
 mod early_refresh;
 mod evictions;
+mod failovers;
 mod fallbacks;
 mod faulty;
 mod flights;

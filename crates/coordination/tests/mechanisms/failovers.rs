@@ -1,0 +1,88 @@
+//! A master dies and takes with it what it had confirmed: tokens grow all the same, and protect what compares them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::redis::{RedisArbiter, Timeouts};
+use coordination::{LockLost, Mutex, Token};
+use testing::redis_cluster::RedisCluster;
+use testing::redis_sentinel::{NAME, RedisSentinel};
+
+/// Longer than any failover takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOCK_TTL: Duration = Duration::from_secs(30);
+
+fn mutex(url: &str) -> Mutex {
+    let timeouts = Timeouts {
+        connect: Duration::from_secs(2),
+        response: Duration::from_secs(2),
+    };
+    let arbiter = RedisArbiter::open(url, "eds", timeouts).unwrap();
+    Mutex::new(Arc::new(arbiter), "a", LOCK_TTL).unwrap()
+}
+
+/// A file, a row, a device: whatever keeps the greatest token that it has seen, and refuses less.
+#[derive(Default)]
+struct Resource {
+    seen: Option<Token>,
+    content: &'static str,
+}
+
+impl Resource {
+    fn write(&mut self, token: Token, content: &'static str) -> bool {
+        let is_newest = Some(token) >= self.seen;
+        if is_newest {
+            (self.seen, self.content) = (Some(token), content);
+        }
+        is_newest
+    }
+}
+
+/// The lock is granted by a master that no replica follows any more, and then that master dies. The next one knows nothing
+/// of it, and grants it again.
+async fn a_token_protects_what_two_hold(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
+    let mut resource = Resource::default();
+    let first = mutex(url).acquire(PATIENCE).await.unwrap();
+    assert!(resource.write(first.token(), "first"));
+    first.release().await.unwrap();
+    cut();
+    let lost = mutex(url).acquire(PATIENCE).await.unwrap();
+    assert!(resource.write(lost.token(), "lost"));
+    fail_over();
+    let newer = mutex(url).acquire(PATIENCE).await.unwrap();
+    assert!(newer.token() > lost.token());
+    assert!(resource.write(newer.token(), "newer"));
+    // It does not know that it lost the lock, as a machine that stood still does not. The resource does.
+    assert!(!resource.write(lost.token(), "lost"));
+    assert_eq!(resource.content, "newer");
+    // And it learns of it, from the new master.
+    let work = lost.protect(std::future::pending::<()>());
+    let ended = tokio::time::timeout(PATIENCE, work).await;
+    assert_eq!(ended.expect("told"), Err(LockLost));
+    assert!(newer.renew().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_fails_over() {
+    let sentinel = std::cell::RefCell::new(RedisSentinel::start());
+    let url = sentinel.borrow().url(NAME);
+    let cut = || sentinel.borrow().cut_replicas();
+    let fail_over = || {
+        sentinel.borrow_mut().kill_master();
+        sentinel.borrow().wait_promoted();
+    };
+    a_token_protects_what_two_hold(&url, cut, fail_over).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_fails_over() {
+    let cluster = std::cell::RefCell::new(RedisCluster::start_with_replicas());
+    let url = cluster.borrow().url();
+    let index = cluster.borrow().master_index("{eds:mutex:a}");
+    let cut = || cluster.borrow().cut_replica(index);
+    let fail_over = || {
+        cluster.borrow_mut().kill_master(index);
+        cluster.borrow().wait_promoted(index);
+    };
+    a_token_protects_what_two_hold(&url, cut, fail_over).await;
+}
