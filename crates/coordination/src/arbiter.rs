@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::event::Event;
 use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::Listener;
@@ -152,6 +153,9 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
         keeper::spawn(renewing)
     }
+
+    /// Hears what happens to locks and values in this process, for metrics and traces. Must not block.
+    fn observe(&self, _name: &Name, _event: &Event) {}
 
     /// Where it is, for the log, without secrets.
     fn describe(&self) -> String;

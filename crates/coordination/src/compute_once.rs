@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::arbiter::{Arbiter, ArbiterError, Entry};
 use super::computation::Work;
 use super::computed::{ComputeError, Computed, Failure, Fresh, Origin};
+use super::event::Event;
 use super::flights::Flights;
 use super::name::{Name, Token};
 use super::settings::{ComputeSettings, InvalidSetting};
@@ -120,26 +121,41 @@ impl ComputeOnce {
         work: impl Fn() -> Work,
         outdated: impl Fn(&Entry) -> bool,
     ) -> Result<Computed, ComputeError> {
-        let name = Name::of_value(key)?;
-        let deadline = Instant::now() + patience;
+        let (name, began) = (Name::of_value(key)?, Instant::now());
+        let arbiter = &self.flights.arbiter;
+        let found = |entry: Entry, origin| {
+            let computed = Computed::read(entry, origin);
+            let age = computed.age();
+            arbiter.observe(&name, &Event::Found { age });
+            Ok(computed)
+        };
         loop {
-            match self.flights.arbiter.peek(&name).await {
+            match arbiter.peek(&name).await {
                 Ok(Some(entry)) if outdated(&entry) => {
                     // Nobody waits for it.
                     let seat = self.flights.board(&name, Some(entry.token), work);
-                    let origin = if seat.is_first {
-                        Origin::Refreshing
-                    } else {
-                        Origin::Kept
-                    };
-                    return Ok(Computed::read(entry, origin));
+                    let is_first = seat.is_first;
+                    return found(
+                        entry,
+                        if is_first {
+                            Origin::Refreshing
+                        } else {
+                            Origin::Kept
+                        },
+                    );
                 }
-                Ok(Some(entry)) => return Ok(Computed::read(entry, Origin::Kept)),
+                Ok(Some(entry)) => return found(entry, Origin::Kept),
                 Ok(None) | Err(ArbiterError::Unavailable(_)) => {}
                 Err(error) => return Err(error.into()),
             }
             let seat = self.flights.board(&name, None, &work);
-            if let Some(outcome) = seat.wait(deadline).await {
+            if let Some(outcome) = seat.wait(began + patience).await {
+                let waited = began.elapsed();
+                let event = match outcome {
+                    Ok(_) | Err(ComputeError::Failed(_)) => Event::Waited { waited },
+                    Err(_) => Event::GaveUp { waited },
+                };
+                arbiter.observe(&name, &event);
                 return outcome;
             }
         }

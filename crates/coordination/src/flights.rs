@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::arbiter::{Arbiter, ArbiterError, Beginning};
 use super::computation::Work;
-use super::computed::{ComputeError, Computed, Origin};
+use super::computed::{ComputeError, Computed, Fresh, Origin};
+use super::event::Event;
 use super::lease::{ASKED_AGAIN, Attempt, Lease, PAUSE};
 use super::name::{Name, Token};
 use super::settings::{ComputeSettings, bounded_ttl};
@@ -235,6 +236,8 @@ impl Flight {
     /// Computes and publishes. `None` when the right was lost on the way.
     async fn compute(&self, mut lease: Lease, permit: OwnedSemaphorePermit) -> Option<Outcome> {
         let settings = &self.flights.settings;
+        let observe = |event| self.flights.arbiter.observe(&self.name, &event);
+        observe(Event::Computing);
         let began = Instant::now();
         let output = tokio::select! {
             biased;
@@ -267,8 +270,15 @@ impl Flight {
             Err(error) => return Some(Err(error.into())),
         }
         Some(match output {
-            Ok(fresh) => Ok(Computed::fresh(fresh.value, token, cost, ttl)),
-            Err(failure) => Err(ComputeError::Failed(failure.message)),
+            Ok(Fresh { value, .. }) => {
+                let bytes = value.len();
+                observe(Event::Computed { cost, bytes });
+                Ok(Computed::fresh(value, token, cost, ttl))
+            }
+            Err(failure) => {
+                observe(Event::Failed { cost });
+                Err(ComputeError::Failed(failure.message))
+            }
         })
     }
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arbiter::{Arbiter, ArbiterError};
+use super::event::Event;
 use super::name::{Holder, Name, Token};
 
 /// Whoever waits asks again after this long at the latest, in case it missed a wake-up.
@@ -187,6 +188,7 @@ impl Keeper {
             name = self.name.as_str(),
             "a lock was lost while it was held"
         );
+        self.arbiter.observe(&self.name, &Event::Lost);
         self.lost.cancel();
     }
 }

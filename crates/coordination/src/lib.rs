@@ -61,6 +61,7 @@ mod computation;
 mod compute_once;
 mod computed;
 mod early_refresh;
+mod event;
 mod flights;
 mod keeper;
 mod lease;
@@ -77,6 +78,7 @@ pub use self::atomic_replace::{AtomicReplace, ITEMS_MAX, LIST_BYTES_MAX, Replace
 pub use self::compute_once::ComputeOnce;
 pub use self::computed::{ComputeError, Computed, Failure, Fresh, Origin};
 pub use self::early_refresh::{EarlyRefresh, is_to_be_refreshed};
+pub use self::event::Event;
 pub use self::lease::LockLost;
 pub use self::mutex::{AcquireError, Guard, Mutex};
 pub use self::name::{Holder, InvalidName, NAME_BYTES_MAX, Name, Token};

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::arbiter::{Arbiter, ArbiterError, Locking};
+use super::event::Event;
 use super::lease::{ASKED_AGAIN, Attempt, Lease, LockLost, PAUSE};
 use super::name::{Name, Token};
 use super::settings::{InvalidSetting, check_lock_ttl};
@@ -62,16 +63,34 @@ impl Mutex {
             .lock(&self.name, &attempt.holder, self.ttl, None);
         if let Locking::Granted(token) = asking.await? {
             let granted = attempt.granted(token, self.ttl, asked);
-            return Ok(granted.ok().map(|lease| Guard { lease, tries: 0 }));
+            let guard = granted.ok().map(|lease| Guard { lease, tries: 0 });
+            self.observe(asked, guard.as_ref());
+            return Ok(guard);
         }
         attempt.settle();
+        self.observe(asked, None);
         Ok(None)
     }
 
     /// Takes the lock, waiting for at most `patience`, in the order in which the waiting began. An arbiter that is
     /// away is asked again until then. Dropping the future gives up the place.
     pub async fn acquire(&self, patience: Duration) -> Result<Guard, AcquireError> {
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
+        let acquired = self.wait(began + patience).await;
+        self.observe(began, acquired.as_ref().ok());
+        acquired
+    }
+
+    fn observe(&self, began: Instant, guard: Option<&Guard>) {
+        let waited = began.elapsed();
+        let event = guard.map_or(Event::NotLocked { waited }, |guard| Event::Locked {
+            waited,
+            tries: guard.tries,
+        });
+        self.arbiter.observe(&self.name, &event);
+    }
+
+    async fn wait(&self, deadline: Instant) -> Result<Guard, AcquireError> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name);
         let mut listener = None;
         let mut tries = 0;

@@ -17,6 +17,7 @@ pub(super) use self::clock::micros;
 pub use self::clock::{Clock, SetClock, SteadyClock};
 use self::lock_state::{LockState, Wake};
 use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking};
+use super::event::{Event, Hook};
 use super::keeper;
 use super::name::{Holder, Name, Token};
 use super::wakes::{Listener, Wakes};
@@ -32,6 +33,7 @@ pub struct MemoryArbiter {
     is_steady: bool,
     states: Mutex<States>,
     wakes: Arc<Wakes>,
+    hook: Hook,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,15 @@ impl MemoryArbiter {
             is_steady: false,
             states: Mutex::default(),
             wakes: Wakes::new(true),
+            hook: Hook::default(),
         }
+    }
+
+    /// Calls `hook` with what happens to locks and values in this process. It must not block.
+    #[must_use]
+    pub fn observed_by(self, hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
+        let hook = Hook::new(hook);
+        Self { hook, ..self }
     }
 
     fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LockState, u64) -> T) -> T {
@@ -200,6 +210,10 @@ impl Arbiter for MemoryArbiter {
         } else {
             AbortOnDropHandle::new(tokio::spawn(renewing))
         }
+    }
+
+    fn observe(&self, name: &Name, event: &Event) {
+        self.hook.call(name, event);
     }
 
     fn describe(&self) -> String {

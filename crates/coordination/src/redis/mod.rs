@@ -23,6 +23,7 @@ use self::reply::Answer;
 use self::scripts::{Arguments, Source};
 use self::switchboard::Switchboard;
 use super::arbiter::{Arbiter, ArbiterError, Beginning, Entry, Locking, WAITING_MAX};
+use super::event::{Event, Hook};
 use super::keeper;
 use super::memory::micros;
 use super::name::{Holder, Name, Token};
@@ -65,6 +66,7 @@ pub struct RedisArbiter {
     timeouts: Timeouts,
     listening: Once,
     stopping: DropGuard,
+    hook: Hook,
 }
 
 impl RedisArbiter {
@@ -81,6 +83,7 @@ impl RedisArbiter {
             timeouts,
             listening: Once::new(),
             stopping: CancellationToken::new().drop_guard(),
+            hook: Hook::default(),
         })
     }
 
@@ -93,6 +96,13 @@ impl RedisArbiter {
             ..settings
         };
         Self::new(settings, prefix)
+    }
+
+    /// Calls `hook` with what happens to locks and values in this process. It must not block.
+    #[must_use]
+    pub fn observed_by(self, hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {
+        let hook = Hook::new(hook);
+        Self { hook, ..self }
     }
 
     fn keys(&self, name: &Name) -> Keys {
@@ -234,6 +244,10 @@ impl Arbiter for RedisArbiter {
             tokio::spawn(switchboard.run());
         });
         self.wakes.listen(self.keys(name).channel_of(holder))
+    }
+
+    fn observe(&self, name: &Name, event: &Event) {
+        self.hook.call(name, event);
     }
 
     fn describe(&self) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coordination::{
-    Arbiter, ArbiterError, Beginning, Entry, Holder, Listener, Locking, Name, Token,
+    Arbiter, ArbiterError, Beginning, Entry, Event, Holder, Listener, Locking, Name, Token,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -114,6 +114,10 @@ macro_rules! operations {
 
             fn keep(&self, renewing: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
                 self.inner.keep(renewing)
+            }
+
+            fn observe(&self, name: &Name, event: &Event) {
+                self.inner.observe(name, event);
             }
 
             fn describe(&self) -> String {

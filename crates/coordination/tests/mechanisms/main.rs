@@ -15,6 +15,7 @@ mod clocked;
 mod compute_once;
 mod documents;
 mod early_refresh;
+mod events;
 mod evictions;
 mod failovers;
 mod fallbacks;
