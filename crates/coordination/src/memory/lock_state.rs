@@ -8,6 +8,9 @@ use super::clock::micros;
 use crate::arbiter::{Beginning, Entry, Locking, WAITING_MAX};
 use crate::name::{Holder, Token};
 
+/// What a name takes beside what is kept under it, and what a waiter takes, in bytes, about.
+const NAME_BYTES: usize = 512;
+const WAITER_BYTES: usize = 64;
 /// How long a lock outlives its last holder, so that tokens grow also when the clock is set back meanwhile.
 const KEPT_US: u64 = 600_000_000;
 
@@ -48,6 +51,7 @@ struct Failure {
 #[derive(Debug)]
 struct List {
     items: Vec<Vec<u8>>,
+    bytes: usize,
     expires_us: u64,
 }
 
@@ -276,6 +280,7 @@ impl LockState {
         }
         self.list = Some(List {
             items: items.iter().map(|item| item.to_vec()).collect(),
+            bytes: items.iter().map(|it| size_of::<Vec<u8>>() + it.len()).sum(),
             expires_us: now + micros(ttl),
         });
         true
@@ -284,6 +289,15 @@ impl LockState {
     pub(super) fn list(&self, now: u64) -> Vec<Vec<u8>> {
         let list = self.list.as_ref().filter(|list| list.expires_us > now);
         list.map(|list| list.items.clone()).unwrap_or_default()
+    }
+
+    /// How much memory it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        NAME_BYTES
+            + self.queue.len() * WAITER_BYTES
+            + self.value.as_ref().map_or(0, |it| it.bytes.len())
+            + self.failure.as_ref().map_or(0, |it| it.message.len())
+            + self.list.as_ref().map_or(0, |it| it.bytes)
     }
 
     /// Whether there is nothing left that anybody could still ask for.

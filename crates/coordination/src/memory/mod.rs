@@ -6,7 +6,7 @@ mod clock;
 mod lock_state;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +25,9 @@ use super::wakes::{Listener, Wakes};
 /// How often what is over is removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How much is kept unless it is said.
+const BYTES_MAX: usize = 256 << 20;
+
 /// Locks, values and lists in the memory of this process.
 #[derive(Debug)]
 pub struct MemoryArbiter {
@@ -34,13 +37,42 @@ pub struct MemoryArbiter {
     states: Mutex<States>,
     wakes: Arc<Wakes>,
     hook: Hook,
+    bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct States {
     by_name: HashMap<Name, LockState>,
+    /// What they take, about.
+    bytes: usize,
     /// When what is over was last removed.
     swept_us: u64,
+}
+
+impl States {
+    fn sweep(&mut self, now: u64) {
+        self.swept_us = now;
+        self.by_name.retain(|_, state| {
+            state.drop_expired(now);
+            !state.is_over(now)
+        });
+        self.bytes = self.by_name.values().map(LockState::bytes).sum();
+    }
+
+    fn with<T>(&mut self, name: &Name, now: u64, act: impl FnOnce(&mut LockState, u64) -> T) -> T {
+        let state = match self.by_name.get_mut(name) {
+            Some(state) => state,
+            None => {
+                let state = self.by_name.entry(name.clone()).or_default();
+                self.bytes += state.bytes();
+                state
+            }
+        };
+        let before = state.bytes();
+        let done = act(state, now);
+        self.bytes = self.bytes + state.bytes() - before;
+        done
+    }
 }
 
 impl Default for MemoryArbiter {
@@ -63,6 +95,7 @@ impl MemoryArbiter {
             states: Mutex::default(),
             wakes: Wakes::new(true),
             hook: Hook::default(),
+            bytes_max: BYTES_MAX,
         }
     }
 
@@ -73,22 +106,46 @@ impl MemoryArbiter {
         Self { hook, ..self }
     }
 
+    /// Keeps no more than about so many bytes: from then on nothing begins that would need room, and the caller gets
+    /// [`ArbiterError::Full`]. 256 MiB unless it is said.
+    #[must_use]
+    pub fn bounded(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
+    }
+
     fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LockState, u64) -> T) -> T {
-        // Nothing below panics half-way.
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now_us();
+        let mut states = self.states();
         // The clock may have been set back.
         if now.abs_diff(states.swept_us) >= micros(SWEEP_INTERVAL) {
-            states.swept_us = now;
-            states.by_name.retain(|_, state| {
-                state.drop_expired(now);
-                !state.is_over(now)
-            });
+            states.sweep(now);
         }
-        if let Some(state) = states.by_name.get_mut(name) {
-            return act(state, now);
+        states.with(name, now, act)
+    }
+
+    /// The same for what begins something.
+    fn with_room<T>(
+        &self,
+        name: &Name,
+        act: impl FnOnce(&mut LockState, u64) -> T,
+    ) -> Result<T, ArbiterError> {
+        let now = self.clock.now_us();
+        let mut states = self.states();
+        let (interval, bytes_max) = (SWEEP_INTERVAL / 100, self.bytes_max);
+        if states.bytes > bytes_max && now.abs_diff(states.swept_us) >= micros(interval) {
+            states.sweep(now);
         }
-        act(states.by_name.entry(name.clone()).or_default(), now)
+        if states.bytes > bytes_max {
+            let message = format!("it keeps {} bytes, more than {bytes_max}", states.bytes);
+            return Err(ArbiterError::Full(message));
+        }
+        drop(states);
+        Ok(self.with(name, act))
+    }
+
+    fn states(&self) -> MutexGuard<'_, States> {
+        // Nothing done under it panics half-way.
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self, name: &Name, wake: &Wake) {
@@ -116,7 +173,8 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
         presence: Option<Duration>,
     ) -> Result<Locking, ArbiterError> {
-        let (answer, wake) = self.with(name, |state, now| state.lock(now, holder, ttl, presence));
+        let lock = |state: &mut LockState, now| state.lock(now, holder, ttl, presence);
+        let (answer, wake) = self.with_room(name, lock)?;
         self.wake(name, &wake);
         Ok(answer)
     }
@@ -138,7 +196,7 @@ impl Arbiter for MemoryArbiter {
     }
 
     async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
-        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self.states();
         let state = states.by_name.get(name);
         Ok(state.and_then(|state| state.peek(self.clock.now_us())))
     }
@@ -150,7 +208,7 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
         outdated: Option<Token>,
     ) -> Result<Beginning, ArbiterError> {
-        Ok(self.with(name, |state, now| state.begin(now, holder, ttl, outdated)))
+        self.with_room(name, |state, now| state.begin(now, holder, ttl, outdated))
     }
 
     async fn publish(
@@ -161,9 +219,9 @@ impl Arbiter for MemoryArbiter {
         cost: Duration,
         ttl: Duration,
     ) -> Result<bool, ArbiterError> {
-        let done = self.with(name, |state, now| {
+        let done = self.with_room(name, |state, now| {
             state.publish(now, token, value, cost, ttl)
-        });
+        })?;
         self.wake(name, &Wake::All);
         Ok(done)
     }
@@ -175,7 +233,7 @@ impl Arbiter for MemoryArbiter {
         message: &str,
         ttl: Duration,
     ) -> Result<bool, ArbiterError> {
-        let done = self.with(name, |state, now| state.fail(now, token, message, ttl));
+        let done = self.with_room(name, |state, now| state.fail(now, token, message, ttl))?;
         self.wake(name, &Wake::All);
         Ok(done)
     }
@@ -193,7 +251,7 @@ impl Arbiter for MemoryArbiter {
         ttl: Duration,
         token: Option<Token>,
     ) -> Result<bool, ArbiterError> {
-        Ok(self.with(name, |state, now| state.replace(now, items, ttl, token)))
+        self.with_room(name, |state, now| state.replace(now, items, ttl, token))
     }
 
     async fn list(&self, name: &Name) -> Result<Vec<Vec<u8>>, ArbiterError> {
@@ -242,5 +300,30 @@ mod tests {
         let name = Name::of_value("another").unwrap();
         arbiter.list(&name).await.unwrap();
         assert_eq!(known(), 1);
+    }
+
+    #[tokio::test]
+    async fn when_it_is_full_nothing_begins_until_something_is_over() {
+        let clock = Arc::new(SetClock::at(1));
+        let arbiter = MemoryArbiter::new(Arc::clone(&clock) as _).bounded(10_000);
+        let (ttl, holder) = (Duration::from_secs(1), Holder::random());
+        let name = |number: u32| Name::of_value(&number.to_string()).unwrap();
+        let keep = async |number| {
+            let begun = arbiter.begin(&name(number), &holder, ttl, None).await?;
+            let Beginning::Granted(token) = begun else {
+                panic!("{begun:?}");
+            };
+            arbiter
+                .publish(&name(number), token, &[0; 6000], ttl, ttl)
+                .await
+        };
+        assert!(keep(1).await.unwrap());
+        assert!(keep(2).await.unwrap());
+        assert!(matches!(keep(3).await, Err(ArbiterError::Full(_))));
+        let locked = arbiter.lock(&name(3), &holder, ttl, None).await;
+        assert!(matches!(locked, Err(ArbiterError::Full(_))));
+        assert!(arbiter.peek(&name(2)).await.unwrap().is_some());
+        clock.advance(ttl);
+        assert!(keep(3).await.unwrap());
     }
 }
