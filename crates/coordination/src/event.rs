@@ -55,9 +55,11 @@ pub enum Event {
     },
 }
 
-/// What is called with each event. It must not block.
+type Function = dyn Fn(&Name, &Event) + Send + Sync;
+
+/// What is called with each event, if anything is. It must not block.
 #[derive(Clone, Default)]
-pub(super) struct Hook(Option<Arc<dyn Fn(&Name, &Event) + Send + Sync>>);
+pub(super) struct Hook(Option<Arc<Function>>);
 
 impl Hook {
     pub(super) fn new(hook: impl Fn(&Name, &Event) + Send + Sync + 'static) -> Self {

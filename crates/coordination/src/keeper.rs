@@ -42,6 +42,7 @@ pub(super) fn spawn(task: BoxFuture<'static, ()>) -> AbortOnDropHandle<()> {
 }
 
 /// Whether this is the keeper's thread.
+#[cfg(feature = "redis")]
 pub(super) fn is_here() -> bool {
     let keeper = KEEPER.get().and_then(Option::as_ref);
     keeper.is_some_and(|(id, _)| *id == thread::current().id())

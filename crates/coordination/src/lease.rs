@@ -27,7 +27,7 @@ const TRIES_PER_RENEWAL: u32 = 4;
 /// For how long a holder relies on a lease of this time: a hundredth and 2 ms less, since clocks do not run at quite the same
 /// speed, and timers are late.
 fn relied_on(ttl: Duration) -> Duration {
-    ttl - ttl / 100 - Duration::from_millis(2)
+    (ttl * 99 / 100).saturating_sub(Duration::from_millis(2))
 }
 
 /// The lock was lost while it was needed: it lapsed without an answer from the arbiter, or somebody else has it.

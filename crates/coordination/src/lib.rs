@@ -68,6 +68,7 @@ mod lease;
 pub mod memory;
 mod mutex;
 mod name;
+#[cfg(feature = "redis")]
 pub mod redis;
 mod settings;
 mod wakes;

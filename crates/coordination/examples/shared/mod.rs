@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use coordination::Arbiter;
 use coordination::memory::MemoryArbiter;
-use coordination::redis::{RedisArbiter, Timeouts};
 
 /// An example prints whatever error ends it.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -19,14 +18,24 @@ pub(crate) fn nodes(count: usize) -> Result<Vec<Arc<dyn Arbiter>>> {
     };
     // A prefix of its own, so that a second run finds nothing of the first.
     let prefix = format!("example-{:08x}", rand::random::<u32>());
-    let nodes = (0..count).map(|_| {
-        let arbiter = RedisArbiter::open(&url, &prefix, Timeouts::default())?;
-        Ok(Arc::new(arbiter) as Arc<dyn Arbiter>)
-    });
+    let nodes = (0..count).map(|_| node(&url, &prefix));
     let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
     println!(
         "(on {}, keys begin with {{{prefix}:)\n",
         nodes[0].describe()
     );
     Ok(nodes)
+}
+
+#[cfg(feature = "redis")]
+fn node(url: &str, prefix: &str) -> Result<Arc<dyn Arbiter>> {
+    use coordination::redis::{RedisArbiter, Timeouts};
+
+    let arbiter = RedisArbiter::open(url, prefix, Timeouts::default())?;
+    Ok(Arc::new(arbiter))
+}
+
+#[cfg(not(feature = "redis"))]
+fn node(_: &str, _: &str) -> Result<Arc<dyn Arbiter>> {
+    Err("this was built without the feature `redis`".into())
 }

@@ -60,13 +60,12 @@ impl States {
     }
 
     fn with<T>(&mut self, name: &Name, now: u64, act: impl FnOnce(&mut LockState, u64) -> T) -> T {
-        let state = match self.by_name.get_mut(name) {
-            Some(state) => state,
-            None => {
-                let state = self.by_name.entry(name.clone()).or_default();
-                self.bytes += state.bytes();
-                state
-            }
+        let state = if let Some(state) = self.by_name.get_mut(name) {
+            state
+        } else {
+            let state = self.by_name.entry(name.clone()).or_default();
+            self.bytes += state.bytes();
+            state
         };
         let before = state.bytes();
         let done = act(state, now);

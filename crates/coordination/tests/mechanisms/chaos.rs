@@ -30,7 +30,7 @@ use crate::site::PATIENCE;
 /// How many schedules, unless the environment says it.
 const SCHEDULES: u64 = 1000;
 const SCHEDULES_VARIABLE: &str = "COORDINATION_SCHEDULES";
-const LOCK_TTL: Duration = Duration::from_millis(1000);
+const LOCK_TTL: Duration = Duration::from_secs(1);
 const NODES: usize = 3;
 
 /// The clock of the arbiter, which does not run quite as fast as those of the holders.
@@ -212,7 +212,7 @@ impl Schedule {
             match answer {
                 Ok(Ok(computed)) => self.answered(computed.token(), computed.bytes()),
                 Ok(Err(ComputeError::Failed(message))) => {
-                    assert!(message.contains("as it was to be"), "{message}")
+                    assert!(message.contains("as it was to be"), "{message}");
                 }
                 _ => {}
             }

@@ -63,8 +63,8 @@ fn a_blocking_computation_is_computed_once(site: &Site, runtime: &mut Builder) {
     let watcher = Builder::new_current_thread().enable_all().build().unwrap();
     watcher.block_on(async {
         let (arbiter, name) = (site.arbiter(), Name::of_value("a").unwrap());
-        let began = Instant::now();
-        while began.elapsed() < LOCK_TTL * 3 {
+        let blocked = Instant::now();
+        while blocked.elapsed() < LOCK_TTL * 3 {
             let holder = Holder::random();
             let asked = arbiter.begin(&name, &holder, LOCK_TTL, None);
             let answer = asked.await.unwrap();
