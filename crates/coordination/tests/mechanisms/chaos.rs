@@ -3,8 +3,9 @@
 //! seed repeats a run.
 //!
 //! What holds in all of them: of those that hold a lock all but the newest have been told of the loss; a computation
-//! begins when all before it have ended; tokens grow, so a place that compares them is never written to by an older holder after a
-//! newer one; whoever is not told of a loss is not refused there; and when the faults end everybody gets what he asks for.
+//! begins when all before it have ended, and what began before a value was invalidated is given to nobody who asks later; tokens
+//! grow, so a place that compares them is never written to by an older holder after a newer one; whoever is not told of a loss
+//! is not refused there; and when the faults end everybody gets what he asks for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,14 +57,18 @@ struct Seen {
     entered: Option<Token>,
     /// A place that refuses older tokens than it has seen.
     written: Option<Token>,
-    /// The computations that run.
+    /// The computations that run and that nobody invalidates, and how many do.
     computing: Vec<Token>,
-    /// The last whose value was read.
-    computed: Option<Token>,
+    invalidating: u32,
+    /// Rights that were granted before may have been invalidated.
+    valid_from: u64,
+    /// The greatest token of all that began.
+    began: Option<Token>,
 }
 
 #[derive(Clone)]
 struct Schedule {
+    clock: Arc<Time>,
     seen: Arc<StdMutex<Seen>>,
     random: Arc<StdMutex<SmallRng>>,
     has_faults: Arc<AtomicBool>,
@@ -182,12 +187,12 @@ impl Schedule {
         }
         {
             let mut seen = self.seen();
-            assert!(
-                seen.computing.is_empty(),
-                "{token} beside {:?}",
-                seen.computing
-            );
-            seen.computing.push(token);
+            if seen.invalidating == 0 && token.number() >= seen.valid_from {
+                let others = &seen.computing;
+                assert!(others.is_empty(), "{token} beside {others:?}");
+                seen.computing.push(token);
+            }
+            seen.began = seen.began.max(Some(token));
         }
         let running = Running(self.clone(), token);
         sleep(self.span(2.5)).await;
@@ -201,16 +206,40 @@ impl Schedule {
         Ok(token.to_string().into_bytes())
     }
 
+    /// Which computations are no good any more. They go on until they are told, so they may run beside others.
+    async fn invalidate(&self, node: &ComputeOnce) -> Option<Token> {
+        let began = {
+            let mut seen = self.seen();
+            seen.invalidating += 1;
+            seen.computing.clear();
+            seen.began
+        };
+        let invalidated = node.invalidate("a").await;
+        let mut seen = self.seen();
+        seen.invalidating -= 1;
+        seen.valid_from = self.clock.now_us();
+        invalidated.ok().and(began)
+    }
+
     async fn read(self, node: ComputeOnce) {
         for _ in 0..4 {
             sleep(self.span(2.0)).await;
+            let outdated = if self.chance(0.07) {
+                self.invalidate(&node).await
+            } else {
+                None
+            };
             let schedule = self.clone();
             let getting = node.get("a", self.span(6.0), move |token| {
                 schedule.clone().compute(token)
             });
             let answer = timeout(self.span(8.0), getting).await;
             match answer {
-                Ok(Ok(computed)) => self.answered(computed.token(), computed.bytes()),
+                Ok(Ok(computed)) => {
+                    let token = computed.token();
+                    assert!(Some(token) > outdated, "{token} was invalidated");
+                    assert_eq!(computed.bytes(), token.to_string().as_bytes());
+                }
                 Ok(Err(ComputeError::Failed(message))) => {
                     assert!(message.contains("as it was to be"), "{message}");
                 }
@@ -218,25 +247,21 @@ impl Schedule {
             }
         }
     }
-
-    fn answered(&self, token: Token, value: &[u8]) {
-        assert_eq!(value, token.to_string().as_bytes());
-        let mut seen = self.seen();
-        seen.computed = seen.computed.max(Some(token));
-    }
 }
 
 async fn run(seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
     let schedule = Schedule {
+        clock: Arc::new(Time {
+            began: Instant::now(),
+            speed: random.random_range(0.993..1.007),
+        }),
         seen: Arc::default(),
-        random: Arc::new(StdMutex::new(SmallRng::seed_from_u64(seed))),
+        random: Arc::new(StdMutex::new(random)),
         has_faults: Arc::new(AtomicBool::new(true)),
     };
-    let clock = Time {
-        began: Instant::now(),
-        speed: schedule.random.lock().unwrap().random_range(0.993..1.007),
-    };
-    let memory: Arc<dyn Arbiter> = Arc::new(MemoryArbiter::new(Arc::new(clock)));
+    let memory = MemoryArbiter::new(Arc::clone(&schedule.clock) as _);
+    let memory: Arc<dyn Arbiter> = Arc::new(memory);
     let settings = ComputeSettings {
         lock_ttl: LOCK_TTL,
         value_ttl: LOCK_TTL * 2,
@@ -281,7 +306,7 @@ async fn run(seed: u64) {
                 Err(error) => panic!("no value: {error}"),
             }
         };
-        schedule.answered(value.token(), value.bytes());
+        assert_eq!(value.bytes(), value.token().to_string().as_bytes());
     }
 }
 
