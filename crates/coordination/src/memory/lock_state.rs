@@ -255,8 +255,8 @@ impl LockState {
         let mut is_there = self.peek(now).is_some();
         is_there |= self.failure.take().is_some_and(|it| it.expires_us > now);
         self.value = None;
-        if self.token > 0 && !self.is_released() {
-            is_there = true;
+        if self.token > 0 {
+            is_there |= !self.is_released();
             self.token = now.max(self.token + 1);
             self.free(now);
         }

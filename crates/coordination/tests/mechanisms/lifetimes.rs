@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Origin, Token};
+use coordination::{
+    Beginning, ComputeError, ComputeOnce, ComputeSettings, Failure, Fresh, Holder, Name, Origin,
+    Token,
+};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -14,6 +17,7 @@ use crate::site::{PATIENCE, Site, over_each};
 over_each!(
     an_invalidated_value_is_computed_again,
     what_is_computed_while_it_is_invalidated_is_computed_again,
+    what_is_published_again_after_it_was_invalidated_is_refused,
     values_and_errors_say_how_long_they_are_kept,
 );
 
@@ -66,6 +70,26 @@ async fn an_invalidated_value_is_computed_again(site: Site) {
     let second = get(&nodes[0]).await;
     assert_eq!((first.bytes(), second.bytes()), (&b"0"[..], &b"1"[..]));
     assert!(second.token() > first.token());
+}
+
+/// The answer was lost, so it is sent again: who hears that it is there would give it to those who asked meanwhile.
+async fn what_is_published_again_after_it_was_invalidated_is_refused(site: Site) {
+    let arbiter = site.arbiter();
+    let (name, holder, ttl) = (Name::of_value("a").unwrap(), Holder::random(), PATIENCE);
+    let begun = arbiter.begin(&name, &holder, ttl, None).await.unwrap();
+    let Beginning::Granted(token) = begun else {
+        panic!("{begun:?}");
+    };
+    let publish = async || {
+        arbiter
+            .publish(&name, token, b"value", ttl, ttl)
+            .await
+            .unwrap()
+    };
+    assert!(publish().await && publish().await);
+    assert!(arbiter.invalidate(&name).await.unwrap());
+    assert!(!publish().await);
+    assert!(!arbiter.invalidate(&name).await.unwrap());
 }
 
 async fn values_and_errors_say_how_long_they_are_kept(site: Site) {

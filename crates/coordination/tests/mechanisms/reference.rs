@@ -285,9 +285,8 @@ impl Arbiter for Reference {
             let failure = state.failure.take();
             let has_failure = failure.is_some_and(|(_, until)| until > now);
             state.value = None;
-            let grant = state.grant.as_mut().filter(|it| !it.is_released);
-            let is_computed = grant.is_some();
-            if let Some(grant) = grant {
+            let is_computed = state.grant.as_ref().is_some_and(|it| !it.is_released);
+            if let Some(grant) = &mut state.grant {
                 grant.token = Token::new(now.max(grant.token.number() + 1));
                 grant.is_released = true;
             }
