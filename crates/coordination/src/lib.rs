@@ -8,7 +8,8 @@
 //! | replace a list and its time to live in one step | [`AtomicReplace`] |
 //!
 //! Each is written once, over an [`Arbiter`]: the place that all processes share. [`redis::RedisArbiter`] is one for many
-//! processes; [`memory::MemoryArbiter`] is one for a single process, and for tests:
+//! processes, with the feature `redis`, which is on by default; [`memory::MemoryArbiter`] is one for a single process, and for
+//! tests; any other can be made one:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
