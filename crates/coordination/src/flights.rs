@@ -163,7 +163,10 @@ impl Flight {
                     outcome => return outcome,
                 },
                 _ if self.outdated.is_some() => return None,
-                Ok(Begun::Busy(wait)) => wait,
+                Ok(Begun::Busy(wait)) => {
+                    self.news.send_modify(|news| news.obstacle = None);
+                    wait
+                }
                 Err(error @ ArbiterError::Unavailable(_)) => {
                     self.news.send_modify(|news| news.obstacle = Some(error));
                     PAUSE

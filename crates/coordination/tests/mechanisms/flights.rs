@@ -179,3 +179,22 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
     );
     assert_eq!(patient.unwrap().bytes(), b"value");
 }
+
+/// The arbiter is away for a moment, and then says that somebody else computes.
+#[tokio::test(start_paused = true)]
+async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
+    let memory = Arc::<MemoryArbiter>::default();
+    let (name, other) = (Name::of_value("a").unwrap(), Holder::random());
+    let begun = memory.begin(&name, &other, PATIENCE * 2, None).await;
+    assert!(matches!(begun, Ok(Beginning::Granted(_))));
+    let asked = AtomicU32::new(0);
+    let node = node(Faulty::new(memory, move |_| {
+        match asked.fetch_add(1, Ordering::SeqCst) {
+            0..3 => Fate::LOST,
+            _ => Fate::FINE,
+        }
+    }));
+    let compute = |_| async { Ok::<_, String>(b"value".to_vec()) };
+    let error = node.get("a", Duration::from_secs(5), compute).await;
+    assert_eq!(error.unwrap_err(), ComputeError::TimedOut);
+}
