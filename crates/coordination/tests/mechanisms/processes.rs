@@ -262,19 +262,34 @@ fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
     );
 }
 
-/// 2 000 reads a second of a value that lives a second, over ten expiries.
+/// A read that took longer, in microseconds, shows that the machine stood still. It begins to refresh some 800 ms before the
+/// value expires, so that may be too late.
+const STOOD_STILL_US: u64 = 300_000;
+
+/// 2 000 reads a second of a value that lives two seconds, over six expiries and more.
 fn a_hot_key_is_never_missing(site: &Site, what: &str) {
     let _alone = alone();
-    let key = "hot".to_owned();
+    for round in 0..3 {
+        let (missed, slowest) = misses_of_a_hot_key(site, what, round);
+        if missed.is_empty() {
+            return;
+        }
+        assert!(slowest > STOOD_STILL_US, "misses at {missed:?}");
+    }
+    panic!("this machine is too busy to tell");
+}
+
+/// When a read found nothing, and what the slowest took, both in microseconds.
+fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
     let mut hot = job(
         site,
         Work::Hot {
-            key,
+            key: format!("hot{round}"),
             reads_per_s: 667,
-            seconds: 9,
+            seconds: 14,
         },
     );
-    (hot.lock_ms, hot.value_ms, hot.cost_ms) = (900, 1000, 50);
+    (hot.lock_ms, hot.value_ms, hot.cost_ms) = (1900, 2000, 150);
     let told = three(&hot, |_, _| {});
     let computations = computations(&told);
     // Until the first value is published, reads find nothing.
@@ -313,11 +328,11 @@ fn a_hot_key_is_never_missing(site: &Site, what: &str) {
     );
     assert_eq!(together, 0, "computations at the same time");
     assert!(
-        computations.len() > 10,
+        computations.len() > 6,
         "{} computations",
         computations.len()
     );
-    assert!(missed.is_empty(), "misses at {missed:?}");
+    (missed, slowest)
 }
 
 #[test]
