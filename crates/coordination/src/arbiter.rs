@@ -89,8 +89,9 @@ pub trait Arbiter: Send + Sync + std::fmt::Debug {
     /// Holds a lock, or the right to compute, until `ttl` from now. False when it is not the token's.
     async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError>;
 
-    /// Releases a lock and wakes the next waiter. True when the token held it until now, or until it was released by the
-    /// same token before.
+    /// Releases a lock and wakes the next waiter. True when the token held it until now, and also when it is the last that
+    /// released it: whoever gets no answer may ask again, although the next one has the lock by then. False when the lock
+    /// had lapsed, or when another token released it since.
     async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError>;
 
     /// Ends whatever this holder began: its place in the queue, its lock, its right to compute.

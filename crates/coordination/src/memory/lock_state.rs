@@ -19,6 +19,8 @@ pub(super) struct LockState {
     token: u64,
     holder: Option<Holder>,
     until_us: u64,
+    /// The last token that was unlocked.
+    released: Option<Token>,
     queue: VecDeque<Waiter>,
     value: Option<Value>,
     failure: Option<Failure>,
@@ -161,12 +163,14 @@ impl LockState {
     }
 
     pub(super) fn unlock(&mut self, now: u64, token: Token) -> (bool, Wake) {
-        if !self.is_last(token) {
-            (false, Wake::Nobody)
-        } else if self.is_held(now) {
+        if self.released == Some(token) {
+            // The answer was lost and the holder asks again. Somebody else may have the lock by now.
+            (true, Wake::Nobody)
+        } else if self.is_last(token) && self.is_held(now) {
+            self.released = Some(token);
             (true, self.free(now))
         } else {
-            (self.is_released(), Wake::Nobody)
+            (false, Wake::Nobody)
         }
     }
 

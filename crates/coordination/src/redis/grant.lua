@@ -1,4 +1,5 @@
--- A lock is a hash: token, holder, until (the instant at which it is free again; 0 when it was released).
+-- A lock is a hash: token, holder, until (the instant at which it is free again; 0 when it was released), released (the last
+-- token that was unlocked).
 -- It outlives its last holder by KEPT_MS, so that tokens grow also when the clock is set back meanwhile.
 local KEPT_MS = 600000
 

@@ -21,7 +21,7 @@ impl Keys {
         format!("{}:{what}", self.tag)
     }
 
-    /// HASH: token, holder, until.
+    /// HASH: token, holder, until, released.
     pub(super) fn lock(&self) -> String {
         self.key("lock")
     }

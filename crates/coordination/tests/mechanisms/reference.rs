@@ -29,6 +29,8 @@ pub(crate) struct World {
 struct State {
     /// The last that was granted.
     grant: Option<Grant>,
+    /// The last token that was unlocked.
+    unlocked: Option<Token>,
     /// Who waits, in the order of coming, and until when each keeps its place.
     queue: Vec<(Holder, Micros)>,
     value: Option<Entry>,
@@ -116,7 +118,7 @@ impl Reference {
     /// A key of this name is gone.
     pub(crate) fn evict(&self, name: &Name, key: Key) {
         self.with(name, |state, _| match key {
-            Key::Lock => state.grant = None,
+            Key::Lock => (state.grant, state.unlocked) = (None, None),
             // Without one of the two the other says nothing.
             Key::Queue | Key::Present => state.queue.clear(),
             Key::Entry => (state.value, state.failure) = (None, None),
@@ -170,12 +172,12 @@ impl Arbiter for Reference {
     }
 
     async fn unlock(&self, name: &Name, token: Token) -> Result<bool, ArbiterError> {
-        Ok(self.with(name, |state, now| match state.last(token) {
-            Some(grant) if grant.is_released || grant.lapses > now => {
-                grant.is_released = true;
-                true
+        Ok(self.with(name, |state, now| {
+            if state.held(now).is_some_and(|it| it.token == token) {
+                state.grant.as_mut().unwrap().is_released = true;
+                state.unlocked = Some(token);
             }
-            _ => false,
+            state.unlocked == Some(token)
         }))
     }
 
