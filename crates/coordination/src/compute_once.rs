@@ -74,8 +74,8 @@ impl ComputeOnce {
         E: Into<Failure>,
     {
         let compute = Arc::new(compute);
-        self.find(key, patience, || Work::blocking(&compute), |_| false)
-            .await
+        let work = || Work::blocking(&compute);
+        self.find(key, patience, work, |_| false).await
     }
 
     /// The value of this key, if there is one. Computes nothing, waits for nobody and leaves nothing behind.
@@ -114,7 +114,7 @@ impl ComputeOnce {
             .await
     }
 
-    async fn find(
+    pub(super) async fn find(
         &self,
         key: &str,
         patience: Duration,

@@ -5,9 +5,11 @@
 //! time. The others go on reading the value as it is.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::arbiter::Entry;
+use super::computation::Work;
 use super::compute_once::ComputeOnce;
 use super::computed::{ComputeError, Computed, Failure, Fresh};
 use super::name::Token;
@@ -47,6 +49,24 @@ impl EarlyRefresh {
     {
         let outdated = |entry: &Entry| is_to_be_refreshed(entry, self.beta);
         self.once.get_unless(key, patience, compute, outdated).await
+    }
+
+    /// The same for a computation that blocks its thread, as [`ComputeOnce::get_blocking`] runs it.
+    pub async fn get_blocking<C, V, E>(
+        &self,
+        key: &str,
+        patience: Duration,
+        compute: C,
+    ) -> Result<Computed, ComputeError>
+    where
+        C: Fn(Token) -> Result<V, E> + Send + Sync + 'static,
+        V: Into<Fresh>,
+        E: Into<Failure>,
+    {
+        let compute = Arc::new(compute);
+        let work = || Work::blocking(&compute);
+        let outdated = |entry: &Entry| is_to_be_refreshed(entry, self.beta);
+        self.once.find(key, patience, work, outdated).await
     }
 }
 

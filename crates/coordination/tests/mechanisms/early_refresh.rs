@@ -1,12 +1,13 @@
 //! Values that are refreshed before they expire.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use coordination::{ComputeOnce, ComputeSettings, EarlyRefresh, InvalidSetting, Origin};
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
 
 use crate::site::{PATIENCE, Site, over_each};
 
@@ -118,4 +119,49 @@ async fn without_a_cost_nothing_is_early(site: Site) {
             Err(InvalidSetting::Beta(_))
         ));
     }
+}
+
+#[test]
+fn a_refresh_that_blocks_holds_no_reader_up() {
+    for site in [Site::memory(), Site::redis(), Site::cluster()] {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(reads_go_on_while_a_refresh_blocks(&site));
+    }
+}
+
+/// Readers and tasks share one thread. The refresh blocks its own until they have read.
+async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
+    let node = node(site, AT_ONCE);
+    let (go_on, may_go_on) = mpsc::channel();
+    let may_go_on = Arc::new(Mutex::new(may_go_on));
+    let get = || {
+        let may_go_on = Arc::clone(&may_go_on);
+        node.get_blocking("a", PATIENCE, move |_| {
+            let number = may_go_on.lock().unwrap().recv_timeout(PATIENCE);
+            number.map(|it: u8| vec![it])
+        })
+    };
+    // It costs something, so that the next read is due.
+    let (first, ()) = tokio::join!(get(), async {
+        sleep(Duration::from_millis(20)).await;
+        go_on.send(0).unwrap();
+    });
+    assert_eq!(first.unwrap().origin(), Origin::Computed);
+    for number in 0..10 {
+        let read = get().await.unwrap();
+        let expected = if number == 0 {
+            Origin::Refreshing
+        } else {
+            Origin::Kept
+        };
+        assert_eq!((read.bytes(), read.origin()), ([0].as_slice(), expected));
+    }
+    go_on.send(1).unwrap();
+    drop(go_on);
+    let refreshed = async {
+        while get().await.unwrap().bytes() != [1] {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, refreshed).await.unwrap();
 }
