@@ -1,64 +1,82 @@
 //! An expensive list for five requests: a page shows five items, each of which asks by a request of its own, on
-//! whatever node, for the item at its position. The list is computed once.
+//! whatever node, for the item at its position. If each that finds no list computes one, the items are of five lists. With
+//! `ComputeOnce` one request computes, and all five get the same list.
 //!
 //! `cargo run -p coordination --example compute_once [redis://127.0.0.1:6379]`
 
 mod shared;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use coordination::{ComputeOnce, ComputeSettings, Fresh, Token};
-use futures_util::future::try_join_all;
+use coordination::{ComputeOnce, ComputeSettings, Fresh};
+use futures_util::future::{join_all, try_join_all};
+use tokio::sync::RwLock;
 use tokio::time::sleep;
 
 use shared::Result;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const POSITIONS: [usize; 5] = [3, 0, 4, 1, 2];
+
+/// Each list has a number, which its items begin with.
+type List = Vec<String>;
+
+async fn compute(lists: &AtomicU32) -> List {
+    let number = lists.fetch_add(1, Ordering::SeqCst) + 1;
+    sleep(Duration::from_millis(300)).await;
+    let items = (0..POSITIONS.len()).map(|item| format!("list {number}, item {item}"));
+    items.collect()
+}
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    let nodes = shared::nodes(3)?;
+
+    println!("Look, compute, write:");
+    let (cache, lists) = (RwLock::new(None), AtomicU32::new(0));
+    join_all(POSITIONS.map(|position| naive(position, &cache, &lists))).await;
+    println!("naive: {} computed\n", lists.load(Ordering::SeqCst));
+
+    println!("ComputeOnce, on three nodes:");
     let settings = ComputeSettings {
         lock_ttl: Duration::from_secs(2),
         value_ttl: Duration::from_secs(30),
         ..ComputeSettings::default()
     };
-    let nodes = shared::nodes(3)?.into_iter();
-    let nodes = nodes.map(|arbiter| Ok(Arc::new(ComputeOnce::new(arbiter, settings)?)));
+    let nodes = nodes
+        .into_iter()
+        .map(|arbiter| Ok(ComputeOnce::new(arbiter, settings)?));
     let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
-
-    println!("Five requests on three nodes, none of which knows of the others:");
-    let began = Instant::now();
-    let requests = [3, 0, 4, 1, 2].map(|position| {
-        let node = Arc::clone(&nodes[position % 3]);
-        async move { request(&node, position, began).await }
-    });
-    try_join_all(requests).await?;
-
-    println!("\nA sixth request, for position 0 again, two seconds late and on another node:");
-    sleep(Duration::from_secs(2)).await;
-    request(&nodes[2], 0, began).await?;
-    println!("\nOne list was computed, and every request took its position of it.");
+    let lists = Arc::new(AtomicU32::new(0));
+    try_join_all(POSITIONS.map(|position| once(position, &nodes[position % 3], &lists))).await?;
+    println!("A sixth request comes late:");
+    once(0, &nodes[2], &lists).await?;
+    println!("ComputeOnce: {} computed", lists.load(Ordering::SeqCst));
     Ok(())
 }
 
-async fn request(node: &ComputeOnce, position: usize, began: Instant) -> Result<()> {
-    let number = position % 3 + 1;
-    let compute = move |token: Token| async move {
-        println!("  node {number} computes the list (token {token}) …");
-        sleep(Duration::from_millis(800)).await;
-        // Computed twice, it would be another list.
-        let first = rand::random::<u16>();
-        let items = (0..5).map(|n| format!("item-{}", u32::from(first) * 10 + n));
-        Fresh::json(&items.collect::<Vec<_>>())
+async fn naive(position: usize, cache: &RwLock<Option<List>>, lists: &AtomicU32) {
+    let found = cache.read().await.clone();
+    let list = if let Some(list) = found {
+        list
+    } else {
+        let list = compute(lists).await;
+        cache.write().await.insert(list).clone()
+    };
+    println!("  position {position}: {}", list[position]);
+}
+
+async fn once(position: usize, node: &ComputeOnce, lists: &Arc<AtomicU32>) -> Result<()> {
+    let lists = Arc::clone(lists);
+    let compute = move |_token| {
+        let lists = Arc::clone(&lists);
+        async move { Fresh::json(&compute(&lists).await) }
     };
     let computed = node.get("front-page", PATIENCE, compute).await?;
-    let items: Vec<String> = computed.json()?;
-    println!(
-        "  after {:4} ms: position {position} is {} ({:?})",
-        began.elapsed().as_millis(),
-        items[position],
-        computed.origin(),
-    );
+    let list: List = computed.json()?;
+    let origin = computed.origin();
+    println!("  position {position}: {} ({origin:?})", list[position]);
     Ok(())
 }

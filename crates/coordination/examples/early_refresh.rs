@@ -1,101 +1,97 @@
-//! A hot key: a value that expires every two seconds, takes 100 ms to compute and is read 500 times a second. First
-//! without protection, then computed once, then refreshed early (XFetch).
+//! A hot key: a value that expires every half second, takes 50 ms to compute and is read 500 times a second. Without protection
+//! everybody who finds it expired computes it; computed once, they all wait; refreshed early (XFetch), nobody does.
 //!
 //! `cargo run -p coordination --example early_refresh [redis://127.0.0.1:6379]`
 
 mod shared;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use coordination::{Arbiter, ComputeOnce, ComputeSettings, EarlyRefresh, Origin};
+use coordination::{Arbiter, ComputeError, ComputeOnce, ComputeSettings, EarlyRefresh, Origin};
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 
 use shared::Result;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-const TTL: Duration = Duration::from_secs(2);
-const COST: Duration = Duration::from_millis(100);
-const READS: u32 = 3000;
+const TTL: Duration = Duration::from_millis(500);
+const COST: Duration = Duration::from_millis(50);
+const READS: u32 = 1000;
 const BETWEEN_READS: Duration = Duration::from_millis(2);
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let arbiter = shared::nodes(1)?.remove(0);
-    println!("{READS} reads in 6 s of a value that lives 2 s and takes 100 ms to compute.\n");
-    unprotected().await?;
-    protected(&arbiter, "computed once, never early (beta 0)", 0.0).await?;
-    protected(&arbiter, "refreshed early (beta 1)", 1.0).await?;
-    println!("\nRefreshed early, only the very first reads wait.");
+    println!("{READS} reads in 2 s of a value that lives {TTL:?} and takes {COST:?} to compute.");
+    let cache = Arc::new(RwLock::new(None));
+    show("naive", &read(|| naive(Arc::clone(&cache))).await?);
+    for (what, beta) in [("ComputeOnce", 0.0), ("EarlyRefresh", 1.0)] {
+        let hot = hot(&arbiter, beta)?;
+        show(what, &read(|| get(Arc::clone(&hot), what)).await?);
+    }
     Ok(())
+}
+
+/// How a read came to its value.
+type Found = std::result::Result<Origin, ComputeError>;
+
+/// How many reads came to their value in each way.
+async fn read<F>(one: impl Fn() -> F) -> Result<HashMap<Origin, u32>>
+where
+    F: Future<Output = Found> + Send + 'static,
+{
+    let (mut ticks, mut reads) = (interval(BETWEEN_READS), JoinSet::new());
+    for _ in 0..READS {
+        ticks.tick().await;
+        reads.spawn(one());
+    }
+    let mut origins = HashMap::new();
+    for origin in reads.join_all().await {
+        *origins.entry(origin?).or_insert(0) += 1;
+    }
+    Ok(origins)
+}
+
+fn show(what: &str, origins: &HashMap<Origin, u32>) {
+    let of = |origin| origins.get(&origin).copied().unwrap_or(0);
+    println!(
+        "{what}: {} computations, {} of them early; {} reads waited for them",
+        of(Origin::Computed) + of(Origin::Refreshing),
+        of(Origin::Refreshing),
+        of(Origin::Computed) + of(Origin::Awaited),
+    );
 }
 
 /// Look, compute, write: whoever finds nothing computes.
-async fn unprotected() -> Result<()> {
-    let cache = Arc::new(tokio::sync::RwLock::new(None::<Instant>));
-    let computations = Arc::new(AtomicU32::new(0));
-    let mut ticks = interval(BETWEEN_READS);
-    let mut reads = Vec::new();
-    for _ in 0..READS {
-        ticks.tick().await;
-        let (cache, computations) = (Arc::clone(&cache), Arc::clone(&computations));
-        reads.push(tokio::spawn(async move {
-            let is_there = cache
-                .read()
-                .await
-                .is_some_and(|written| written.elapsed() < TTL);
-            if !is_there {
-                computations.fetch_add(1, Ordering::Relaxed);
-                sleep(COST).await;
-                *cache.write().await = Some(Instant::now());
-            }
-        }));
+async fn naive(cache: Arc<RwLock<Option<Instant>>>) -> Found {
+    let written = *cache.read().await;
+    if written.is_some_and(|it| it.elapsed() < TTL) {
+        return Ok(Origin::Kept);
     }
-    for read in reads {
-        read.await?;
-    }
-    let computations = computations.load(Ordering::Relaxed);
-    println!("without protection: {computations} computations");
-    Ok(())
+    sleep(COST).await;
+    *cache.write().await = Some(Instant::now());
+    Ok(Origin::Computed)
 }
 
-async fn protected(arbiter: &Arc<dyn Arbiter>, what: &str, beta: f64) -> Result<()> {
+fn hot(arbiter: &Arc<dyn Arbiter>, beta: f64) -> Result<Arc<EarlyRefresh>> {
     let settings = ComputeSettings {
-        lock_ttl: Duration::from_secs(1),
+        lock_ttl: TTL / 2,
         value_ttl: TTL,
         ..ComputeSettings::default()
     };
     let once = ComputeOnce::new(Arc::clone(arbiter), settings)?;
-    let hot = Arc::new(EarlyRefresh::new(once, beta)?);
-    let mut ticks = interval(BETWEEN_READS);
-    let mut reads = Vec::new();
-    for _ in 0..READS {
-        ticks.tick().await;
-        let (hot, key) = (Arc::clone(&hot), what.to_owned());
-        reads.push(tokio::spawn(async move {
-            let compute = |_| async {
-                sleep(COST).await;
-                Ok::<_, Infallible>(b"value".to_vec())
-            };
-            hot.get(&key, PATIENCE, compute).await
-        }));
-    }
-    let mut origins = BTreeMap::new();
-    for read in reads {
-        let computed = read.await??;
-        *origins
-            .entry(format!("{:?}", computed.origin()))
-            .or_insert(0) += 1;
-    }
-    let of = |origin: Origin| origins.get(&format!("{origin:?}")).copied().unwrap_or(0);
-    println!(
-        "{what}: {} computations, {} of them before the value expired; {} reads waited for another's",
-        of(Origin::Computed) + of(Origin::Refreshing),
-        of(Origin::Refreshing),
-        of(Origin::Awaited),
-    );
-    Ok(())
+    Ok(Arc::new(EarlyRefresh::new(once, beta)?))
+}
+
+async fn get(hot: Arc<EarlyRefresh>, key: &'static str) -> Found {
+    let compute = |_token| async {
+        sleep(COST).await;
+        Ok::<_, Infallible>(b"value".to_vec())
+    };
+    let computed = hot.get(key, PATIENCE, compute).await?;
+    Ok(computed.origin())
 }

@@ -1,94 +1,105 @@
-//! A cached resource behind a named lock: who finds the cache empty takes the lock, looks again if it had to wait,
-//! and only then fetches. A holder that crashes holds nobody up for longer than the lock's time.
+//! A lock whose holders are slower than its time to live. With SET NX and DEL it lapses under the first, who does not notice, and
+//! then deletes the lock of the second. A `Mutex` is renewed while its holder lives, lapses when it dies, and is released by
+//! its own token only.
 //!
 //! `cargo run -p coordination --example lock [redis://127.0.0.1:6379]`
 
 mod shared;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use coordination::{Arbiter, Holder, Locking, Mutex, Name};
-use futures_util::future::try_join_all;
+use coordination::{Arbiter, Holder, Mutex, Name};
+use futures_util::future::{join_all, try_join_all};
 use tokio::time::sleep;
 
 use shared::Result;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const LOCK_TTL: Duration = Duration::from_secs(2);
+const LOCK_TTL: Duration = Duration::from_millis(400);
+const WORK: Duration = Duration::from_millis(600);
 
-/// Any cache that the processes share.
-type Cache = Arc<tokio::sync::RwLock<Option<String>>>;
+/// What the lock is to protect.
+#[derive(Default)]
+struct Room {
+    inside: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Room {
+    async fn work(&self, node: usize) {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        println!("  node {node} comes in: {inside} inside");
+        sleep(WORK).await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        println!("  node {node} leaves");
+    }
+}
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let nodes = shared::nodes(4)?;
-    let cache = Cache::default();
-    let began = Instant::now();
 
-    println!("Node 0 takes the lock and crashes:");
+    println!("SET NX PX to lock, DEL to release:");
+    let (key, room) = (Key::default(), Room::default());
+    join_all((1..4).map(|node| naive(node, &key, &room))).await;
+    println!("naive: {} at a time\n", room.most.load(Ordering::SeqCst));
+
+    println!("A Mutex. Node 0 takes it and crashes:");
     crash(nodes[0].as_ref()).await?;
+    let room = Room::default();
+    let workers = (1..4).map(|node| protected(node, Arc::clone(&nodes[node]), &room));
+    try_join_all(workers).await?;
+    println!("Mutex: {} at a time", room.most.load(Ordering::SeqCst));
+    Ok(())
+}
 
-    println!("Nodes 1 to 3 want the resource:");
-    let lookups = (1..4).map(|number| {
-        let (arbiter, cache) = (Arc::clone(&nodes[number]), Arc::clone(&cache));
-        lookup(number, arbiter, cache, began)
-    });
-    try_join_all(lookups).await?;
-    println!("\nIt was fetched once, soon after the lock of the crashed node had lapsed.");
+/// A key of Redis that has a time to live.
+#[derive(Default)]
+struct Key(std::sync::Mutex<Option<Instant>>);
+
+impl Key {
+    /// `SET key 1 NX PX ttl`
+    fn set_nx(&self, ttl: Duration) -> bool {
+        let mut expires = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = expires.is_none_or(|it| it <= Instant::now());
+        if is_free {
+            *expires = Some(Instant::now() + ttl);
+        }
+        is_free
+    }
+
+    /// `DEL key`
+    fn del(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+async fn naive(node: usize, key: &Key, room: &Room) {
+    while !key.set_nx(LOCK_TTL) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    room.work(node).await;
+    // It lapsed meanwhile, and this is another's.
+    key.del();
+}
+
+async fn protected(node: usize, arbiter: Arc<dyn Arbiter>, room: &Room) -> Result<()> {
+    let mutex = Mutex::new(arbiter, "room", LOCK_TTL)?;
+    let guard = mutex.acquire(PATIENCE).await?;
+    // The work stops when the lock is lost all the same. What it writes to elsewhere gets `guard.token()`.
+    guard.protect(room.work(node)).await?;
+    guard.release().await?;
     Ok(())
 }
 
 /// What a crash is to the others: the lock is held, and nobody renews it or lets it go.
 async fn crash(arbiter: &dyn Arbiter) -> Result<()> {
-    let name = Name::of_mutex("resource")?;
-    let answer = arbiter
-        .lock(&name, &Holder::random(), LOCK_TTL, None)
-        .await?;
-    if let Locking::Granted(token) = answer {
-        println!("  node 0 had token {token}\n");
-    }
-    Ok(())
-}
-
-async fn lookup(
-    number: usize,
-    arbiter: Arc<dyn Arbiter>,
-    cache: Cache,
-    began: Instant,
-) -> Result<()> {
-    let say = |message: &str| {
-        println!(
-            "  {:4} ms, node {number}: {message}",
-            began.elapsed().as_millis()
-        );
-    };
-    if cache.read().await.is_some() {
-        say("in the cache");
-        return Ok(());
-    }
-    say("not in the cache; takes the lock or waits for it");
-    let mutex = Mutex::new(arbiter, "resource", LOCK_TTL)?;
-    let guard = mutex.acquire(PATIENCE).await?;
-    // Whoever had to wait looks again: the one before may have fetched it.
-    let found = if guard.tries() > 0 {
-        cache.read().await.clone()
-    } else {
-        None
-    };
-    if let Some(resource) = found {
-        say(&format!("has the lock, and finds {resource} in the cache"));
-    } else {
-        let token = guard.token();
-        say(&format!("has the lock (token {token}) and fetches …"));
-        let fetching = async {
-            sleep(Duration::from_millis(500)).await;
-            *cache.write().await = Some("the resource".to_owned());
-        };
-        // The work stops when the lock is lost.
-        guard.protect(fetching).await?;
-        say("has fetched");
-    }
-    guard.release().await?;
+    let name = Name::of_mutex("room")?;
+    let holder = Holder::random();
+    let answer = arbiter.lock(&name, &holder, LOCK_TTL, None).await?;
+    println!("  node 0: {answer:?}");
     Ok(())
 }

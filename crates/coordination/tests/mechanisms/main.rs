@@ -17,6 +17,7 @@ mod documents;
 mod early_refresh;
 mod events;
 mod evictions;
+mod examples;
 mod failovers;
 mod fallbacks;
 mod faulty;
