@@ -131,39 +131,74 @@ async fn a_user_without_rights() {
     }
 }
 
-/// Answers INFO as an older Redis does, and everything else with OK.
-fn serve_old_version(mut client: &TcpStream) -> std::io::Result<()> {
-    let info = "redis_version:6.2.14\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
-    let mut chunk = [0; 4096];
-    loop {
-        let n = client.read(&mut chunk)?;
-        if n == 0 {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&chunk[..n]);
-        // A command begins with the number of its parts; none of the parts begins so.
-        for command in text.split("\r\n*") {
-            if command.contains("INFO") && !command.contains("SETINFO") {
-                write!(client, "${}\r\n{info}\r\n", info.len())?;
-            } else {
-                write!(client, "+OK\r\n")?;
+/// A server that answers INFO so, and everything else with OK. It ends with the test.
+fn answering_info(info: &'static str) -> Settings {
+    let serve = move |mut client: TcpStream| -> std::io::Result<()> {
+        let mut chunk = [0; 4096];
+        loop {
+            let n = client.read(&mut chunk)?;
+            if n == 0 {
+                return Ok(());
+            }
+            let text = String::from_utf8_lossy(&chunk[..n]);
+            // A command begins with the number of its parts; none of the parts begins so.
+            for command in text.split("\r\n*") {
+                if command.contains("INFO") && !command.contains("SETINFO") {
+                    write!(client, "${}\r\n{info}\r\n", info.len())?;
+                } else {
+                    write!(client, "+OK\r\n")?;
+                }
             }
         }
-    }
-}
-
-#[tokio::test]
-async fn an_old_version() {
+    };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            thread::spawn(move || serve_old_version(&client));
+            thread::spawn(move || serve(client));
         }
     });
-    let settings = super::site::at(Address::Tcp {
+    super::site::at(Address::Tcp {
         host: "127.0.0.1".to_owned(),
         port,
-    });
-    refuses(&settings, "Redis 6.2.14", "Redis 7.0 or later, or Valkey").await;
+    })
+}
+
+const REMEDY: &str = "Redis 7.0 or later, or Valkey";
+
+#[tokio::test]
+async fn an_old_version() {
+    let old =
+        answering_info("redis_version:6.2.14\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n");
+    refuses(&old, "Redis 6.2.14", REMEDY).await;
+}
+
+/// The same with a real one.
+#[tokio::test]
+#[ignore = "wants EDS_TEST_REDIS to be a Redis of before 7.0: $(scripts/setup --server redis-6.2)"]
+async fn an_old_server() {
+    let server = RedisServer::start(&[]);
+    refuses(&tcp(&server), "the server is Redis 6", REMEDY).await;
+}
+
+/// It names no version of its own, and runs the scripts of the Redis that it names.
+#[tokio::test]
+async fn keydb_whatever_version_of_redis_it_names() {
+    let of_today = answering_info(
+        "# Server\r\nredis_version:6.3.4\r\nredis_mode:standalone\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n\
+         # Replication\r\nrole:master\r\n# KeyDB\r\nmvcc_depth:0\r\n",
+    );
+    refuses(&of_today, "KeyDB, as Redis 6.3.4", REMEDY).await;
+    let of_tomorrow = answering_info(
+        "redis_version:7.2.4\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nmvcc_depth:0\r\n",
+    );
+    refuses(&of_tomorrow, "KeyDB, as Redis 7.2.4", REMEDY).await;
+}
+
+#[tokio::test]
+async fn dragonfly() {
+    let dragonfly = answering_info(
+        "redis_version:7.4.0\r\ndragonfly_version:df-v1.34.2\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n",
+    );
+    refuses(&dragonfly, "Dragonfly", REMEDY).await;
 }

@@ -9,6 +9,21 @@ use crate::store::StoreError;
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
 
+/// Servers of Redis' protocol whose scripts cannot do it, whatever version of Redis they name: a field of INFO by which each is
+/// known, its name, and why.
+const UNFIT: [(&str, &str, &str); 2] = [
+    (
+        "mvcc_depth",
+        "KeyDB",
+        "its scripts are those of Redis 6, which drain no minute when memory is short",
+    ),
+    (
+        "dragonfly_version",
+        "Dragonfly",
+        "its scripts reach no keys but those that are named before, and compaction finds its keys in sets",
+    ),
+];
+
 /// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
@@ -64,11 +79,17 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
         hint: Hint::Own(hint),
     };
     let version = field("redis_version").unwrap_or("unknown");
+    let other = || format!("run Redis {VERSION_MIN}.0 or later, or Valkey");
+    if let Some((_, name, why)) = UNFIT.iter().find(|(of, ..)| field(of).is_some()) {
+        let reason = format!("the server is {name}, as Redis {version}: {why}");
+        return Err(refused(reason, other()));
+    }
+    // Valkey names 7.2.4 here, and its own version elsewhere.
     let major = version.split('.').next();
     let major = major.and_then(|major| major.parse::<u32>().ok());
     if major.is_none_or(|major| major < VERSION_MIN) {
-        let hint = format!("run Redis {VERSION_MIN}.0 or later, or Valkey");
-        return Err(refused(format!("the server is Redis {version}"), hint));
+        let reason = format!("the server is Redis {version}");
+        return Err(refused(reason, other()));
     }
     if field("role").is_some_and(|role| role == "slave") {
         return Err(Fault::unavailable("the server is a replica"));
@@ -132,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn old_servers_and_evicting_ones_are_refused() {
+    fn old_servers_others_and_evicting_ones_are_refused() {
         let fit =
             "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\nrole:master\r\nloading:0\r\n";
         check(fit).unwrap();
@@ -144,6 +165,16 @@ mod tests {
         refused(&fit.replace("master", "slave"), "replica");
         refused(&fit.replace("loading:0", "loading:1"), "loading");
         refused("", "Redis unknown");
+        for (field, name) in [
+            ("mvcc_depth:0", "KeyDB"),
+            ("dragonfly_version:df-v1.34", "Dragonfly"),
+        ] {
+            refused(&format!("{fit}{field}\r\n"), name);
+        }
+        check(&format!(
+            "{fit}server_name:valkey\r\nvalkey_version:9.1.2\r\n"
+        ))
+        .unwrap();
     }
 
     #[test]
