@@ -1,6 +1,7 @@
-//! A real `redis-server` on a free port, with a directory of its own; it ends with its owner. It can be stopped,
-//! killed and started again on the same port with the same data.
+//! A real Redis on a free port, with a directory of its own; it ends with its owner. It can be stopped, killed and started
+//! again on the same port with the same data. `EDS_TEST_REDIS` names the program of all of them: a `valkey-server`, say.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +12,11 @@ use tempfile::TempDir;
 use crate::eventually::{SOON, eventually};
 use crate::ports::free_port;
 use crate::process::{self, signal};
+
+/// The program that every test starts as Redis, also with `--sentinel` and as a node of a Cluster.
+pub fn program() -> OsString {
+    std::env::var_os("EDS_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -95,7 +101,7 @@ impl RedisServer {
 
     fn spawn(&mut self) {
         let directory = self.directory.path().display().to_string();
-        let child = Command::new("redis-server")
+        let child = Command::new(program())
             .args([
                 "--bind",
                 "127.0.0.1",
@@ -114,7 +120,7 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server is installed");
+            .expect("redis-server is installed, or EDS_TEST_REDIS is the path of one");
         self.child = Some(child);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::eventually::{SOON, eventually, when};
 use crate::ports::Server;
-use crate::redis::RedisServer;
+use crate::redis::{RedisServer, program};
 
 /// The name by which the sentinels know the master.
 pub const NAME: &str = "counts";
@@ -49,7 +49,7 @@ impl RedisSentinel {
             });
         }
         let sentinel = |_| {
-            Server::start("redis-sentinel", |port, directory| {
+            Server::start("a sentinel", |port, directory| {
                 let config = directory.join("sentinel.conf");
                 let text = format!(
                     "port {port}\nbind 127.0.0.1\ndir {}\n\
@@ -59,8 +59,8 @@ impl RedisSentinel {
                     directory.display()
                 );
                 fs::write(&config, text).unwrap();
-                let mut command = Command::new("redis-sentinel");
-                command.arg(config);
+                let mut command = Command::new(program());
+                command.arg(config).arg("--sentinel");
                 command
             })
         };

@@ -12,7 +12,7 @@ use coordination::Name;
 use coordination::redis::RedisArbiter;
 use tempfile::TempDir;
 use testing::ports::Server;
-use testing::redis::RedisServer;
+use testing::redis::{RedisServer, program};
 use testing::redis_cluster::RedisCluster;
 
 use crate::reference::Key;
@@ -110,11 +110,11 @@ impl Clocked {
             "sentinel monitor {MASTER} 127.0.0.1 {} 1",
             server.address().port()
         );
-        let sentinel = Server::start("redis-sentinel", |port, directory| {
+        let sentinel = Server::start("a sentinel", |port, directory| {
             let config = directory.join("sentinel.conf");
             fs::write(&config, format!("port {port}\nbind 127.0.0.1\n{monitor}\n")).unwrap();
-            let mut command = Command::new("redis-sentinel");
-            command.arg(config);
+            let mut command = Command::new(program());
+            command.arg(config).arg("--sentinel");
             command
         });
         let url = format!("redis+sentinel://127.0.0.1:{}/{MASTER}", sentinel.port);
