@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, Delivery, LineBatcher, Listener, Receiver, SourceRates, bind, read_timeout,
+    ArrivalStamps, BindSettings, Delivery, LineBatcher, Listener, Receiver, SourceRates, bind,
+    read_timeout,
 };
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
@@ -161,8 +162,12 @@ fn receive(
     rate: Option<u32>,
     start: fn(&Node, usize) -> anyhow::Result<Threads>,
 ) -> anyhow::Result<Vec<f64>> {
-    let address = "127.0.0.1:0".parse()?;
-    let socket = bind(address, &[], RECEIVE_BUFFER, read_timeout(LINGER))?;
+    let settings = BindSettings {
+        receive_buffer: RECEIVE_BUFFER,
+        socket_mode: 0o600,
+        read_timeout: read_timeout(LINGER),
+    };
+    let (socket, _) = bind(&"127.0.0.1:0".parse()?, &[], &settings)?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
     let node = Node {

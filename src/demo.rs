@@ -20,7 +20,7 @@ use crate::daemon::Service;
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::FlushSettings;
 use crate::http::QuerySources;
-use crate::ingest::{BatcherSettings, CapSettings, QueueLimits, RecorderSettings};
+use crate::ingest::{BatcherSettings, CapSettings, ListenAddress, QueueLimits, RecorderSettings};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::memory::{MemoryStore, OpenSets, system_clock};
@@ -112,7 +112,9 @@ async fn show() -> anyhow::Result<()> {
     let output = Arc::new(Handover(sender));
     let mut service = Service::start(&settings, Vec::new(), store.clone(), output, sources).await?;
     service.listen();
-    let address = *service.addresses.first().context("no socket")?;
+    let Some(&ListenAddress::Udp(address)) = service.addresses.first() else {
+        anyhow::bail!("no socket");
+    };
     println!("A node listens on UDP {address}, with the memory store.\n");
 
     let now = chrono::Utc::now()
@@ -176,7 +178,8 @@ async fn show() -> anyhow::Result<()> {
 fn settings(partitions: Partitions) -> ServiceSettings {
     let window = Window::new(Duration::from_secs(3600), Duration::from_secs(60));
     ServiceSettings {
-        listen: vec![(Ipv4Addr::LOCALHOST, 0).into()],
+        listen: vec![ListenAddress::Udp((Ipv4Addr::LOCALHOST, 0).into())],
+        socket_mode: 0o600,
         receive_buffer: 64 * 1024,
         threads: 1,
         rate_per_source: 0,

@@ -9,7 +9,7 @@ use super::kind::{
     Address, Addresses, Choice, File, Form, Instant, Kind, Name, OutputUrl, SecretText, StoreUrl,
     Tag, Text,
 };
-use super::range::{Count, CountOrNone, Size, Span};
+use super::range::{Count, CountOrNone, Permissions, Size, Span};
 use crate::event::Precision;
 
 /// One key of the configuration.
@@ -109,7 +109,8 @@ keys! {
         own node: Name(64) = "", "name of this node, unique in the cluster (default: the host name)";
     }
     input "input." {
-        own listen: Addresses = "127.0.0.1:8094", "UDP addresses to receive events on";
+        own listen: Addresses = "127.0.0.1:8094", "where events come in: UDP addresses, and unix:/path for senders of this host";
+        own socket_mode: Permissions = "0666", "permissions of the file of a Unix socket: who may write to it may send";
         alike user_field: Tag { optional: false } = "value", "the field that names the user";
         alike timestamp_precision: Choice<Precision>(&[("ns", Precision::Nanoseconds), ("us", Precision::Microseconds), ("ms", Precision::Milliseconds), ("s", Precision::Seconds)]) = "ns", "unit of the timestamps in the lines";
         alike measurement_tag: Tag { optional: true } = "measurement", "tag key to put a line's measurement under; empty: it is left out";

@@ -12,6 +12,7 @@ use redis_link::{URL_FORMS, UrlError};
 
 use super::url::{self, OutputUrlParts};
 use crate::event::Minute;
+use crate::ingest::ListenAddress;
 
 /// What the sources and messages need to know of a kind.
 pub trait Kind: Debug + Sync {
@@ -129,23 +130,25 @@ impl Read for Tag {
     }
 }
 
-/// One or more socket addresses.
+/// One or more addresses where events come in.
 #[derive(Debug)]
 pub(super) struct Addresses;
 
 impl Read for Addresses {
-    type Value = Vec<SocketAddr>;
+    type Value = Vec<ListenAddress>;
 
     fn in_file(&self) -> Form {
         Form::List
     }
 
-    fn read(&self, text: &str) -> Result<Vec<SocketAddr>, String> {
-        let mut addresses: Vec<SocketAddr> = Vec::new();
+    fn read(&self, text: &str) -> Result<Vec<ListenAddress>, String> {
+        let mut addresses: Vec<ListenAddress> = Vec::new();
         for item in items(text) {
-            let address = address(item)?;
+            let address: ListenAddress =
+                item.parse().map_err(|error| format!("{item:?} {error}"))?;
             // Port 0 is a new port each time.
-            if address.port() != 0 && addresses.contains(&address) {
+            let is_new = matches!(&address, ListenAddress::Udp(at) if at.port() == 0);
+            if !is_new && addresses.contains(&address) {
                 return Err(format!("{item:?} is there twice; leave one out"));
             }
             addresses.push(address);
@@ -172,17 +175,13 @@ impl Read for Address {
     type Value = Option<SocketAddr>;
 
     fn read(&self, text: &str) -> Result<Option<SocketAddr>, String> {
-        match text {
-            "" => Ok(None),
-            text => address(text).map(Some),
+        if text.is_empty() {
+            return Ok(None);
         }
+        let hint = "write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
+        let address = text.parse().map(Some);
+        address.map_err(|_| format!("{text:?} is not an address; {hint}"))
     }
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let hint = "write an IP address and a port, such as \"127.0.0.1:8094\" or \"[::1]:8094\"";
-    text.parse()
-        .map_err(|_| format!("{text:?} is not an address; {hint}"))
 }
 
 /// The beginning of a minute; empty means none.

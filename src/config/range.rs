@@ -1,5 +1,5 @@
-//! The kinds of values that lie between two others: counts, lengths of time, sizes. The bounds are written as the values are,
-//! and are allowed themselves.
+//! The kinds of values that lie between two others: counts, lengths of time, sizes, permissions. The bounds are written as the
+//! values are, and are allowed themselves.
 
 use std::fmt::{Debug, Display};
 use std::time::Duration;
@@ -126,5 +126,25 @@ impl Read for Size {
         let hint = "write a number with a unit, such as \"512B\", \"64KiB\" or \"8MiB\"";
         let size = parse(text).ok_or_else(|| format!("{text:?} is not a size; {hint}"))?;
         between(text, [self.0, self.1].map(parse), size, &self.range())
+    }
+}
+
+/// The permissions of a file, as chmod has them.
+#[derive(Debug)]
+pub(super) struct Permissions;
+
+impl Read for Permissions {
+    type Value = u32;
+
+    fn range(&self) -> String {
+        "0000 to 0777".to_owned()
+    }
+
+    fn read(&self, text: &str) -> Result<u32, String> {
+        let is_octal = text.len() == 4 && text.starts_with('0');
+        let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
+        mode.ok_or_else(|| {
+            format!("{text:?} is no permissions; write four digits, such as \"0660\"")
+        })
     }
 }

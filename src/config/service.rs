@@ -12,7 +12,7 @@ use super::reader::Reader;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
 use crate::http::CONNECTIONS_MAX;
-use crate::ingest::{BatcherSettings, CapSettings, QueueLimits, RecorderSettings};
+use crate::ingest::{BatcherSettings, CapSettings, ListenAddress, QueueLimits, RecorderSettings};
 use crate::spool::SpoolSettings;
 
 /// The longest that an answer of the store may take before the node counts as lagging.
@@ -24,9 +24,11 @@ const LEASE_INTERVALS_MIN: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct ServiceSettings {
     /// Where events come in.
-    pub listen: Vec<SocketAddr>,
-    /// The receive buffer of each socket, in bytes.
+    pub listen: Vec<ListenAddress>,
+    /// The receive buffer of each UDP socket, in bytes.
     pub receive_buffer: u64,
+    /// The permissions of the file of a Unix socket.
+    pub socket_mode: u32,
     /// The threads that read each socket.
     pub threads: usize,
     /// The most lines a second of one source address; 0: no limit.
@@ -65,6 +67,7 @@ pub(super) fn read(
     ServiceSettings {
         listen: reader.read(&input::listen),
         receive_buffer: reader.read(&input::receive_buffer),
+        socket_mode: reader.read(&input::socket_mode),
         threads: reader.read(&input::threads),
         rate_per_source: reader.read(&input::max_rate_per_source),
         datagram_max: reader.length(&input::max_datagram),

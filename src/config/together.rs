@@ -1,6 +1,5 @@
 //! The whole configuration looked at: what cannot work together is refused, what is unwise is warned of.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use humantime::format_duration as span;
@@ -12,6 +11,7 @@ use super::service::ServiceSettings;
 use super::store::Store;
 use super::url::{host_in_the_clear, is_loopback};
 use crate::flush::FlushSettings;
+use crate::ingest::ListenAddress;
 
 /// A node looks at least so often whether the store is what it was.
 const STORE_LOOK: Duration = Duration::from_secs(1);
@@ -134,7 +134,7 @@ fn exposed(service: &ServiceSettings, store: &Store, output: &Output) -> Vec<Str
              password included where there is one; use https://"
         ));
     }
-    let is_any = |address: &&SocketAddr| address.ip().is_unspecified();
+    let is_any = |address: &&ListenAddress| matches!(address, ListenAddress::Udp(at) if at.ip().is_unspecified());
     let anywhere: Vec<_> = service.listen.iter().filter(is_any).collect();
     if !anywhere.is_empty() {
         warnings.push(format!(

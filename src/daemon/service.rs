@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServiceSettings;
 use crate::flush::{Agreed, Worker, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
-use crate::ingest::{BindError, InheritError, Inherited, Listener};
+use crate::ingest::{BindError, InheritError, Inherited, ListenAddress, Listener};
 use crate::node::{LedgerTotals, Node};
 use crate::output::Output;
 use crate::spool::SpoolError;
@@ -39,13 +39,13 @@ const SIDE_MAX: Duration = Duration::from_secs(1);
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A UDP socket cannot be had.
+    /// A socket cannot be had.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The spool cannot be had.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// A UDP socket of the service manager cannot be used.
+    /// A socket of the service manager cannot be used.
     #[error(transparent)]
     Inherit(#[from] InheritError),
     /// The HTTP address cannot be had.
@@ -73,7 +73,7 @@ pub struct PartFailed(#[from] tokio::task::JoinError);
 #[derive(Debug)]
 pub struct Service {
     /// Where the node listens for events, with the ports that the system chose.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<ListenAddress>,
     /// Where it answers by HTTP.
     pub http: Option<SocketAddr>,
     /// What its parts share and decide by.

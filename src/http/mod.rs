@@ -113,7 +113,7 @@ async fn readyz(State(health): State<Health>) -> Response {
         reasons.push("the node is shutting down".to_owned());
     }
     if health.node.listeners_failing.load(Ordering::Relaxed) > 0 {
-        reasons.push("a UDP socket cannot be read; the log says which and why".to_owned());
+        reasons.push("a socket cannot be read; the log says which and why".to_owned());
     }
     for worker in health.node.progress.stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} is stalled"));

@@ -1,21 +1,21 @@
-//! The UDP sockets that a service manager holds for the node and passes to it: `LISTEN_FDS`, `sd_listen_fds(3)`.
+//! The sockets that a service manager holds for the node and passes to it: `LISTEN_FDS`, `sd_listen_fds(3)`.
 //!
 //! Such a socket outlives the process. While the service restarts the kernel keeps what arrives in it, and the next
 //! process reads that; so a node that stops leaves what it has not read.
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use super::receive::{force_receive_buffer, passed};
+use super::socket::{BindSettings, ListenAddress};
 
-/// A socket that the service manager passed, known to be one for UDP.
+/// A socket that the service manager passed, known to be one for datagrams.
 #[derive(Debug)]
 pub struct Inherited {
     socket: Socket,
-    address: SocketAddr,
+    address: ListenAddress,
 }
 
 /// Why a socket that the service manager passed cannot be used.
@@ -24,12 +24,12 @@ pub enum InheritError {
     /// The variables are not numbers, or name descriptors that are not open.
     #[error("cannot take the sockets of the service manager (LISTEN_PID, LISTEN_FDS): {0}")]
     Descriptors(io::Error),
-    /// Not a socket for UDP.
+    /// Not a socket at which events come in.
     #[error(
-        "the service manager passes descriptor {descriptor}, which is {what}; eds takes UDP sockets only, which \
-         ListenDatagram= of eds.socket makes of an address with a port"
+        "the service manager passes descriptor {descriptor}, which is {what}; eds takes sockets for datagrams only, which \
+         ListenDatagram= of eds.socket makes of an address with a port or of an absolute path"
     )]
-    NotUdp {
+    NotForEvents {
         /// Its number.
         descriptor: i32,
         /// What it is.
@@ -44,15 +44,15 @@ pub enum InheritError {
     )]
     NotNamed {
         /// Where the socket is.
-        address: SocketAddr,
+        address: ListenAddress,
         /// What the configuration has.
-        listen: Vec<SocketAddr>,
+        listen: Vec<ListenAddress>,
     },
     /// The system refuses what a node does to its sockets.
     #[error("cannot use the socket at {address} that the service manager passes: {source}")]
     Unusable {
         /// Where the socket is.
-        address: SocketAddr,
+        address: ListenAddress,
         /// Why.
         source: io::Error,
     },
@@ -66,36 +66,41 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
         .into_iter()
         .map(|(descriptor, owned)| {
             let socket = Socket::from(owned);
-            let not_udp = |what| InheritError::NotUdp { descriptor, what };
-            let address = udp_address(&socket).map_err(not_udp)?;
+            let not_one = |what| InheritError::NotForEvents { descriptor, what };
+            let address = address(&socket).map_err(not_one)?;
             Ok(Inherited { socket, address })
         })
         .collect()
 }
 
-/// The address where this socket receives, or what it is if not one for UDP.
-fn udp_address(socket: &Socket) -> Result<SocketAddr, &'static str> {
+/// The address where this socket receives, or what it is if events cannot come in there.
+fn address(socket: &Socket) -> Result<ListenAddress, &'static str> {
     let Ok(domain) = socket.domain() else {
         return Err("no socket");
     };
-    if domain != Domain::IPV4 && domain != Domain::IPV6 {
-        return Err("a socket, but not of the internet");
+    if ![Domain::IPV4, Domain::IPV6, Domain::UNIX].contains(&domain) {
+        return Err("a socket, but neither of the internet nor a Unix one");
     }
     if !matches!(socket.r#type(), Ok(Type::DGRAM)) {
         return Err("a socket, but not for datagrams");
     }
-    let address = socket.local_addr().ok().and_then(|at| at.as_socket());
-    address
-        .filter(|at| at.port() != 0)
-        .ok_or("a socket without an address")
+    match ListenAddress::of(socket) {
+        Some(ListenAddress::Udp(at)) if at.port() == 0 => None,
+        // One with a name that is no path has none.
+        address => address,
+    }
+    .ok_or("a socket without an address")
 }
 
 /// Whether every socket has its address in `listen`.
-pub fn check_all_named(inherited: &[Inherited], listen: &[SocketAddr]) -> Result<(), InheritError> {
+pub fn check_all_named(
+    inherited: &[Inherited],
+    listen: &[ListenAddress],
+) -> Result<(), InheritError> {
     let stray = inherited.iter().find(|it| !listen.contains(&it.address));
     stray.map_or(Ok(()), |stray| {
         Err(InheritError::NotNamed {
-            address: stray.address,
+            address: stray.address.clone(),
             listen: listen.to_vec(),
         })
     })
@@ -105,36 +110,33 @@ pub fn check_all_named(inherited: &[Inherited], listen: &[SocketAddr]) -> Result
 /// several where they share the address (`ReusePort=`).
 pub fn take_at(
     inherited: &mut Vec<Inherited>,
-    address: SocketAddr,
-    receive_buffer: u64,
-    read_timeout: Duration,
+    address: &ListenAddress,
+    settings: &BindSettings,
 ) -> Result<Vec<Socket>, InheritError> {
     inherited
-        .extract_if(.., |it| it.address == address)
+        .extract_if(.., |it| it.address == *address)
         .map(|Inherited { socket, address }| {
-            let prepared = prepare(&socket, address, receive_buffer, read_timeout);
+            let prepared = prepare(&socket, &address, settings);
             prepared.map_err(|source| InheritError::Unusable { address, source })?;
             Ok(socket)
         })
         .collect()
 }
 
-fn prepare(
-    socket: &Socket,
-    address: SocketAddr,
-    receive_buffer: u64,
-    read_timeout: Duration,
-) -> io::Result<()> {
+fn prepare(socket: &Socket, address: &ListenAddress, settings: &BindSettings) -> io::Result<()> {
     // Its former owner may have polled it.
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(read_timeout))?;
+    socket.set_read_timeout(Some(settings.read_timeout))?;
+    let ListenAddress::Udp(address) = *address else {
+        return Ok(());
+    };
     if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
         tracing::info!(
             %address,
             "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in eds.socket)"
         );
     }
-    widen(socket, address, receive_buffer)
+    widen(socket, address, settings.receive_buffer)
 }
 
 /// Enlarges the receive buffer to the size that is asked for, and never shrinks it: the manager may have set one beyond
@@ -168,13 +170,20 @@ fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
 mod tests {
     use std::net::{TcpListener, UdpSocket};
     use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixDatagram;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::time::Duration;
 
     use super::*;
 
-    fn passed(socket: UdpSocket) -> Inherited {
-        let socket = Socket::from(socket);
-        let address = udp_address(&socket).unwrap();
+    const SETTINGS: BindSettings = BindSettings {
+        receive_buffer: 4096,
+        socket_mode: 0o600,
+        read_timeout: Duration::from_millis(5),
+    };
+
+    fn passed(socket: impl Into<Socket>) -> Inherited {
+        let socket = socket.into();
+        let address = address(&socket).unwrap();
         Inherited { socket, address }
     }
 
@@ -183,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn only_udp_sockets_with_an_address_are_taken() {
+    fn only_sockets_for_datagrams_with_an_address_are_taken() {
         let check = |socket: Socket, what: &str| {
-            assert_eq!(udp_address(&socket).unwrap_err(), what);
+            assert_eq!(address(&socket).unwrap_err(), what);
         };
         let file = std::fs::File::open("/dev/null").unwrap();
         check(Socket::from(OwnedFd::from(file)), "no socket");
@@ -194,24 +203,32 @@ mod tests {
             "a socket, but not for datagrams",
         );
         check(
+            UnixStream::pair().unwrap().0.into(),
+            "a socket, but not for datagrams",
+        );
+        check(
             UnixDatagram::unbound().unwrap().into(),
-            "a socket, but not of the internet",
+            "a socket without an address",
         );
         check(
             Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(),
             "a socket without an address",
         );
         let good = udp();
-        let address = good.local_addr().unwrap();
-        assert_eq!(udp_address(&good.into()), Ok(address));
+        let at = ListenAddress::Udp(good.local_addr().unwrap());
+        assert_eq!(address(&good.into()), Ok(at));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("eds.sock");
+        let good = UnixDatagram::bind(&path).unwrap();
+        assert_eq!(address(&good.into()), Ok(ListenAddress::Unix(path)));
     }
 
     #[test]
     fn a_socket_that_no_key_names_is_an_error_with_its_address() {
         let (one, other) = (passed(udp()), passed(udp()));
-        let (at, other_at) = (one.address, other.address);
+        let (at, other_at) = (one.address.clone(), other.address.clone());
         let all = [one, other];
-        check_all_named(&all, &[other_at, at]).unwrap();
+        check_all_named(&all, &[other_at.clone(), at.clone()]).unwrap();
         let error = check_all_named(&all, &[at]).unwrap_err().to_string();
         assert!(
             error.contains(&format!("a socket at {other_at}")),
@@ -223,26 +240,25 @@ mod tests {
     #[test]
     fn sockets_are_taken_by_their_address() {
         let mut all = vec![passed(udp()), passed(udp())];
-        let address = all[1].address;
-        let taken = take_at(&mut all, address, 4096, Duration::from_millis(5)).unwrap();
-        let at: Vec<_> = taken
-            .iter()
-            .map(|socket| socket.local_addr().unwrap())
-            .collect();
-        assert_eq!(at, [address.into()]);
+        let address = all[1].address.clone();
+        let taken = take_at(&mut all, &address, &SETTINGS).unwrap();
+        let at: Vec<_> = taken.iter().filter_map(ListenAddress::of).collect();
+        assert_eq!(at, std::slice::from_ref(&address));
         assert_eq!(all.len(), 1);
-        let again = take_at(&mut all, address, 4096, Duration::from_millis(5)).unwrap();
+        let again = take_at(&mut all, &address, &SETTINGS).unwrap();
         assert!(again.is_empty());
     }
 
     #[test]
     fn a_receive_buffer_only_grows() {
-        let socket = passed(udp());
-        socket.socket.set_recv_buffer_size(64 * 1024).unwrap();
-        let size = || socket.socket.recv_buffer_size().unwrap() / 2;
-        widen(&socket.socket, socket.address, 16 * 1024).unwrap();
+        let socket = udp();
+        let address = socket.local_addr().unwrap();
+        let socket = Socket::from(socket);
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let size = || socket.recv_buffer_size().unwrap() / 2;
+        widen(&socket, address, 16 * 1024).unwrap();
         assert_eq!(size(), 64 * 1024);
-        widen(&socket.socket, socket.address, 96 * 1024).unwrap();
+        widen(&socket, address, 96 * 1024).unwrap();
         assert_eq!(size(), 96 * 1024);
     }
 
@@ -251,9 +267,8 @@ mod tests {
         let socket = udp();
         socket.set_nonblocking(true).unwrap();
         let socket = passed(socket);
-        let address = socket.address;
-        let wait = Duration::from_millis(5);
-        let taken = take_at(&mut vec![socket], address, 4096, wait).unwrap();
+        let address = socket.address.clone();
+        let taken = take_at(&mut vec![socket], &address, &SETTINGS).unwrap();
         assert!(!taken[0].nonblocking().unwrap());
         assert_eq!(
             taken[0]

@@ -56,6 +56,8 @@ pub struct LineBatcher {
     stamps: Arc<ArrivalStamps>,
     open: Vec<Open>,
     overflow: Option<Overflow>,
+    /// Whether all that is read is taken: whoever reads looks for room before.
+    takes_all: bool,
     /// The recorders, one a partition.
     recorders: Vec<mpsc::Sender<Delivery>>,
     node: Arc<Node>,
@@ -110,6 +112,7 @@ impl LineBatcher {
             stamps,
             open: recorders.iter().map(|_| Open::default()).collect(),
             overflow: None,
+            takes_all: false,
             recorders,
             node,
             intake: Intake::default(),
@@ -124,6 +127,20 @@ impl LineBatcher {
         let open = Open::default();
         self.overflow = spool.map(|spool| Overflow { spool, open });
         self
+    }
+
+    /// The same, for a socket that is read only while there is room: what was read is taken, be it more than there is room
+    /// for, and nothing of it goes to the disk.
+    #[must_use]
+    pub const fn taking_all(mut self) -> Self {
+        self.takes_all = true;
+        self
+    }
+
+    /// Whether there is room in memory. Enters what was added into the ledger.
+    pub fn has_room(&mut self) -> bool {
+        self.commit();
+        !self.is_full()
     }
 
     /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. Its source may send
@@ -168,7 +185,7 @@ impl LineBatcher {
     /// Where there is room for an event. Events on disk are older, so new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
-            return if self.is_full() {
+            return if self.is_full() && !self.takes_all {
                 Room::Nowhere
             } else {
                 Room::InMemory

@@ -1,8 +1,9 @@
 //! [`Listener`]: the thread that reads one socket.
 //!
-//! It reads datagrams into its [`LineBatcher`], and has the batches handed over that are due. It waits for datagrams,
-//! never for the store. When `stop` is cancelled it reads what the kernel still holds (unless the socket outlives the
-//! process, which leaves it to the next), hands over every batch, and ends, which closes its side of the channels.
+//! It reads datagrams into its [`LineBatcher`], and has the batches handed over that are due. It waits for datagrams, and where
+//! senders wait for it for room, never for the store. When `stop` is cancelled it reads what the kernel still holds (unless
+//! the socket outlives the process, which leaves it to the next), hands over every batch, and ends, which closes its side
+//! of the channels.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const DISK_MAX: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// The pause before a socket that failed is read again: first, and at most.
 const FAILED_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often a socket that fails is logged, at most.
+/// How often a socket that fails, or is left unread, is logged, at most.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long a read of a socket may wait, so that no batch gets older than `linger`.
@@ -58,6 +59,12 @@ pub struct Listener {
     pub stop: CancellationToken,
 }
 
+/// Whether the senders of a socket wait.
+struct Waiting {
+    now: bool,
+    logged: Throttle,
+}
+
 /// How a socket fails.
 struct Failure {
     /// When it is read again, and the pause before that; `None` while it does not fail.
@@ -76,8 +83,13 @@ impl Listener {
             retry: None,
             logged: Throttle::new(FAILURE_INTERVAL),
         };
+        let mut waiting = Waiting {
+            now: false,
+            logged: Throttle::new(FAILURE_INTERVAL),
+        };
         while !self.stop.is_cancelled() {
-            if failure.retry.is_some_and(|(at, _)| now < at) {
+            let fails = failure.retry.is_some_and(|(at, _)| now < at);
+            if fails || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
                 now = Instant::now();
             } else {
@@ -100,13 +112,35 @@ impl Listener {
         self.drain();
     }
 
+    /// Whether what arrives stays where it is, since there is no room for it and whoever sends it waits.
+    fn makes_senders_wait(&mut self, waiting: &mut Waiting) -> bool {
+        let wait = self.receiver.makes_senders_wait() && !self.batcher.has_room();
+        if wait {
+            self.heartbeat.beat();
+        }
+        if wait != waiting.now {
+            waiting.now = wait;
+            self.metrics
+                .listeners_full
+                .inc_by(if wait { 1 } else { -1 });
+        }
+        if wait && waiting.logged.is_due() {
+            tracing::warn!(
+                address = self.receiver.address().map(tracing::field::display),
+                "the queue is full (input.queue_events, input.queue_bytes): who sends to this socket waits until the store \
+                 takes events"
+            );
+        }
+        wait
+    }
+
     fn reads(&mut self, failure: &mut Failure, arrived: bool, now: Instant) {
         self.heartbeat.beat();
         if failure.retry.take().is_some() {
             self.node.listeners_failing.fetch_sub(1, Ordering::Relaxed);
             tracing::info!(
                 address = self.receiver.address().map(tracing::field::display),
-                "the UDP socket can be read again"
+                "the socket can be read again"
             );
         }
         if arrived {
@@ -128,7 +162,7 @@ impl Listener {
             tracing::error!(
                 address = self.receiver.address().map(tracing::field::display),
                 %error,
-                "cannot read the UDP socket: what is sent to it is not counted here; trying again, and /readyz reports it \
+                "cannot read the socket: what is sent to it is not counted here; trying again, and /readyz reports it \
                  meanwhile; if this goes on restart the node, and eds.socket if that holds the socket"
             );
         }
@@ -187,6 +221,9 @@ impl Listener {
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.
     fn drain(mut self) {
+        if !self.receiver.outlives() {
+            self.receiver.refuse_senders();
+        }
         let mut now = Instant::now();
         let until = now + DRAIN_MAX;
         while !self.receiver.outlives() && now < until {

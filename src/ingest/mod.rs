@@ -17,8 +17,10 @@ mod receive;
 mod recorder;
 mod replay;
 mod socket;
+mod unix;
 mod unspooler;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -32,15 +34,38 @@ pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at
 pub use line_batcher::{BatcherSettings, LineBatcher, QueueLimits, Sample};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
-pub use receive::{Received, Receiver};
+pub use receive::Receiver;
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
-pub use socket::{BindError, bind};
+pub use socket::{BindError, BindSettings, ListenAddress, bind};
+pub use unix::SocketFile;
 pub use unspooler::Unspooler;
 
 /// The batches between a listener and a recorder. One: while a batch is recorded the next is ready, and later events
 /// join the open one, where events of a series meet.
 pub const QUEUED_BATCHES: usize = 1;
+
+/// A datagram that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// Its bytes, as many as fit.
+    pub bytes: &'a [u8],
+    /// Whether there were more.
+    pub truncated: bool,
+    /// The address that it claims to come from, if the receiver knows the sources.
+    pub source: Option<SocketAddr>,
+}
+
+impl<'a> From<&'a str> for Received<'a> {
+    /// A whole datagram from nowhere.
+    fn from(text: &'a str) -> Self {
+        Self {
+            bytes: text.as_bytes(),
+            truncated: false,
+            source: None,
+        }
+    }
+}
 
 /// A batch on its way to a recorder.
 #[derive(Debug)]

@@ -11,13 +11,17 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use socket2::{MaybeUninitSlice, Socket};
+use socket2::{Domain, MaybeUninitSlice, SockAddr, SockAddrStorage, Socket};
 
+use super::Received;
 use super::drops::Drops;
+use super::socket::ListenAddress;
+use super::unix::SocketFile;
 
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
@@ -44,28 +48,9 @@ pub struct Receiver {
     drops: Drops,
     batched: bool,
     outlives: bool,
-}
-
-/// A datagram that was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received<'a> {
-    /// Its bytes, as many as fit.
-    pub bytes: &'a [u8],
-    /// Whether there were more.
-    pub truncated: bool,
-    /// The address that it claims to come from, if the receiver knows the sources.
-    pub source: Option<SocketAddr>,
-}
-
-impl<'a> From<&'a str> for Received<'a> {
-    /// A whole datagram from nowhere.
-    fn from(text: &'a str) -> Self {
-        Self {
-            bytes: text.as_bytes(),
-            truncated: false,
-            source: None,
-        }
-    }
+    is_unix: bool,
+    /// Of a Unix socket that this process has bound. Goes with the last receiver of the socket that stops.
+    file: Option<Arc<SocketFile>>,
 }
 
 impl Receiver {
@@ -85,6 +70,7 @@ impl Receiver {
     pub fn sharing(socket: Socket, datagram_max: usize) -> Self {
         let room = vec![0; BATCH * datagram_max];
         Self {
+            is_unix: socket.domain().is_ok_and(|of| of == Domain::UNIX),
             socket,
             room,
             datagram_max,
@@ -94,6 +80,29 @@ impl Receiver {
             drops: Drops::new(None),
             batched: true,
             outlives: false,
+            file: None,
+        }
+    }
+
+    /// The same, with the file of its socket, if that has one which this process made.
+    #[must_use]
+    pub fn with_file(mut self, file: Option<Arc<SocketFile>>) -> Self {
+        self.file = file;
+        self
+    }
+
+    /// Whether senders wait while nobody reads, so that nothing is lost.
+    #[must_use]
+    pub const fn makes_senders_wait(&self) -> bool {
+        self.is_unix
+    }
+
+    /// Lets senders know, where it can, that nobody will read what they send from now on. What they have sent is there.
+    pub fn refuse_senders(&mut self) {
+        self.file = None;
+        if self.is_unix {
+            // It cannot fail while the socket is open.
+            let _ = self.socket.shutdown(Shutdown::Read);
         }
     }
 
@@ -128,8 +137,8 @@ impl Receiver {
 
     /// Where it receives.
     #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.socket.local_addr().ok()?.as_socket()
+    pub fn address(&self) -> Option<ListenAddress> {
+        ListenAddress::of(&self.socket)
     }
 
     /// Waits for datagrams until the socket's read timeout, and reads what is there. Returns false when nothing
@@ -169,6 +178,8 @@ impl Receiver {
                 Ok(false)
             }
             Err(error) => Err(error),
+            // One that refuses senders returns empty datagrams, too; a real one holds no event.
+            Ok(()) if self.is_unix => Ok(self.lengths.iter().any(|&(length, _)| length > 0)),
             Ok(()) if self.is_shut_down() => Err(io::Error::new(
                 io::ErrorKind::NotConnected,
                 "the socket was shut down",
@@ -275,25 +286,16 @@ impl Receiver {
     }
 }
 
-/// The address that the kernel wrote.
+/// The address that the kernel wrote, if it is one of the internet.
 fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let name_of: *const libc::sockaddr_storage = name;
-    match libc::c_int::from(name.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: a sockaddr_storage has the size and alignment of every address, all bytes of it are
-            // initialised, and the family says that this one is there.
-            let name = unsafe { &*name_of.cast::<libc::sockaddr_in>() };
-            let address = Ipv4Addr::from_bits(u32::from_be(name.sin_addr.s_addr));
-            Some((address, u16::from_be(name.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let name = unsafe { &*name_of.cast::<libc::sockaddr_in6>() };
-            let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
-            Some((address, u16::from_be(name.sin6_port)).into())
-        }
-        _ => None,
-    }
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: a SockAddrStorage is a sockaddr_storage, of which all bytes of NAME_LEN are initialised, and the family says
+    // which address is there.
+    let address = unsafe {
+        *storage.view_as() = *name;
+        SockAddr::new(storage, NAME_LEN)
+    };
+    address.as_socket()
 }
 
 /// The datagrams that the kernel dropped in the whole life of the socket. `None` where it does not say.

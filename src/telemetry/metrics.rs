@@ -60,6 +60,8 @@ metrics! {
     /// Datagrams that the kernel had dropped from inherited sockets before this node looked. Those before it have
     /// counted of them what they saw.
     kernel_drops_inherited: Gauge = Gauge::default();
+    /// Receiving threads that leave their Unix socket unread because the queue is full: who sends to it waits.
+    listeners_full: Gauge = Gauge::default();
     /// The most events that may wait in memory (`input.queue_events`).
     events_queued_max: Gauge = Gauge::default();
     /// The most memory for events that wait (`input.queue_bytes`).

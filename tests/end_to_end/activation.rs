@@ -1,7 +1,9 @@
 //! Sockets that systemd's own tool passes to a node: what it takes, what it refuses, and what it says then.
 
+use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, ExitStatus, Stdio};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
@@ -9,7 +11,7 @@ use testing::ports::free_port;
 use testing::process;
 use testing::udp_socket::udp_socket;
 
-use crate::support::node::{Node, eds};
+use crate::support::node::{Node, eds, untouched};
 
 /// The node, as `systemd-socket-activate` starts it: with these sockets, when something arrives at one of them.
 struct Activated {
@@ -18,10 +20,10 @@ struct Activated {
 }
 
 impl Activated {
-    fn start(node: &Node, arguments: &[&str], sockets: &[SocketAddr]) -> Self {
+    fn start(node: &Node, arguments: &[&str], sockets: &[impl Display]) -> Self {
         node.write_config();
         let log = tempfile::NamedTempFile::new().unwrap();
-        let mut command = Command::new("systemd-socket-activate");
+        let mut command = untouched("systemd-socket-activate");
         command.args(arguments);
         for address in sockets {
             command.arg(format!("--listen={address}"));
@@ -92,6 +94,26 @@ fn a_node_takes_the_sockets_it_is_passed_and_binds_the_others() {
 }
 
 #[test]
+fn a_unix_socket_that_is_passed_stays_for_the_next_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("eds.sock");
+    let mut node = Node::new("one", &[]);
+    node.listen_on(&[format!("unix:{}", path.display())]);
+    let sender = UnixDatagram::unbound().unwrap();
+    let mut activated = Activated::start(&node, &["--datagram"], &[path.display()]);
+    // The first starts it, and is not lost by that.
+    eventually("somebody listens", SOON, || {
+        sender.send_to(b"a=b value=u 1", &path)
+    });
+    eventually("it answers", SOON, || node.get("/readyz"));
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
+    process::signal(activated.child.id(), "TERM");
+    let (status, log) = activated.wait_for_exit();
+    assert!(status.success(), "{log}");
+    assert!(path.exists(), "it is the manager's");
+}
+
+#[test]
 fn a_socket_that_the_configuration_does_not_name_is_refused_and_how_to_fix_it() {
     let [named, stray] = [free_address(), free_address()];
     let node = listening_on(&[named]);
@@ -130,7 +152,7 @@ fn sockets_that_are_announced_but_not_there_are_told() {
     node.write_config();
     let run = |variables: &str| {
         let script = format!("{variables} exec \"$@\"");
-        let output = Command::new("sh")
+        let output = untouched("sh")
             .args(["-c", &script, "sh"])
             .arg(eds().get_program())
             .args(["run", "--config"])
@@ -157,12 +179,12 @@ fn a_socket_that_fails_for_ever_is_told_and_tried_rarely() {
     node.shut_down_held_socket();
     eventually("it is not ready", SOON, || {
         let answer = node.get("/readyz").unwrap();
-        let shown = answer.body.contains("UDP socket cannot be read");
+        let shown = answer.body.contains("socket cannot be read");
         when(answer.status == 503 && shown, answer.body)
     });
     assert_eq!(node.metrics().count("eds_listeners_failing"), 1);
     std::thread::sleep(std::time::Duration::from_secs(1));
-    let failures = node.log().matches("cannot read the UDP socket").count();
+    let failures = node.log().matches("cannot read the socket").count();
     assert_eq!(failures, 1, "{}", node.log());
     let read = node.metrics().count("eds_datagrams_received_total");
     assert!(read < 100, "{read} datagrams that nobody sent");

@@ -52,7 +52,7 @@ mod stops;
 mod support_itself;
 mod terminal;
 mod tls;
-
 mod two_nodes;
+mod unix;
 mod upgrade;
 mod versions;

@@ -1,6 +1,7 @@
 //! One node: the real binary with a configuration of its own, in a directory of its own. It can be signalled,
 //! killed and started again as it was. When a test fails, the end of the node's log is printed.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -21,11 +22,12 @@ const LOG_LINES_SHOWN: usize = 60;
 
 /// The binary, untouched by the variables of whoever runs the tests.
 pub(crate) fn eds() -> Command {
-    eds_at(Path::new(env!("CARGO_BIN_EXE_eds")))
+    untouched(env!("CARGO_BIN_EXE_eds"))
 }
 
-fn eds_at(binary: &Path) -> Command {
-    let mut command = Command::new(binary);
+/// The same for a program that starts the binary.
+pub(crate) fn untouched(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("EDS_") {
             command.env_remove(variable);
@@ -36,15 +38,8 @@ fn eds_at(binary: &Path) -> Command {
 
 /// The same, started by this script of a shell.
 fn eds_by(script: &str) -> Command {
-    let eds = eds();
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(eds.get_program());
-    // What it takes out of the environment.
-    for (variable, value) in eds.get_envs() {
-        if value.is_none() {
-            command.env_remove(variable);
-        }
-    }
+    let mut command = untouched("sh");
+    command.args(["-c", script, "sh"]).arg(eds().get_program());
     command
 }
 
@@ -127,7 +122,7 @@ impl Node {
     }
 
     /// Where it takes events, for the next launch.
-    pub(crate) fn listen_on(&mut self, addresses: &[SocketAddr]) {
+    pub(crate) fn listen_on(&mut self, addresses: &[impl ToString]) {
         let addresses = addresses.iter().map(|at| Value::String(at.to_string()));
         let addresses = Value::Array(addresses.collect());
         self.table("input").insert("listen".to_owned(), addresses);
@@ -225,7 +220,7 @@ impl Node {
         let mut command = match (&self.held, self.descriptors_max) {
             (Some(socket), _) => eds_with(socket),
             (None, Some(most)) => eds_by(&format!("ulimit -n {most} && exec \"$@\"")),
-            (None, None) => self.binary.as_deref().map_or_else(eds, eds_at),
+            (None, None) => self.binary.as_deref().map_or_else(eds, untouched),
         };
         if self.held.is_none() {
             command.stdin(Stdio::null());

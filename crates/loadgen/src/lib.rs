@@ -1,5 +1,5 @@
-//! A load generator for services that count events: lines from standard input or a seeded synthetic load, over UDP to any
-//! number of addresses, with a file of the exact counts that must come out.
+//! A load generator for services that count events: lines from standard input or a seeded synthetic load, over UDP or Unix
+//! sockets to any number of addresses, with a file of the exact counts that must come out.
 //!
 //! `source` gives a line, `pacer` says when, `datagram` packs it, and `sender` copies each full datagram to all `targets`, but
 //! for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
@@ -28,7 +28,6 @@ mod synthetic;
 mod targets;
 
 use std::io::{self, IsTerminal, Read};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -55,7 +54,7 @@ const MINUTE_NANOS: i64 = 60_000_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// An address that is none, or a name that nobody knows.
-    #[error("cannot resolve `{to}`, expected HOST:PORT: {source}")]
+    #[error("cannot resolve `{to}`, expected HOST:PORT or unix:/PATH: {source}")]
     Resolve {
         /// As it was given.
         to: String,
@@ -69,7 +68,7 @@ pub enum SendError {
     #[error("cannot open a socket to send to {address}: {source}")]
     Socket {
         /// Where to.
-        address: SocketAddr,
+        address: String,
         /// What the kernel said.
         source: io::Error,
     },

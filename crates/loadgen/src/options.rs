@@ -22,10 +22,10 @@ const fn nonzero(number: u32) -> NonZeroU32 {
     }
 }
 
-/// Sends events over UDP: lines from standard input, or with --events a synthetic load.
+/// Sends events over UDP or to Unix sockets: lines from standard input, or with --events a synthetic load.
 ///
 /// Each datagram is copied to every address. UDP tells no sender what arrived: a datagram that the receiver had
-/// no room for counts as sent. A lower --rate helps.
+/// no room for counts as sent. A lower --rate helps. A Unix socket without room makes the sender wait.
 ///
 /// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
 /// SIGTERM, with the summary and the expected counts of what was sent until then.
@@ -33,7 +33,7 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 pub struct Options {
     /// Where to send; may be given several times, and each address gets a copy of every datagram.
     /// Of a name with several addresses the first is used, IPv4 before IPv6
-    #[arg(long, value_name = "HOST:PORT", default_value = TO)]
+    #[arg(long, value_name = "HOST:PORT|unix:/PATH", default_value = TO)]
     pub to: Vec<String>,
 
     /// Events a second, not counting copies; 0 for as fast as it goes

@@ -62,7 +62,7 @@ impl Sender {
         let addresses: Vec<String> = self
             .targets
             .iter()
-            .map(|target| target.address().to_string())
+            .map(|target| target.address().to_owned())
             .collect();
         addresses.join(", ")
     }
@@ -100,7 +100,7 @@ impl Sender {
         wait_for_refusals(&mut self.targets);
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
         self.summary.copies_refused = refusing
-            .map(|target| (target.address(), target.refused))
+            .map(|target| (target.address().to_owned(), target.refused))
             .collect();
         if let Some(file) = self.expected {
             file.write()?;
@@ -165,7 +165,7 @@ impl Sender {
                 continue;
             }
             let before = target.refused;
-            let sent = target.send(self.datagram.bytes());
+            let sent = target.send(self.datagram.bytes(), || self.stop.code().is_some());
             if before == 0 && target.refused > 0 && !self.quiet {
                 progress.say(&format!(
                     "warning: nobody listens at {}; going on",

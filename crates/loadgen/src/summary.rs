@@ -1,7 +1,6 @@
 //! What was sent, refused and dropped.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What was sent. Its `Display` is the closing line.
@@ -20,7 +19,7 @@ pub struct Summary {
     /// Copies that the kernel refused, however often they were tried.
     pub copies_failed: u64,
     /// Addresses at which nobody listens, and how many copies came back from each. The network may not report all.
-    pub copies_refused: Vec<(SocketAddr, u64)>,
+    pub copies_refused: Vec<(String, u64)>,
     /// Events of a time that a node rejects by default.
     pub events_untimely: u64,
     /// Tries beyond the first, over all copies.
@@ -124,7 +123,7 @@ mod tests {
         assert!(summary.is_well());
         summary.events_unsent = 15;
         summary.events_untimely = 2;
-        summary.copies_refused = vec![(([127, 0, 0, 1], 9).into(), 3)];
+        summary.copies_refused = vec![("127.0.0.1:9".to_owned(), 3)];
         summary.copies_failed = 1;
         summary.last_failure = Some("no buffer".to_owned());
         summary.stopped = Some(130);

@@ -1,6 +1,5 @@
 //! How a [`Service`] gets its way in: sockets, listeners, the spool, recorders.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use socket2::Socket;
@@ -11,8 +10,9 @@ use super::{Service, StartError};
 use crate::config::ServiceSettings;
 use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
-    self, ArrivalStamps, DedupBudget, Delivery, Inherited, LineBatcher, Listener, QUEUED_BATCHES,
-    Receiver, Recorder, ReplayWindow, SourceRates, Unspooler,
+    self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher,
+    ListenAddress, Listener, QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, SocketFile,
+    SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Recording;
@@ -23,20 +23,21 @@ impl Service {
         settings: &ServiceSettings,
         mut inherited: Vec<Inherited>,
     ) -> Result<Vec<Receiver>, StartError> {
-        let (buffer, timeout) = (
-            settings.receive_buffer,
-            ingest::read_timeout(settings.linger),
-        );
+        let how = BindSettings {
+            receive_buffer: settings.receive_buffer,
+            socket_mode: settings.socket_mode,
+            read_timeout: ingest::read_timeout(settings.linger),
+        };
         ingest::check_all_named(&inherited, &settings.listen)?;
         let mut receivers = Vec::new();
-        for &address in &settings.listen {
-            let held = ingest::take_at(&mut inherited, address, buffer, timeout)?;
+        for address in &settings.listen {
+            let held = ingest::take_at(&mut inherited, address, &how)?;
             if held.is_empty() {
-                let socket = ingest::bind(address, &settings.listen, buffer, timeout)?;
-                receivers.extend(self.receivers(settings, socket)?);
+                let (socket, file) = ingest::bind(address, &settings.listen, &how)?;
+                receivers.extend(self.receivers(settings, socket, file)?);
             }
             for socket in held {
-                let held = self.receivers(settings, socket)?.into_iter();
+                let held = self.receivers(settings, socket, None)?.into_iter();
                 receivers.extend(held.map(Receiver::outliving).inspect(|receiver| {
                     self.report_inherited(address, receiver.drops_before());
                 }));
@@ -86,21 +87,27 @@ impl Service {
         &mut self,
         settings: &ServiceSettings,
         socket: Socket,
+        file: Option<SocketFile>,
     ) -> Result<Vec<Receiver>, StartError> {
-        self.addresses.extend(socket.local_addr()?.as_socket());
         // The kernel reports the double of what it has room for.
         let buffer = i64::try_from(socket.recv_buffer_size()? / 2).unwrap_or(i64::MAX);
-        self.metrics.receive_buffer_bytes.inc_by(buffer);
+        let file = file.map(Arc::new);
         let mut receivers = Vec::new();
         for _ in 1..settings.threads {
             let socket = socket.try_clone()?;
-            receivers.push(Receiver::sharing(socket, settings.datagram_max));
+            let receiver = Receiver::sharing(socket, settings.datagram_max);
+            receivers.push(receiver.with_file(file.clone()));
         }
-        receivers.push(Receiver::new(socket, settings.datagram_max));
+        let receiver = Receiver::new(socket, settings.datagram_max);
+        self.addresses.extend(receiver.address());
+        if !receiver.makes_senders_wait() {
+            self.metrics.receive_buffer_bytes.inc_by(buffer);
+        }
+        receivers.push(receiver.with_file(file));
         Ok(receivers)
     }
 
-    fn report_inherited(&self, address: SocketAddr, drops: u32) {
+    fn report_inherited(&self, address: &ListenAddress, drops: u32) {
         self.metrics.kernel_drops_inherited.inc_by(i64::from(drops));
         if drops > 0 {
             tracing::warn!(
@@ -162,10 +169,15 @@ impl Service {
                 Arc::clone(&self.node),
                 recorders.to_vec(),
             );
+            let batcher = if receiver.makes_senders_wait() {
+                batcher.taking_all()
+            } else {
+                batcher.with_spool(spool.cloned())
+            };
             let listener = Listener {
                 receiver: receiver.with_sources(),
                 rates: rates.clone(),
-                batcher: batcher.with_spool(spool.cloned()),
+                batcher,
                 linger: settings.linger,
                 node: Arc::clone(&self.node),
                 metrics: Arc::clone(&self.metrics),

@@ -1,0 +1,181 @@
+//! A Unix socket: senders of the same host wait for room, and what was taken of them is counted.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use tempfile::TempDir;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::SEED_MINUTE_NS;
+use testing::points::Expected;
+use testing::read_back;
+
+use crate::site::Site;
+use crate::support::node::{Node, eds};
+
+/// A directory of its own, and where a socket is to be in it.
+fn place() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("eds.sock");
+    (directory, path)
+}
+
+fn node(site: &Site, path: &Path, keys: &[(&str, &str)]) -> Node {
+    let mut node = site.node("one", keys);
+    node.listen_on(&[format!("unix:{}", path.display())]);
+    node
+}
+
+/// Sends an event a datagram, each another one, until there were so many or the socket takes no more. Gives those it took.
+fn send(path: PathBuf, events: i64) -> JoinHandle<Expected> {
+    thread::spawn(move || {
+        let socket = UnixDatagram::unbound().unwrap();
+        let mut expected = Expected::default();
+        for number in 0..events {
+            let (series, user) = (number % 7, number % 100);
+            let line = format!(
+                "event_type=e{series} value=u{user} {}",
+                SEED_MINUTE_NS + number
+            );
+            if socket.send_to(line.as_bytes(), &path).is_err() {
+                break;
+            }
+            expected.receive(line.as_bytes());
+        }
+        expected
+    })
+}
+
+#[test]
+fn senders_wait_while_the_queue_is_full_and_nothing_is_lost() {
+    const EVENTS: i64 = 20_000;
+    let site = Site::start();
+    let (_directory, path) = place();
+    let mut node = node(&site, &path, &[("input.queue_events", "2000")]);
+    node.run();
+    site.redis.signal("STOP");
+    let sender = send(path.clone(), EVENTS);
+    eventually("the queue is full", SOON, || {
+        let full = node.metrics().count("eds_listeners_full");
+        when(full == 1, full)
+    });
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    eventually("who does not wait is told", SOON, || {
+        match other.send_to(b"# no event", &path) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            sent => Err(format!("{sent:?}")),
+        }
+    });
+    let metrics = node.metrics();
+    metrics.assert_ledger_adds_up();
+    assert!(!sender.is_finished());
+    let received = metrics.count("eds_events_received_total");
+    assert!((2000..4000).contains(&received), "{received}");
+
+    site.redis.signal("CONT");
+    let expected = sender.join().unwrap();
+    site.wait_exact(&expected.points(), SOON);
+    let metrics = node.metrics();
+    metrics.assert_ledger_adds_up();
+    for (name, count) in [
+        ("eds_events_recorded_total", 20_000),
+        ("eds_events_dropped_total", 0),
+        ("eds_listeners_full", 0),
+    ] {
+        assert_eq!(metrics.count(name), count, "{name}");
+    }
+    assert!(node.terminate().success());
+    assert!(!path.exists(), "its file goes with it");
+}
+
+/// Without a word about a rate: the sender is as fast as the node lets it be.
+#[test]
+fn all_that_a_node_took_before_it_stopped_is_counted() {
+    let site = Site::start();
+    let (_directory, path) = place();
+    let mut node = node(&site, &path, &[("input.threads", "2")]);
+    node.run();
+    let sender = send(path, i64::MAX);
+    node.wait_count("eds_events_recorded_total", |recorded| recorded > 5000);
+    assert!(node.terminate().success());
+    let expected = sender.join().unwrap();
+    // Another node publishes what it recorded.
+    let _next = site.start_node("two", &[]);
+    site.wait_exact(&expected.points(), SOON);
+}
+
+#[test]
+fn a_socket_that_a_killed_node_left_is_taken_over_and_one_in_use_is_not() {
+    let site = Site::start();
+    let (_directory, path) = place();
+    let mut first = node(&site, &path, &[]);
+    first.run();
+    node(&site, &path, &[]).assert_refused(&["eds.sock", "another process listens there"]);
+    assert!(path.exists());
+    first.kill();
+    assert!(path.exists());
+    first.run();
+    let expected = send(path, 100).join().unwrap();
+    site.wait_exact(&expected.points(), SOON);
+}
+
+#[test]
+fn eds_send_sends_to_a_unix_socket_beside_udp() {
+    let site = Site::start();
+    let (directory, path) = place();
+    let mut node = site.node("one", &[]);
+    node.set_environment("EDS_INPUT__SOCKET_MODE", "0620");
+    let both = [node.udp().to_string(), format!("unix:{}", path.display())];
+    node.listen_on(&both);
+    node.run();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o620);
+    let expected = directory.path().join("expected");
+    let mut command = eds();
+    command.args([
+        "send",
+        "--quiet",
+        "--events",
+        "5000",
+        "--start",
+        "2016-12-04T18:38:00Z",
+    ]);
+    for to in &both {
+        command.args(["--to", to]);
+    }
+    let output = command.arg("--expected").arg(&expected).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let expected = read_back::written(&std::fs::read(&expected).unwrap());
+    site.wait_exact(&expected, SOON);
+}
+
+/// A node that waits for room has a thread that reads nothing; it lives all the same.
+#[test]
+fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
+    let site = Site::start();
+    let (_directory, path) = place();
+    let keys = [
+        ("input.queue_events", "1000"),
+        ("input.drain_timeout", "1s"),
+    ];
+    let mut node = node(&site, &path, &keys);
+    node.run();
+    site.redis.signal("STOP");
+    let sender = send(path, i64::MAX);
+    node.wait_count("eds_listeners_full", |full| full == 1);
+    assert_eq!(node.terminate().code(), Some(3), "{}", node.log());
+    let points = sender.join().unwrap().points();
+    let events = points
+        .iter()
+        .filter(|(point, _)| point.measurement == "cumulative_user_event");
+    let taken = format!("received={}", events.map(|(_, count)| count).sum::<u64>());
+    let log = node.log();
+    let last = log
+        .lines()
+        .rfind(|line| line.contains("received="))
+        .unwrap();
+    assert!(last.contains(&taken), "{taken}: {last}");
+}
