@@ -18,8 +18,8 @@ mod parsing;
 mod receiving;
 mod recording;
 mod task;
-mod unasked;
 mod whole;
+mod without;
 
 /// Measures and prints.
 type Section = fn() -> anyhow::Result<()>;

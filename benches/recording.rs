@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::load::{Load, SERIES, partitions};
 use crate::measure::{Column, Way, column, figure, process_cpu, side_by_side};
-use crate::unasked::Unasked;
+use crate::without::{LeftOut, Without};
 
 const EVENTS: u64 = 1_500_000;
 /// Where asking for each series costs most: few events a series.
@@ -60,8 +60,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 name: "four commands an event, pipelined",
                 run: Box::new(|| site.seeds()),
             },
-            site.recorders("the recorders of eds", true),
-            site.recorders("the same, not asking what is admitted", false),
+            site.recorders("the recorders of eds", LeftOut::Nothing),
+            site.recorders("the same, not asking what is admitted", LeftOut::Admission),
+            site.recorders("the same, not telling what was seen", LeftOut::Coverage),
         ],
     )?;
     println!(
@@ -78,8 +79,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
         ROUNDS,
         &COLUMNS,
         &mut [
-            site.recorders("the recorders of eds", true),
-            site.recorders("the same, not asking what is admitted", false),
+            site.recorders("the recorders of eds", LeftOut::Nothing),
+            site.recorders("the same, not asking what is admitted", LeftOut::Admission),
+            site.recorders("the same, not telling what was seen", LeftOut::Coverage),
         ],
     )?;
     Ok(())
@@ -132,16 +134,12 @@ impl<'a> Site<'a> {
         self.measured(|server| self.runtime.block_on(seeds_way(server, self.load)))
     }
 
-    fn recorders(self, name: &'static str, asking: bool) -> Way<'a> {
+    fn recorders(self, name: &'static str, left_out: LeftOut) -> Way<'a> {
         let run = move || {
             let batches = batches(self.load);
             self.measured(|server| {
-                let redis = Arc::new(RedisStore::new(&settings(server))?);
-                let store: Arc<dyn Recording> = if asking {
-                    redis
-                } else {
-                    Arc::new(Unasked(redis))
-                };
+                let store = Arc::new(RedisStore::new(&settings(server))?);
+                let store: Arc<dyn Recording> = Arc::new(Without { store, left_out });
                 let events = self.load.events.len();
                 self.runtime.block_on(recorders_way(store, batches, events))
             })

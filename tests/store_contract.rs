@@ -16,6 +16,7 @@ mod contract {
     pub(crate) mod admission;
     pub(crate) mod claiming;
     pub(crate) mod compacting;
+    pub(crate) mod coverage;
     pub(crate) mod done;
     pub(crate) mod ground;
     pub(crate) mod leases;
@@ -76,6 +77,9 @@ suite! {
         the_same_batch_again_changes_nothing
         counts_are_those_of_a_naive_model
         nodes_may_record_at_the_same_time;
+    coverage:
+        what_each_node_has_seen_is_told_and_telling_it_again_changes_nothing
+        what_was_seen_outlives_the_minute_and_is_forgotten_by_itself;
     claiming:
         a_minute_that_is_not_over_is_not_claimed
         the_oldest_minute_that_is_not_done_is_told_wherever_it_is

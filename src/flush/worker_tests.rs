@@ -140,7 +140,7 @@ async fn record(store: &MemoryStore, partition: Partition) {
         occurrences: &group.occurrences,
         batch: &batch,
     };
-    store.record(partition, 1, &[recording]).await.unwrap();
+    store.record(partition, 1, &[recording], &[]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,7 +53,7 @@ impl Problem {
     /// There is no such path.
     pub(super) fn no_path() -> Self {
         let detail = "there is nothing at this path; there are /healthz, /readyz, /metrics and, under /api/v1, minutes, \
-                      live, series and top";
+                      live, series, top and coverage";
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 

@@ -7,6 +7,7 @@
 //! where the [`Unspooler`] brings it to the recorders, or is dropped and counted.
 
 mod caps;
+mod coverage;
 mod dedup;
 mod drops;
 mod inherited;

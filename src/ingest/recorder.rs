@@ -23,6 +23,7 @@ use self::course::{Course, Input, Next};
 use self::parts::{Origin, Part};
 use super::Delivery;
 use super::caps::{CapSettings, Caps};
+use super::coverage::Coverage;
 use super::dedup::{Dedup, DedupBudget};
 use super::replay::{Replay, ReplayWindow};
 use crate::event::{Batch, OverflowSeries, Partition, Window};
@@ -90,6 +91,7 @@ struct State {
 struct Known {
     caps: Caps,
     dedup: Dedup,
+    coverage: Coverage,
 }
 
 impl Recorder {
@@ -101,6 +103,7 @@ impl Recorder {
             known: Known {
                 caps,
                 dedup: Dedup::new(Arc::clone(&self.dedup)),
+                coverage: Coverage::default(),
             },
             replay: Replay::new(Arc::clone(&self.replay)),
         };

@@ -38,7 +38,7 @@ async fn store(series: &[&str]) -> MemoryStore {
                     batch: &batch,
                 })
                 .collect();
-            store.record(partition, 0, &recordings).await.unwrap();
+            store.record(partition, 0, &recordings, &[]).await.unwrap();
         }
     }
     let request = ClaimRequest {

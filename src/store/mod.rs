@@ -45,9 +45,9 @@ use async_trait::async_trait;
 
 pub use self::draining::{Backlog, Claim, ClaimRequest, Compaction, Draining};
 pub use self::quarantine::{QUARANTINE_MAX, Quarantine, Quarantined};
-pub use self::reading::{CountReader, Page, SeriesCounts};
+pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers,
 };
 pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;

@@ -3,6 +3,8 @@
 //! Apart from [`Store`](super::Store), because no node needs it: events become counts without it. Each call asks
 //! for little, so that none holds up those who record and drain; who wants much calls often.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 
 use super::StoreError;
@@ -17,6 +19,19 @@ pub struct SeriesCounts {
     pub unique: u64,
     /// Different events.
     pub cumulative: u64,
+}
+
+/// How many events of a minute each node has seen, by its name: all processes of that name together.
+pub type Coverage = BTreeMap<String, u64>;
+
+/// The same from what each process has seen, which has the node's name and its own number.
+pub(super) fn by_name(processes: impl IntoIterator<Item = (String, u64)>) -> Coverage {
+    let mut nodes = Coverage::new();
+    for (process, events) in processes {
+        let name = process.split('#').next().unwrap_or_default();
+        *nodes.entry(name.to_owned()).or_default() += events;
+    }
+    nodes
 }
 
 /// A part of what a store has.
@@ -46,6 +61,14 @@ pub trait CountReader: Send + Sync + std::fmt::Debug {
         minute: Minute,
         cursor: u64,
     ) -> Result<Page<SeriesCounts>, StoreError>;
+
+    /// How many events of a partition each node has seen in each of these minutes, in their order. The caller asks for some
+    /// hundred minutes at most.
+    async fn coverage(
+        &self,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Coverage>, StoreError>;
 
     /// The minutes of a partition that may have sets, newest first, `most` of those that wait and `most` of those
     /// that are claimed, which are the ones whose lease ends last.

@@ -23,6 +23,17 @@ pub struct RecordRequest<'a> {
     pub batch: &'a Batch,
 }
 
+/// How many events of a minute this process has seen, once those are recorded with which it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The minute.
+    pub minute: Minute,
+    /// In total, so that telling it again changes nothing.
+    pub events: u64,
+    /// Whether the store is to keep it for the whole of its retention from now on.
+    pub renew: bool,
+}
+
 /// A question for series of one minute that this node does not know to be admitted or refused.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmitRequest<'a> {
@@ -89,11 +100,13 @@ pub trait Recording: Store {
 
     /// Adds events to the sets of their minutes, and answers how many of them were there already: copies, from whichever
     /// node, or events of a user that have one timestamp. All recordings are of this partition. Changes nothing when the
-    /// generation is not this one: another store may have admitted other series. 0 stands for any.
+    /// generation is not this one: another store may have admitted other series. 0 stands for any. With the events it keeps
+    /// what this process has `seen` of minutes of them.
     async fn record(
         &self,
         partition: Partition,
         generation: u64,
         recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
     ) -> Result<u64, StoreError>;
 }

@@ -75,6 +75,9 @@ metrics! {
     /// Events among the recorded ones that the store had already: copies, which other nodes and relayers bring, events of a
     /// user and series that have one timestamp, and what was recorded before by an attempt whose answer was lost.
     events_repeated: Counter = Counter::default();
+    /// Events among the recorded ones without those that came twice in one transaction: what this node has seen. Held against
+    /// all that is recorded and not repeated, over all nodes, it is the share that reaches this node.
+    events_seen: Counter = Counter::default();
     /// Events that were recorded again because the store may have forgotten them.
     events_replayed: Counter = Counter::default();
     /// Batches that memory did not allow to keep for the whole of `store.replay_window`.

@@ -15,6 +15,7 @@ mod away;
 mod caps;
 mod cluster;
 mod connections;
+mod coverage;
 mod cut_off;
 mod demo;
 mod escaping;

@@ -338,7 +338,10 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
         }
         Value::String(_) => assert_eq!(schema["type"], "string", "{place}"),
         Value::Bool(_) => assert_eq!(schema["type"], "boolean", "{place}"),
-        Value::Number(_) => assert_eq!(schema["type"], "integer", "{place}"),
+        Value::Number(number) => {
+            let kind = if number.is_f64() { "number" } else { "integer" };
+            assert_eq!(schema["type"], kind, "{place}");
+        }
         Value::Null => panic!("{place} is null"),
     }
 }
@@ -375,6 +378,9 @@ fn answers_are_as_the_file_describes_them() {
     });
     check("/api/v1/minutes", "?product=x", 200, JSON);
     check("/api/v1/series", "?product=x", 200, JSON);
+    let covered = check("/api/v1/coverage", "", 200, JSON);
+    assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
+    check("/api/v1/coverage", "?product=x", 400, PROBLEM);
     let whole = check("/api/v1/top", "?product=y", 200, JSON);
     let one = check("/api/v1/top", "?product=y&position=0", 200, JSON);
     assert!(whole["items"].is_array() && one["item"].is_object());
@@ -404,5 +410,5 @@ fn answers_are_as_the_file_describes_them() {
             .concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
-    assert_eq!(file["paths"].as_object().unwrap().len(), 4);
+    assert_eq!(file["paths"].as_object().unwrap().len(), 5);
 }

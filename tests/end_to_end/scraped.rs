@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
+use serde_json::json;
 use testing::eventually::{SOON, eventually, when};
 use testing::http::{self, Answer};
 use testing::http_proxy::Mode;
@@ -198,4 +199,45 @@ fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
         let age = age();
         when(age == 0.0, age)
     });
+}
+
+/// As `docs/monitoring.md` has it: 970 of 1000 events a minute are below 0.99, and 995 are not.
+#[test]
+fn the_alert_on_coverage_names_the_node_whose_path_loses_events() {
+    let document = include_str!("../../docs/monitoring.md");
+    let (_, expression) = document.split_once("```promql\n").unwrap();
+    let (expression, _) = expression.split_once("```").unwrap();
+    let expression = expression.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rules = json!({"groups": [{"name": "eds", "rules": [
+        {"alert": "PathLosesEvents", "expr": expression}]}]});
+    let series = |name: &str, node: &str, each_minute: u64| {
+        let series = format!("eds_events_{name}_total{{job=\"eds\",instance=\"{node}\"}}");
+        json!({"series": series, "values": format!("0+{each_minute}x20")})
+    };
+    let nodes = [("a", 1000), ("b", 970), ("c", 995)];
+    let repeats = nodes.map(|(_, seen)| seen).iter().sum::<u64>() - 1000;
+    let inputs = nodes.iter().flat_map(|&(node, seen)| {
+        let repeated = if node == "a" { repeats } else { 0 };
+        let counts = [("recorded", seen), ("repeated", repeated), ("seen", seen)];
+        counts.map(|(name, count)| series(name, node, count))
+    });
+    let inputs: Vec<_> = inputs.collect();
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &serde_json::Value| {
+        std::fs::write(directory.path().join(name), content.to_string()).unwrap();
+    };
+    write("rules.json", &rules);
+    let expected = json!([{"exp_labels": {"job": "eds", "instance": "b"}}]);
+    write(
+        "test.json",
+        &json!({"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [{
+            "interval": "1m", "input_series": inputs, "alert_rule_test": [
+                {"eval_time": "15m", "alertname": "PathLosesEvents", "exp_alerts": expected}]}]}),
+    );
+    let tested = Command::new("promtool")
+        .args(["test", "rules", "test.json"])
+        .current_dir(directory.path())
+        .output()
+        .expect("promtool, of Debian's package prometheus");
+    assert!(tested.status.success(), "{tested:?}");
 }

@@ -126,6 +126,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
     let mut sets = BTreeMap::new();
     let mut tags = BTreeSet::new();
     let mut counts = BTreeSet::new();
+    let mut seen = 0;
     for key in redis.keys() {
         let Some((tag, name)) = key.split_once("}:20161204:1118:") else {
             continue;
@@ -136,6 +137,11 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
             let admitted: BTreeMap<String, String> = redis.query(&["HGETALL", &key]);
             assert!(admitted.values().all(String::is_empty), "{admitted:?}");
             counts.extend(admitted.into_keys());
+            continue;
+        }
+        if name == "coverage" {
+            let of_processes: Vec<u64> = redis.query(&["HVALS", &key]);
+            seen += of_processes.iter().sum::<u64>();
             continue;
         }
         let members: BTreeSet<String> = redis.query(&["SMEMBERS", &key]);
@@ -158,6 +164,7 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         .map(|(series, _, _)| (*series).to_owned())
         .collect();
     assert_eq!(counts, all);
+    assert_eq!(seen, 5, "what the only node saw");
     let expected: [(&str, &[&str]); 7] = [
         ("event_types", &COUNTS.map(|(series, _, _)| series)),
         (

@@ -154,7 +154,7 @@ impl Site {
                     || key.ends_with(":division")
                     || key.starts_with("{eds:nodes}:")
                     // The fencing token of who probed outlives the turn by a while.
-                    || (key.ends_with(":counts") || key == "{eds:mutex:probe}:lock")
+                    || (key.ends_with(":counts") || key.ends_with(":coverage") || key == "{eds:mutex:probe}:lock")
                         && redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = redis.keys().into_iter().filter(|key| !stays(key)).collect();

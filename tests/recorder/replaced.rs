@@ -9,6 +9,7 @@ use event_data_service::event::{Batch, Minute, Rejection};
 use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
 use event_data_service::store::memory::OpenSets;
+use event_data_service::store::{CountReader, Coverage};
 
 use crate::setup::{self, HOUR, Setup, caps, this_minute};
 use crate::store::CountingStore;
@@ -60,13 +61,18 @@ async fn events_in_the_new_store(
     let batches = offsets.iter().map(batch).collect();
     let totals = record(&store, caps(10, 0), replay_window, batches).await;
     assert_eq!(totals.recorded, offsets.len() as u64, "each once");
+    let server = store.server().unwrap();
+    // All that this node saw, whatever of it the store got, and however often.
+    let seen = server.coverage(setup::partition(), &[minute]).await;
+    let all = Coverage::from([("a".to_owned(), offsets.len() as u64)]);
+    assert_eq!(seen.unwrap(), [all]);
     let [
         OpenSets {
             series,
             users,
             events,
         },
-    ] = &store.server().unwrap().open_sets(minute)[..]
+    ] = &server.open_sets(minute)[..]
     else {
         panic!("not one series");
     };

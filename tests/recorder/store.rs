@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, Store, StoreError,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
+    StoreError,
 };
 
 use super::setup::memory_store;
@@ -106,6 +107,7 @@ impl Recording for CountingStore {
         partition: Partition,
         _: u64,
         recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
     ) -> Result<u64, StoreError> {
         let users = recordings.iter().map(|it| it.new_users.len()).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
@@ -119,7 +121,7 @@ impl Recording for CountingStore {
             *self.server.lock().unwrap() = Some(Arc::new(memory_store()));
         }
         match self.server() {
-            Some(server) => server.record(partition, 0, recordings).await,
+            Some(server) => server.record(partition, 0, recordings, seen).await,
             None => Ok(0),
         }
     }

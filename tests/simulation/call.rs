@@ -7,7 +7,7 @@ use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::{MemoryStore, State};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, StoreError, Testimony,
+    News, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, StoreError, Testimony,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -58,6 +58,8 @@ pub(crate) struct Parcel {
     pub(crate) events: Vec<Event>,
     /// The series under which each is recorded.
     pub(crate) under: Vec<u8>,
+    /// What the node has seen once they are recorded.
+    seen: Vec<Seen>,
 }
 
 impl std::fmt::Debug for Parcel {
@@ -71,7 +73,7 @@ impl std::fmt::Debug for Parcel {
 }
 
 impl Parcel {
-    pub(crate) fn new(recordings: &[RecordRequest<'_>]) -> Self {
+    pub(crate) fn new(recordings: &[RecordRequest<'_>], seen: &[Seen]) -> Self {
         let mut batch = Batch::default();
         let mut details: Vec<(Vec<String>, Option<String>)> = Vec::new();
         let mut events = Vec::new();
@@ -111,6 +113,7 @@ impl Parcel {
             details,
             events,
             under,
+            seen: seen.to_vec(),
         }
     }
 
@@ -165,7 +168,10 @@ impl Call {
                 Answer::Users(store.users(*partition, *minute, series, &users).await?)
             }
             Self::Record(partition, parcel) => {
-                store.record(*partition, 0, &parcel.recordings()).await?;
+                let recordings = parcel.recordings();
+                store
+                    .record(*partition, 0, &recordings, &parcel.seen)
+                    .await?;
                 Answer::Nothing
             }
             Self::Attest(partition, testimony) => {

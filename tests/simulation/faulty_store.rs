@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, Page, RecordRequest, Recording, SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
+    News, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, Store, StoreError,
+    Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -248,8 +249,9 @@ impl Recording for FaultyStore {
         partition: Partition,
         _: u64,
         recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
     ) -> Result<u64, StoreError> {
-        let parcel = Arc::new(Parcel::new(recordings));
+        let parcel = Arc::new(Parcel::new(recordings, seen));
         answer!(self, Call::Record(partition, parcel), Answer::Nothing => 0)
     }
 }

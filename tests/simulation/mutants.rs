@@ -142,7 +142,7 @@ impl RuledStore {
                     } else {
                         request.overflowed_from = None;
                     }
-                    self.right.record(*partition, 0, &[request]).await?;
+                    self.right.record(*partition, 0, &[request], &[]).await?;
                 }
                 return Ok(Answer::Nothing);
             }

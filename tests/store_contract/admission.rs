@@ -61,7 +61,8 @@ async fn gather(node: &Node, events: &[Event]) {
         }
     });
     let recordings: Vec<_> = groups.collect();
-    node.0.record(partition(), 0, &recordings).await.unwrap();
+    let recorded = node.0.record(partition(), 0, &recordings, &[]).await;
+    recorded.unwrap();
 }
 
 pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_good(ground: &Ground) {

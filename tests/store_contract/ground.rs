@@ -220,7 +220,7 @@ impl Node {
                     }
                 })
                 .collect();
-            repeated += self.0.record(partition, 0, &recordings).await?;
+            repeated += self.0.record(partition, 0, &recordings, &[]).await?;
         }
         Ok(repeated)
     }

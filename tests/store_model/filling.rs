@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::{Batch, Group, Minute, overflow_series};
-use event_data_service::store::{Admission, AdmitRequest, RecordRequest};
+use event_data_service::store::{Admission, AdmitRequest, RecordRequest, Seen};
 
 use super::answers::{Both, refused, text};
 use super::ground::partition;
@@ -104,11 +104,20 @@ impl World<'_> {
         let generation = self.ground.nodes[at.node].generation(partition);
         if stale && generation != 0 {
             let node = &self.ground.nodes[at.node];
-            return refused(&node.record(partition, generation + 1, &recordings).await);
+            let refused_one = node.record(partition, generation + 1, &recordings, &[]);
+            return refused(&refused_one.await);
         }
+        // Whatever a recorder would say: what is kept, and for how long, is the same.
+        let minutes: BTreeSet<_> = events.iter().map(|event| event.minute).collect();
+        let seen = minutes.into_iter().map(|minute| Seen {
+            minute: minute_of(minute),
+            events: events.len() as u64,
+            renew: events.len().is_multiple_of(2),
+        });
+        let seen: Vec<_> = seen.collect();
         let both = self.both(at.node, async |node| {
             let generation = node.generation(partition);
-            node.record(partition, generation, &recordings).await
+            node.record(partition, generation, &recordings, &seen).await
         });
         let both = both.await;
         Both::of(answers.redis + &both.redis, answers.memory + &both.memory)
@@ -136,7 +145,8 @@ impl World<'_> {
         });
         let recordings = recordings.collect::<Vec<_>>();
         self.both(at.node, async |node| {
-            node.record(partition(at.partition), 0, &recordings).await
+            node.record(partition(at.partition), 0, &recordings, &[])
+                .await
         })
         .await
     }

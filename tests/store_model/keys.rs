@@ -73,7 +73,7 @@ fn kind(name: &str) -> Kind {
         "tokens" | "arrivals" | "idle" | "lagging" | "quarantine" | "witness" | "stamps" => {
             Kind::Hash
         }
-        "counts" => Kind::Counts,
+        "counts" | "coverage" => Kind::Counts,
         _ => Kind::Set,
     }
 }
@@ -172,6 +172,9 @@ fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<
     let counts = counts.map(|(series, (unique, all))| format!("{series}={unique}:{all}"));
     let admitted = state.admitted.iter().map(|series| format!("{series}="));
     put("counts", counts.chain(admitted).collect(), state.expires_ms);
+    let coverage = state.coverage.iter();
+    let coverage = coverage.map(|(process, events)| format!("{process}={events}"));
+    put("coverage", coverage.collect(), state.coverage_until_ms);
     put("unsent", state.unsent.iter().cloned().collect(), None);
     put("event_types", state.sets.keys().cloned().collect(), None);
     for (series, sets) in &state.sets {

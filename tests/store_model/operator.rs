@@ -121,7 +121,7 @@ impl World<'_> {
     }
 }
 
-/// Sealed counts, and open ones, of each minute.
+/// Sealed counts, open series, and open counts with what was seen, of each minute.
 type Counts = BTreeMap<Minute, (BTreeSet<String>, BTreeSet<String>, Vec<String>)>;
 
 async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, StoreError> {
@@ -145,6 +145,10 @@ async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, 
         series.push(&overflow);
         let of = node.open_counts(partition(at), minute, &series).await?;
         counts.extend(of.iter().map(|of| format!("{of:?}")));
+        counts.push(format!(
+            "{:?}",
+            node.coverage(partition(at), &[minute]).await?
+        ));
     }
     Ok(all)
 }

@@ -107,7 +107,7 @@ pub(crate) async fn record_as_of(
         })
         .collect();
     store
-        .record(partition(), generation, &recordings)
+        .record(partition(), generation, &recordings, &[])
         .await
         .map(|_| ())
 }

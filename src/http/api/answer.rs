@@ -1,6 +1,6 @@
 //! What the answers are made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use axum::http::header;
@@ -9,8 +9,10 @@ use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 
 use super::counts::Counts;
+use super::coverage::Covered;
 use super::parameters::Filter;
-use crate::event::tags;
+use crate::event::{Minute, tags};
+use crate::store::Coverage;
 
 /// A series and its tags.
 #[derive(Debug, Serialize)]
@@ -67,14 +69,71 @@ pub(super) struct SeriesAnswer {
     pub(super) series: Vec<Tagged>,
 }
 
+/// The answer of `/api/v1/coverage`.
+#[derive(Debug, Serialize)]
+pub(super) struct CoverageAnswer {
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) minutes: Vec<CoveredMinute>,
+}
+
+/// What each node saw of a minute.
+#[derive(Debug, Serialize)]
+pub(super) struct CoveredMinute {
+    minute: String,
+    /// All together, each counted once.
+    events: u64,
+    nodes: Vec<NodeShare>,
+}
+
+/// What a node saw of it.
+#[derive(Debug, Serialize)]
+struct NodeShare {
+    node: String,
+    events: u64,
+    /// Of all.
+    share: f64,
+}
+
+/// Every minute has all the nodes that saw something of any.
+pub(super) fn coverage(covered: &Covered) -> Vec<CoveredMinute> {
+    let names: BTreeSet<_> = covered
+        .values()
+        .flat_map(|(_, nodes)| nodes.keys())
+        .collect();
+    let of_minute = |(minute, (events, nodes)): (&Minute, &(u64, Coverage))| CoveredMinute {
+        minute: self::minute(minute.epoch_minutes()),
+        events: *events,
+        nodes: names
+            .iter()
+            .map(|&node| {
+                let seen = nodes.get(node).copied().unwrap_or_default();
+                NodeShare {
+                    node: node.clone(),
+                    events: seen,
+                    share: share(seen, *events),
+                }
+            })
+            .collect(),
+    };
+    covered.iter().map(of_minute).collect()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a share needs no more than 52 bits"
+)]
+fn share(part: u64, all: u64) -> f64 {
+    part as f64 / all.max(1) as f64
+}
+
 pub(super) fn counts(counts: Counts) -> Vec<Count> {
-    let count =
-        |((minute, series), (unique, cumulative)): ((crate::event::Minute, String), _)| Count {
-            minute: self::minute(minute.epoch_minutes()),
-            series: Tagged::new(series),
-            unique,
-            cumulative,
-        };
+    let count = |((minute, series), (unique, cumulative)): ((Minute, String), _)| Count {
+        minute: self::minute(minute.epoch_minutes()),
+        series: Tagged::new(series),
+        unique,
+        cumulative,
+    };
     counts.into_iter().map(count).collect()
 }
 

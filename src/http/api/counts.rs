@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::parameters::{Filter, Range, matches};
 use super::turns::Pace;
-use crate::event::{Minute, Partitions};
+use crate::event::{Minute, Partition, Partitions};
 use crate::http::problem::Problem;
 use crate::store::CountReader;
 
@@ -15,7 +15,7 @@ pub(super) const READ_MAX: u64 = 1_000_000;
 /// The most open minutes in an answer: the newest.
 pub(super) const OPEN_MINUTES_MAX: usize = 60;
 /// The minutes whose sizes are asked for at once.
-const SIZES_AT_ONCE: usize = 120;
+pub(super) const SIZES_AT_ONCE: usize = 120;
 /// The series whose sets are looked at in one call.
 const LOOKED_AT: usize = 500;
 
@@ -32,11 +32,11 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Hands every sealed count of these minutes that matches to `take`; one may come twice, in a row of pages.
-    async fn sealed(
+    /// Hands every sealed count of these minutes that matches to `take`, by partition; one may come twice, in a row of pages.
+    pub(super) async fn sealed(
         &self,
         range: Range,
-        mut take: impl FnMut(Minute, BTreeMap<String, (u64, u64)>) -> Result<(), Problem>,
+        mut take: impl FnMut(Partition, Minute, BTreeMap<String, (u64, u64)>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
         let minutes: Vec<Minute> = range.minutes().collect();
         let mut read = 0;
@@ -64,7 +64,7 @@ impl Source<'_> {
                         found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
                         cursor = page.next;
                     }
-                    take(minute, found)?;
+                    take(partition, minute, found)?;
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Source<'_> {
     /// The sealed counts of these minutes.
     pub(super) async fn minutes(&self, range: Range) -> Result<Counts, Problem> {
         let mut counts = Counts::new();
-        let take = |minute, found: BTreeMap<String, (u64, u64)>| {
+        let take = |_, minute, found: BTreeMap<String, (u64, u64)>| {
             counts.extend(found.into_iter().map(|(series, of)| ((minute, series), of)));
             bounded(counts.len())
         };
@@ -86,7 +86,7 @@ impl Source<'_> {
     /// the cumulative ones.
     pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 3])>, Problem> {
         let mut all: BTreeMap<String, [u64; 3]> = BTreeMap::new();
-        let take = |_, found: BTreeMap<String, (u64, u64)>| {
+        let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
             for (series, (unique, cumulative)) in found {
                 let [sum, max, events] = all.entry(series).or_default();
                 *sum += unique;
@@ -100,9 +100,7 @@ impl Source<'_> {
     }
 
     /// The newest open minutes with their partitions, and how many are left out.
-    async fn open(
-        &self,
-    ) -> Result<(BTreeMap<Minute, Vec<crate::event::Partition>>, bool), Problem> {
+    async fn open(&self) -> Result<(BTreeMap<Minute, Vec<Partition>>, bool), Problem> {
         let mut open: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
         for partition in self.partitions.iter() {
             // One more than is answered, to know that there are more.
@@ -124,7 +122,7 @@ impl Source<'_> {
 
     async fn open_series(
         &self,
-        partition: crate::event::Partition,
+        partition: Partition,
         minute: Minute,
         read: &mut u64,
     ) -> Result<BTreeSet<String>, Problem> {
@@ -170,7 +168,7 @@ impl Source<'_> {
     /// The series of these minutes, and of the open ones.
     pub(super) async fn series(&self, range: Range) -> Result<BTreeSet<String>, Problem> {
         let mut all = BTreeSet::new();
-        let take = |_, found: BTreeMap<String, (u64, u64)>| {
+        let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
             all.extend(found.into_keys());
             bounded(all.len())
         };

@@ -1,10 +1,11 @@
-//! The queries: `/api/v1/minutes`, `/live`, `/top` and `/series`, as `docs/openapi.json` describes them.
+//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series` and `/coverage`, as `docs/openapi.json` describes them.
 //!
 //! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
 //! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps.
 
 mod answer;
 mod counts;
+mod coverage;
 mod lists;
 mod parameters;
 mod top;
@@ -21,7 +22,7 @@ use axum::routing::get;
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, InvalidSetting};
 
-use self::answer::{LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
+use self::answer::{CoverageAnswer, LiveAnswer, MinutesAnswer, SeriesAnswer, Tagged};
 use self::counts::Source;
 use self::lists::{LIST_TTL, Lists};
 use self::parameters::{Filter, Parameters, Range};
@@ -175,6 +176,28 @@ impl Queries {
         ))
     }
 
+    async fn coverage(&self, uri: &Uri) -> Result<Response, Problem> {
+        let parameters = self.parameters(uri, &["from", "to"])?;
+        let range = parameters.range(self.now())?;
+        let filter = parameters.filter();
+        if let Some(tag) = filter.keys().next() {
+            let detail = "events are seen whatever their series; leave it out";
+            return Err(Problem::parameter(tag, detail));
+        }
+        let source = self.source(&filter);
+        let minutes = self.look(source.coverage(range)).await?;
+        let answer = CoverageAnswer {
+            from: answer::minute(range.from),
+            to: answer::minute(range.to),
+            minutes: answer::coverage(&minutes),
+        };
+        Ok(answer::json(
+            &answer,
+            Duration::from_secs(5),
+            Duration::ZERO,
+        ))
+    }
+
     async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
         let allowed = ["by", "window", "n", "position", "list"];
         let top = self.parameters(uri, &allowed)?.top()?;
@@ -209,6 +232,10 @@ pub(super) fn router(queries: Arc<Queries>) -> Router {
         .route(
             "/api/v1/top",
             get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.top(&uri)).await }),
+        )
+        .route(
+            "/api/v1/coverage",
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.coverage(&uri)).await }),
         )
         .with_state(queries)
 }

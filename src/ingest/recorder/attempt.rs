@@ -34,6 +34,7 @@ impl Recorder {
         let is_same_store = || self.store.generation(self.partition) == generation;
         known.dedup.follow(generation);
         known.caps.follow(generation);
+        known.coverage.follow(generation);
         let (mut requests, users) = self.admitted(known, batch, parts, origin).await?;
         if !is_same_store() {
             return Ok(Input::Replaced);
@@ -43,7 +44,11 @@ impl Recorder {
         }
         // Those of the overflow series next to each other, which makes them one command.
         requests.sort_by_key(|request| request.overflowed_from.is_some());
-        let recorded = self.store.record(self.partition, generation, &requests);
+        let before = origin == Origin::Replay;
+        let (seen, brought) = known.coverage.with(&requests, before, Instant::now());
+        let recorded = self
+            .store
+            .record(self.partition, generation, &requests, &seen);
         let repeated = recorded.await?;
         // The store that took them may not be the one that has the users that dedup left out.
         if !is_same_store() && !known.dedup.is_empty() {
@@ -51,6 +56,8 @@ impl Recorder {
         }
         let now = Instant::now();
         self.confirmed(&requests, repeated, origin, now);
+        known.coverage.confirmed(&seen, now);
+        self.metrics.events_seen.inc_by(brought);
         known.dedup.insert(&users, now);
         for request in &requests {
             known.dedup.touch(request.minute, now);
@@ -80,7 +87,7 @@ impl Recorder {
         parts: &mut Vec<Part<'a>>,
         origin: Origin,
     ) -> Result<(Vec<RecordRequest<'a>>, Vec<KnownUser>), StoreError> {
-        let Known { caps, dedup } = known;
+        let Known { caps, dedup, .. } = known;
         let keys = parts.iter().map(Part::key);
         caps.ask(&*self.store, keys, Instant::now()).await?;
         let wanted = parts.iter().map(|part| {
@@ -91,7 +98,7 @@ impl Recorder {
         });
         let wanted: Vec<_> = wanted.collect();
         let refused_of_overflow = self.refused_of_overflow(known, &wanted).await?;
-        let Known { caps, dedup } = known;
+        let Known { caps, dedup, .. } = known;
         let nobody = HashSet::new();
         let mut requests = Vec::with_capacity(wanted.len());
         let mut all_users: Vec<KnownUser> = Vec::new();

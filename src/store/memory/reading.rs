@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::{MemoryStore, MinuteState, State};
 use crate::event::{Minute, Partition};
-use crate::store::{CountReader, Page, SeriesCounts, StoreError};
+use crate::store::reading::by_name;
+use crate::store::{CountReader, Coverage, Page, SeriesCounts, StoreError};
 
 /// What is given at once.
 const PAGE: usize = 500;
@@ -38,6 +39,19 @@ impl CountReader for MemoryStore {
         let counts = minute.counts.iter();
         let counts = counts.map(|(series, &counts)| series_counts(series, counts));
         Ok(page(counts, cursor))
+    }
+
+    async fn coverage(
+        &self,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Coverage>, StoreError> {
+        let state = self.lock();
+        let coverage = |minute: &Minute| {
+            let minute = minute_of(&state, partition, *minute);
+            by_name(minute.into_iter().flat_map(|it| it.coverage.clone()))
+        };
+        Ok(minutes.iter().map(coverage).collect())
     }
 
     async fn open_minutes(

@@ -6,7 +6,7 @@ use super::MemoryStore;
 use super::state::{MinuteState, State, deadline};
 use crate::event::{Minute, Partition, series_fingerprint};
 use crate::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, StoreError,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
 };
 
 /// What a member of a set costs beside its text, in bytes; roughly.
@@ -103,7 +103,9 @@ impl Recording for MemoryStore {
         partition: Partition,
         _generation: u64,
         recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
     ) -> Result<u64, StoreError> {
+        let now_ms = self.now_ms();
         let state = &mut *self.lock();
         state.check_room()?;
         let mut repeated = 0;
@@ -136,6 +138,15 @@ impl Recording for MemoryStore {
             // Nothing is forgotten of a minute that has something to do.
             minute.expires_ms = None;
             partition.waiting.insert(recording.minute);
+        }
+        for seen in seen {
+            let minute = partition.minutes.entry(seen.minute).or_default();
+            minute.coverage.insert(self.node.clone(), seen.events);
+            if seen.renew {
+                let until_ms = deadline(now_ms, state.retention);
+                minute.coverage_until_ms = Some(until_ms);
+                state.next_expiry_ms = state.next_expiry_ms.min(until_ms);
+            }
         }
         Ok(repeated)
     }

@@ -90,6 +90,10 @@ pub struct MinuteState {
     pub unsent: BTreeSet<String>,
     /// When the counts are forgotten, in ms since the epoch.
     pub expires_ms: Option<i64>,
+    /// How many events of it each process has seen.
+    pub coverage: BTreeMap<String, u64>,
+    /// When that is forgotten, in ms since the epoch.
+    pub coverage_until_ms: Option<i64>,
 }
 
 /// What was seen of a minute that is over and fills still.
@@ -164,15 +168,11 @@ impl State {
         self.next_expiry_ms = i64::MAX;
         for partition in &mut self.partitions {
             partition.minutes.retain(|_, minute| {
-                if minute.expires_ms.is_none_or(|expires| expires >= now_ms) {
-                    let expires_ms = minute.expires_ms.unwrap_or(i64::MAX);
-                    self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
-                    return true;
+                minute.forget_expired(now_ms);
+                for until_ms in [minute.expires_ms, minute.coverage_until_ms] {
+                    self.next_expiry_ms = self.next_expiry_ms.min(until_ms.unwrap_or(i64::MAX));
                 }
-                minute.counts.clear();
-                minute.admitted.clear();
-                minute.expires_ms = None;
-                minute.arrivals > 0 || minute.idle.is_some()
+                *minute != MinuteState::default()
             });
         }
     }
@@ -185,6 +185,21 @@ impl State {
         minutes
             .flat_map(|minute| minute.sets.iter().map(|(series, sets)| sets.open(series)))
             .collect()
+    }
+}
+
+impl MinuteState {
+    fn forget_expired(&mut self, now_ms: i64) {
+        let is_over = |until_ms: Option<i64>| until_ms.is_some_and(|until_ms| until_ms < now_ms);
+        if is_over(self.expires_ms) {
+            self.counts.clear();
+            self.admitted.clear();
+            self.expires_ms = None;
+        }
+        if is_over(self.coverage_until_ms) {
+            self.coverage.clear();
+            self.coverage_until_ms = None;
+        }
     }
 }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::keys::Keys;
 use super::{FORMATS, recording};
 use crate::event::{Batch, Minute, Partitions};
-use crate::store::RecordRequest;
+use crate::store::{RecordRequest, Seen};
 
 /// What nodes of this format share in Redis, by a hash of each.
 const PINNED: [(&str, u64); 12] = [
@@ -25,7 +26,7 @@ const PINNED: [(&str, u64); 12] = [
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
     ("requeue.lua", 0xad7e_43e4_928a_ad39),
     ("the names of the keys", 0x273a_6046_e358_76bc),
-    ("the transaction that records", 0xe69c_3405_71ac_19f3),
+    ("the transaction that records", 0xf0f0_0648_d266_a658),
 ];
 
 const EXPLAINED: &str = "
@@ -70,7 +71,15 @@ fn transaction() -> Vec<u8> {
     });
     let keys = Keys::new("eds", &Partitions::new(NonZeroU16::MIN));
     let partition = Partitions::new(NonZeroU16::MIN).of("a=b", minute);
-    recording::pipeline(keys.partition(partition), &recordings).get_packed_pipeline()
+    let keys = keys.partition(partition);
+    let mut pipeline = recording::pipeline(keys, &recordings);
+    let seen = Seen {
+        minute,
+        events: 2,
+        renew: true,
+    };
+    recording::cover(&mut pipeline, keys, "n#1", &[seen], Duration::from_secs(1));
+    pipeline.get_packed_pipeline()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Looking at what is in Redis: small commands over a connection of their own. No script, no `KEYS`, nothing that
-//! reads a whole hash or set.
+//! reads a whole hash or set that grows with what is sent.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use redis_link::Lane;
 use super::RedisStore;
 use super::gateway::READING;
 use crate::event::{Minute, Partition};
-use crate::store::{CountReader, Page, SeriesCounts, StoreError};
+use crate::store::reading::by_name;
+use crate::store::{CountReader, Coverage, Page, SeriesCounts, StoreError};
 
 /// What is read at once, roughly.
 const PAGE: usize = 500;
@@ -96,6 +97,26 @@ impl CountReader for RedisStore {
             items: known.collect(),
             next,
         })
+    }
+
+    async fn coverage(
+        &self,
+        partition: Partition,
+        minutes: &[Minute],
+    ) -> Result<Vec<Coverage>, StoreError> {
+        if minutes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = pipe();
+        for &minute in minutes {
+            // A field for each process that recorded in the minute.
+            pipeline.hgetall(self.minute_key(partition, minute, "coverage"));
+        }
+        let ask = async move |connection: &mut MultiplexedConnection| {
+            pipeline.query_async(connection).await
+        };
+        let all: Vec<Vec<(String, u64)>> = self.look(partition, ask).await?;
+        Ok(all.into_iter().map(by_name).collect())
     }
 
     async fn open_minutes(

@@ -5,9 +5,11 @@
 //! also ends the expiry of the counts that the minute may have already (`PERSIST`): they are what a late event
 //! must meet, and no node may be there to claim it before they would be forgotten. The same `counts` say which series
 //! are admitted, which is asked before, over the same connection: what it answers holds for what is recorded over it.
+//! With the events goes what this process has seen of their minutes (`coverage`): one HSET a minute, whatever the series.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, cmd, pipe};
@@ -19,7 +21,7 @@ use super::keys::PartitionKeys;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition, series_fingerprint};
 use crate::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, SeriesUsers, StoreError,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
 };
 
 #[async_trait]
@@ -101,9 +103,12 @@ impl Recording for RedisStore {
         partition: Partition,
         generation: u64,
         recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
     ) -> Result<u64, StoreError> {
-        let slot = self.keys(partition).slot;
-        let recorded = pipeline(self.keys(partition), recordings);
+        let keys = self.keys(partition);
+        let slot = keys.slot;
+        let mut recorded = pipeline(keys, recordings);
+        cover(&mut recorded, keys, &self.node, seen, self.retention);
         let record =
             async |connection: &mut MultiplexedConnection| recorded.query_async(connection).await;
         let run = self.gateway.run_in(generation, slot, RECORDING, record);
@@ -165,6 +170,24 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
         pipeline.persist(format!("{base}counts")).ignore();
     }
     pipeline
+}
+
+/// The commands that keep what a process has seen, for so long.
+pub(super) fn cover(
+    pipeline: &mut Pipeline,
+    keys: &PartitionKeys,
+    process: &str,
+    seen: &[Seen],
+    retention: Duration,
+) {
+    for seen in seen {
+        let coverage = format!("{}coverage", keys.minute(seen.minute));
+        pipeline.hset(&coverage, process, seen.events).ignore();
+        if seen.renew {
+            let expire = pipeline.cmd("PEXPIRE").arg(coverage);
+            expire.arg(millis(retention)).ignore();
+        }
+    }
 }
 
 /// How many events were there already, by what the commands answered.

@@ -1,0 +1,84 @@
+//! A Redis that is not asked which series are admitted, or not told what the node has seen: what either costs is the difference.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use event_data_service::event::{Minute, Partition};
+use event_data_service::store::redis::RedisStore;
+use event_data_service::store::{
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
+    StoreError,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Without {
+    pub(crate) store: Arc<RedisStore>,
+    pub(crate) left_out: LeftOut,
+}
+
+/// What is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeftOut {
+    Nothing,
+    Admission,
+    Coverage,
+}
+
+#[async_trait]
+impl Store for Without {
+    async fn check(&self) -> Result<(), StoreError> {
+        self.store.check().await
+    }
+
+    fn generation(&self, partition: Partition) -> u64 {
+        self.store.generation(partition)
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+#[async_trait]
+impl Recording for Without {
+    async fn admit(
+        &self,
+        partition: Partition,
+        request: &AdmitRequest<'_>,
+    ) -> Result<Admitted, StoreError> {
+        if self.left_out != LeftOut::Admission {
+            return self.store.admit(partition, request).await;
+        }
+        Ok(Admitted {
+            overflow_users: 0,
+            series: vec![Admission::Admitted { users: 0 }; request.series.len()],
+        })
+    }
+
+    async fn users(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        series: &str,
+        users: &[&str],
+    ) -> Result<SeriesUsers, StoreError> {
+        self.store.users(partition, minute, series, users).await
+    }
+
+    async fn record(
+        &self,
+        partition: Partition,
+        generation: u64,
+        recordings: &[RecordRequest<'_>],
+        seen: &[Seen],
+    ) -> Result<u64, StoreError> {
+        let seen = if self.left_out == LeftOut::Coverage {
+            &[]
+        } else {
+            seen
+        };
+        let record = self.store.record(partition, generation, recordings, seen);
+        record.await
+    }
+}

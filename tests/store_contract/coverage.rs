@@ -1,0 +1,93 @@
+//! What each node has seen of a minute.
+
+use std::time::Instant;
+
+use event_data_service::event::{Batch, Minute};
+use event_data_service::store::{Coverage, RecordRequest, Seen};
+use testing::eventually::SOON;
+
+use super::ground::{Ground, Node, RETENTION, SEED_MINUTE, partitions};
+
+const SERIES: &str = "s=1";
+
+fn minute(number: i64) -> Minute {
+    Minute::from_epoch_minutes(number).unwrap()
+}
+
+/// Records one event of each of these minutes, and tells what was seen of them in total.
+async fn record(node: &Node, totals: &[(i64, u64)]) {
+    let mut batch = Batch::default();
+    for &(number, _) in totals {
+        let at = minute(number);
+        assert!(batch.push(at, SERIES, "x", at.start_nanos()));
+    }
+    let recordings = batch.groups().iter().map(|group| RecordRequest {
+        minute: group.minute,
+        series: &group.series,
+        overflowed_from: None,
+        new_users: vec!["x"],
+        occurrences: &group.occurrences,
+        batch: &batch,
+    });
+    let seen = totals.iter().map(|&(number, events)| Seen {
+        minute: minute(number),
+        events,
+        renew: true,
+    });
+    let (recordings, seen): (Vec<_>, Vec<_>) = (recordings.collect(), seen.collect());
+    let partition = partitions().of(SERIES, Minute::MIN);
+    let recorded = node.0.record(partition, 0, &recordings, &seen).await;
+    recorded.unwrap();
+}
+
+/// What is told of the minute of the seed and the one after it.
+async fn told(ground: &Ground) -> Vec<Coverage> {
+    let partition = partitions().of(SERIES, Minute::MIN);
+    let minutes = [SEED_MINUTE, SEED_MINUTE + 1].map(minute);
+    let reading = ground.reading();
+    let coverage = reading.coverage(partition, &minutes).await.unwrap();
+    let others = partitions().iter().filter(|it| *it != partition);
+    for other in others {
+        let none = [Coverage::new(), Coverage::new()];
+        assert_eq!(reading.coverage(other, &minutes).await.unwrap(), none);
+    }
+    coverage
+}
+
+fn coverage<const N: usize>(of: [(&str, u64); N]) -> Coverage {
+    of.map(|(node, events)| (node.to_owned(), events)).into()
+}
+
+pub(crate) async fn what_each_node_has_seen_is_told_and_telling_it_again_changes_nothing(
+    ground: &Ground,
+) {
+    // Two processes of one name, one after the other.
+    let [before, after, other] = ["a#1", "a#2", "b#1"].map(|name| ground.node(name));
+    record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
+    record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
+    let expected = [coverage([("a", 5)]), coverage([("a", 1)])];
+    assert_eq!(told(ground).await, expected);
+    record(&before, &[(SEED_MINUTE, 7)]).await;
+    record(&after, &[(SEED_MINUTE, 4)]).await;
+    record(&other, &[(SEED_MINUTE, 3)]).await;
+    record(&after, &[(SEED_MINUTE, 4)]).await;
+    let expected = [coverage([("a", 11), ("b", 3)]), coverage([("a", 1)])];
+    assert_eq!(told(ground).await, expected);
+}
+
+pub(crate) async fn what_was_seen_outlives_the_minute_and_is_forgotten_by_itself(ground: &Ground) {
+    let node = ground.node("a#1");
+    let began = Instant::now();
+    record(&node, &[(SEED_MINUTE, 5)]).await;
+    assert_eq!(node.finish_all().await.len(), 1);
+    let kept = [coverage([("a", 5)]), Coverage::new()];
+    // Of whoever is as slow as that nothing can be said.
+    let there = told(ground).await;
+    assert!(there == kept || began.elapsed() >= RETENTION, "{there:?}");
+    let deadline = began + RETENTION + SOON;
+    while told(ground).await != [Coverage::new(), Coverage::new()] {
+        assert!(Instant::now() < deadline, "it is kept for ever");
+        tokio::time::sleep(RETENTION / 20).await;
+    }
+    assert!(began.elapsed() >= RETENTION);
+}
