@@ -6,8 +6,11 @@ use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 
 use crate::hint::{Hint, Names, of_tls};
 
-/// What a script answers whose user lacks a right; a code of its own it has only in later versions.
-const NO_PERMISSION_IN_SCRIPT: &str = "The user executing the script can't";
+/// What scripts answer whose user lacks a right, of Redis before 7.2 and since, and of Valkey. It has no code of its own.
+const NO_PERMISSION_IN_SCRIPT: [&str; 2] = [
+    "The user executing the script can't",
+    "ACL failure in script",
+];
 
 /// What servers say that are not what the address says they are. It only helps whoever reads it: nothing is decided by it.
 const STRANGERS: [(&str, Hint); 5] = [
@@ -68,7 +71,7 @@ impl Fault {
         if is("NOAUTH") || is("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
             return refused("Redis does not accept the credentials", Hint::Credentials);
         }
-        if is("NOPERM") || said.contains(NO_PERMISSION_IN_SCRIPT) {
+        if is("NOPERM") || NO_PERMISSION_IN_SCRIPT.iter().any(|it| said.contains(it)) {
             return refused("the Redis user may not do what is needed", Hint::Permission);
         }
         if let Some(hint) = of_tls(error) {
