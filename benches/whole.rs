@@ -70,6 +70,7 @@ fn daemon(store: &str) -> anyhow::Result<Vec<f64>> {
             "eds_events_queued",
             "eds_backlog_pending",
             "eds_backlog_claimed",
+            "eds_backlog_unsent",
         ];
         let is_busy = busy.iter().any(|name| metrics.count(name) > 0);
         idle = if is_busy { 0 } else { idle + 1 };

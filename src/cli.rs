@@ -40,6 +40,9 @@ enum Command {
     /// Look at counts that the output refused; have them sent again, or drop them
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// Look at what waits for each output, or drop what waits for one that is gone
+    #[command(subcommand)]
+    Outputs(OutputsCommand),
     /// Look at what must be alike on all nodes, or change it for all of them
     #[command(subcommand)]
     Settings(SettingsCommand),
@@ -75,8 +78,23 @@ enum QuarantineCommand {
     Drop(WithFlags<quarantine::Change>),
 }
 
+#[derive(Debug, Subcommand)]
+enum OutputsCommand {
+    /// A line for each: how many minutes it lacks, the oldest of them, and how many counts it refused; and whether it is
+    /// configured
+    List(Flags),
+    /// Drop all that waits for an output that no node has any more, its quarantine included, for good
+    Drop {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        flags: Flags,
+    },
+}
+
 /// What a command does, with the configuration of the nodes; without their secrets of the output.
 #[derive(Debug, Args)]
+#[command(mut_arg("output", |output| output.value_name("NAME").help("Of this output; needed when there are several")))]
 struct WithFlags<A: Args> {
     #[command(flatten)]
     arguments: A,
@@ -102,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
         Command::Quarantine(command) => quarantine(command),
+        Command::Outputs(command) => outputs(command),
         Command::Settings(command) => settings(&command),
         Command::Send(options) => match loadgen::run(&options, first_line) {
             Ok(loadgen::Summary {
@@ -115,7 +134,10 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let code = if error.is::<ConfigErrors>() || error.is::<daemon::NothingShared>() {
+            let is_misused = error.is::<ConfigErrors>()
+                || error.is::<daemon::NothingShared>()
+                || error.is::<daemon::WhichOutput>();
+            let code = if is_misused {
                 MISUSED
             } else if error.is::<daemon::EventsLost>() {
                 LOST
@@ -139,14 +161,24 @@ fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
     use QuarantineCommand::{Drop, List, Retry, Show};
     use quarantine::Action;
 
-    let (flags, action) = match command {
+    let (mut flags, action) = match command {
         List(WithFlags { arguments, flags }) => (flags, Action::List(arguments)),
         Show(WithFlags { arguments, flags }) => (flags, Action::Show(arguments)),
         Retry(WithFlags { arguments, flags }) => (flags, Action::Retry(arguments)),
         Drop(WithFlags { arguments, flags }) => (flags, Action::Drop(arguments)),
     };
+    let output = flags.output.take();
     let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
-    daemon::quarantine(&config, &action)
+    daemon::quarantine(&config, output.as_deref(), &action)
+}
+
+fn outputs(command: OutputsCommand) -> anyhow::Result<()> {
+    let (flags, dropped) = match command {
+        OutputsCommand::List(flags) => (flags, None),
+        OutputsCommand::Drop { name, flags } => (flags, Some(name)),
+    };
+    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
+    daemon::outputs(&config, dropped.as_deref())
 }
 
 fn settings(command: &SettingsCommand) -> anyhow::Result<()> {

@@ -18,11 +18,12 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServiceSettings;
 use crate::daemon::Service;
 use crate::event::{LineRules, Minute, Partitions, Window};
-use crate::flush::FlushSettings;
+use crate::flush::{Destination, FlushSettings};
 use crate::http::QuerySources;
 use crate::ingest::{BatcherSettings, CapSettings, ListenAddress, QueueLimits, RecorderSettings};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError};
+use crate::store::OutputName;
 use crate::store::memory::{MemoryStore, OpenSets, system_clock};
 
 /// Series, user, and nanoseconds from the start of the minute: the events of the example that the service
@@ -109,8 +110,14 @@ async fn show() -> anyhow::Result<()> {
         retention: RETENTION,
         arbiter: Arc::new(MemoryArbiter::default()),
     };
-    let output = Arc::new(Handover(sender));
-    let mut service = Service::start(&settings, Vec::new(), store.clone(), output, sources).await?;
+    let output = Destination {
+        name: OutputName::default(),
+        output: Arc::new(Handover(sender)),
+        write_counts_max: 2500,
+    };
+    let outputs = vec![output];
+    let mut service =
+        Service::start(&settings, Vec::new(), store.clone(), outputs, sources).await?;
     service.listen();
     let Some(&ListenAddress::Udp(address)) = service.addresses.first() else {
         anyhow::bail!("no socket");
@@ -210,7 +217,6 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             grace: Duration::from_secs(1),
             max_hold: Duration::from_secs(60),
             lease: Duration::from_secs(30),
-            write_counts_max: 2500,
         },
         http: None,
         http_connections: 0,

@@ -33,7 +33,7 @@ mod simulation {
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use simulation::event::SECOND;
 use simulation::mutants::Mutant;
@@ -128,6 +128,55 @@ fn an_event_that_waited_too_long_is_not_counted_again() {
     assert_eq!(outcome.verdict, Ok(()), "{trace}");
 }
 
+/// The second output is away for as long as events come, the first refuses one point in three, and all else is well: the
+/// first has what it takes as soon as if it were alone.
+#[test]
+fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
+    const AWAY: i64 = 400 * SECOND;
+    let writes = |outputs: usize| {
+        let mut plan = Plan::quiet(AWAY);
+        plan.outputs = outputs;
+        plan.poison[0] = 3;
+        plan.output_outages[1].push(Outage {
+            node: None,
+            from: 0,
+            to: AWAY,
+        });
+        // Another minute is over every four seconds, while the other output hangs for ten.
+        plan.max_age = Duration::from_secs(86_400);
+        for number in 0..90 {
+            let user = u8::try_from(number % 7).unwrap();
+            let node = usize::from(number % 2 == 1);
+            plan.deliver(node, 4 * number + 10, user, -60 * number - 120);
+        }
+        let outcome = play_plan(plan, 1, None, true);
+        assert_eq!(outcome.verdict, Ok(()), "{}", outcome.trace.join("\n"));
+        let writes = outcome.trace.iter();
+        let writes = writes.filter(|line| line.contains(" to 0 Fine"));
+        let second = |line: &String| {
+            line.trim()
+                .split('.')
+                .next()
+                .unwrap()
+                .parse::<i64>()
+                .unwrap()
+        };
+        let seconds: Vec<i64> = writes
+            .map(second)
+            .filter(|at| *at < AWAY / SECOND)
+            .collect();
+        seconds
+    };
+    let (alone, beside) = (writes(1), writes(2));
+    println!("written at {alone:?} alone, at {beside:?} beside one that is away");
+    assert!(alone.len() >= 60, "{alone:?}");
+    let late = beside
+        .iter()
+        .zip(&alone)
+        .map(|(beside, alone)| beside - alone);
+    assert!(late.max() <= Some(1), "{alone:?} {beside:?}");
+}
+
 /// Plays schedules of a mutant until one fails, which must be within so many, and for one of these reasons.
 fn caught(mutant: Mutant, within: u64, reasons: &[&str]) {
     let fails = |seed| Some((seed, play(seed, Some(mutant), false).verdict.err()?));
@@ -165,6 +214,10 @@ mutants! {
     minutes_closed_right_after_trouble_are_caught: NoSettling within 50, "right after trouble" | "may have gone back";
     a_node_that_lags_in_silence_is_caught: NoLag within 50, "does not say so";
     a_refusal_without_a_proof_is_caught: NoProof within 50, "without a proof";
+    counts_for_one_output_only_are_caught: OneOutput within 50, "the outputs that lack" | "is unsent";
+    an_output_that_speaks_for_all_is_caught: OneForAll within 50, "is unsent" | "ended";
+    counts_that_are_forgotten_with_the_first_output_are_caught: OneForgets within 50, "the counts of";
+    a_minute_that_an_output_has_and_that_stays_open_is_caught: NotClosed within 400, "the compaction of";
     overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";
 }
 
@@ -172,6 +225,11 @@ mutants! {
 const REACHED: &[(&str, &str)] = &[
     ("a claim that was taken over", "taken_over: true"),
     ("a claim that was lost", "Err(ClaimLost)"),
+    (
+        "a claim to send that was taken over",
+        "Some(OutputName(\"two\"))",
+    ),
+    ("a write to the second output", " to 1 "),
     ("the death of a node before an effect", "DiesBefore"),
     ("the death of a node after an effect", "DiesAfter"),
     (

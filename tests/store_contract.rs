@@ -22,6 +22,7 @@ mod contract {
     pub(crate) mod leases;
     pub(crate) mod life;
     pub(crate) mod names;
+    pub(crate) mod outputs;
     pub(crate) mod quarantine;
     pub(crate) mod reading;
     pub(crate) mod recording;
@@ -118,6 +119,14 @@ suite! {
         counts_sent_again_under_a_claim_keep_it_open
         counts_may_be_refused_again
         only_what_was_seen_is_forgotten;
+    outputs:
+        each_output_gets_every_count_at_its_own_pace
+        the_first_output_that_has_all_closes_the_minute
+        lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_for
+        each_output_has_a_quarantine_of_its_own
+        a_new_output_starts_with_what_is_sealed_from_then_on
+        what_was_sealed_for_another_output_is_sent_by_who_has_it
+        what_waits_for_an_output_that_is_gone_is_dropped_and_nothing_else;
     reading:
         open_and_fixed_counts_are_read_and_nothing_is_changed
         late_events_are_not_told_as_open

@@ -49,14 +49,17 @@ const STEPS_SHOWN: usize = 25;
 const SHORTENING: Duration = Duration::from_secs(30);
 
 /// What must happen in a run, as a step and a part of the answer to it.
-const REACHED: [(&str, &str); 20] = [
+const REACHED: [(&str, &str); 24] = [
     ("Claim ", "taken_over: true"),
     ("Claim ", "back to what it was"),
     ("Claim ", "another generation"),
     ("CheckIn ", "back to what it was"),
     ("CheckIn ", "closed: [Minute"),
     ("CheckIn ", "since: Some(Minute"),
+    ("Claim ", "output: Some(OutputName(\"two\"))"),
     ("Compact ", "late: 2"),
+    ("Compact ", "output: Some(OutputName(\"two\"))"),
+    ("Compact ", "left: 0, sending: []"),
     ("Compact ", "taken over by another"),
     ("Compact ", "another generation"),
     ("Record ", "Refused"),
@@ -70,6 +73,7 @@ const REACHED: [(&str, &str); 20] = [
     ("Extend ", "2"),
     ("Requeue ", "1"),
     ("Discard ", "1"),
+    ("DropOutput ", "minutes: 1"),
 ];
 
 /// How a sequence went.

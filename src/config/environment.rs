@@ -39,7 +39,11 @@ pub(super) fn read(
             problems.push(problem("", text));
             continue;
         };
-        if let Some(value) = value.to_str() {
+        if values.is_of_several(key) {
+            let text = "is of one output, and the file has several; write it below the [[output]] that it is for, a \
+                        secret as a file of its own";
+            problems.push(problem("", text.to_owned()));
+        } else if let Some(value) = value.to_str() {
             values.set(key.path, value.to_owned(), Origin::Environment(name));
         } else {
             values.refuse(key.path);

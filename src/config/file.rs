@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::keys::{KEYS, Key};
 use super::kind::Form;
@@ -85,6 +85,9 @@ impl File<'_> {
                 .any(|key| key.section() == name.get_ref().as_ref());
             match value.get_ref() {
                 DeValue::Table(inner) if is_section => self.section(name.get_ref(), inner),
+                DeValue::Array(entries) if name.get_ref() == "output" && !entries.is_empty() => {
+                    self.outputs(name, entries);
+                }
                 _ if is_section => {
                     let text = format!(
                         "is a section; write [{0}] on a line of its own, and its keys below",
@@ -101,6 +104,19 @@ impl File<'_> {
                     self.problem(&name.span(), "", text);
                 }
                 _ => self.entry("", name, value),
+            }
+        }
+    }
+
+    /// `[[output]]`, again and again.
+    fn outputs(&mut self, name: &Spanned<DeString<'_>>, entries: &DeArray<'_>) {
+        for entry in entries {
+            if let DeValue::Table(table) = entry.get_ref() {
+                self.values.add_output();
+                self.section("output", table);
+            } else {
+                let text = "is no list of values; write [[output]] above the keys of each output";
+                self.problem(&entry.span(), name.get_ref(), text.to_owned());
             }
         }
     }

@@ -6,8 +6,8 @@
 use tracing::Level;
 
 use super::kind::{
-    Address, Addresses, Choice, File, Form, Instant, Kind, Name, OutputUrl, SecretText, StoreUrl,
-    Tag, Text,
+    Address, Addresses, Choice, File, Form, Instant, Kind, Name, OutputLabel, OutputUrl,
+    SecretText, StoreUrl, Tag, Text,
 };
 use super::range::{Count, CountOrNone, Permissions, Size, Span};
 use crate::event::Precision;
@@ -161,6 +161,7 @@ keys! {
         own lease: Span("3s", "1h") = "30s", "how long a claimed minute is kept from the other nodes; renewed while work lasts";
     }
     output "output." {
+        alike name: OutputLabel = "default", "what it is called; of several outputs each has a name of its own";
         alike url: OutputUrl = "stdout:", "where the counts go";
         alike api: Choice<u8>(&[("v1", 1), ("v2", 2)]) = "v2", "InfluxDB's write API: v2 (InfluxDB 2, 3) or v1 (InfluxDB 1, VictoriaMetrics)";
         alike org: Text = "", "organization (v2)";

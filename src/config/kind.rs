@@ -13,6 +13,7 @@ use redis_link::{URL_FORMS, UrlError};
 use super::url::{self, OutputUrlParts};
 use crate::event::Minute;
 use crate::ingest::ListenAddress;
+use crate::store::OutputName;
 
 /// What the sources and messages need to know of a kind.
 pub trait Kind: Debug + Sync {
@@ -306,6 +307,23 @@ impl Read for StoreUrl {
             }
             Err(error) => Err(error.to_string()),
         }
+    }
+}
+
+/// What an output is called.
+#[derive(Debug)]
+pub(super) struct OutputLabel;
+
+impl Read for OutputLabel {
+    type Value = OutputName;
+
+    fn range(&self) -> String {
+        format!("1 to {} of a-z 0-9 _ -", OutputName::BYTES_MAX)
+    }
+
+    fn read(&self, text: &str) -> Result<OutputName, String> {
+        let name = text.parse();
+        name.map_err(|_| format!("{text:?} is not a name; write {}", self.range()))
     }
 }
 

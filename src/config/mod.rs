@@ -41,8 +41,9 @@ use tracing::level_filters::LevelFilter;
 pub use self::file::DEFAULT_FILE;
 pub use self::keys::{KEYS, Key, LogFormat, VARIABLE_PREFIX};
 pub use self::kind::{Form, Kind};
-pub use self::output::Output;
+pub use self::output::{Output, Target};
 pub use self::problem::{ConfigErrors, Problem};
+pub use self::reader::OUTPUTS;
 pub use self::service::ServiceSettings;
 pub use self::source::Flags;
 pub use self::store::Store;
@@ -72,8 +73,8 @@ pub struct Config {
     pub service: ServiceSettings,
     /// At shutdown, the longest to record what is queued.
     pub drain_timeout: Duration,
-    /// Where the counts go.
-    pub output: Output,
+    /// Where the counts go: each has all of them.
+    pub outputs: Vec<Output>,
     /// What is logged, and how.
     pub log: Log,
     alike: Vec<(&'static str, String)>,
@@ -120,7 +121,12 @@ impl Config {
     /// What is allowed and unwise, a sentence each that names the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        together::warnings(&self.service, self.drain_timeout, &self.store, &self.output)
+        together::warnings(
+            &self.service,
+            self.drain_timeout,
+            &self.store,
+            &self.outputs,
+        )
     }
 }
 
@@ -170,7 +176,7 @@ fn build(reader: &mut Reader<'_>) -> Config {
     let retention = max_age.saturating_mul(RETENTION_AGES);
     let (store, partitions) = store::read(reader, &node, retention);
     let service = service::read(reader, partitions.clone(), [max_age, max_future]);
-    let output = output::read(reader);
+    let outputs = output::read(reader);
     let log = Log {
         level: reader.read(&log::level).into(),
         format: reader.read(&log::format),
@@ -185,7 +191,7 @@ fn build(reader: &mut Reader<'_>) -> Config {
         max_future,
         service,
         drain_timeout,
-        output,
+        outputs,
         log,
         alike: reader.alike(),
     }

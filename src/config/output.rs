@@ -1,4 +1,4 @@
-//! `[output]`: where the counts go, and as whom they are written.
+//! `[output]` or each `[[output]]`: where the counts go, and as whom they are written.
 
 use super::keys::{Key, output};
 use super::reader::Reader;
@@ -6,21 +6,62 @@ use super::store::{UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::output::influxdb::{Api, Settings, certificates};
 use crate::secret::Secret;
+use crate::store::OutputName;
 
-/// The output, by what it needs.
+/// The most outputs. Each has tasks and connections of its own, and every count waits once for each.
+const OUTPUTS_MAX: usize = 16;
+
+/// One of the outputs.
 #[derive(Debug, Clone)]
-pub enum Output {
+pub struct Output {
+    /// What it is called.
+    pub name: OutputName,
+    /// Where it is.
+    pub target: Target,
+    /// The most counts of a write; each is two points.
+    pub write_counts_max: usize,
+}
+
+/// An output, by what it needs.
+#[derive(Debug, Clone)]
+pub enum Target {
     /// Line protocol on standard output.
     Stdout,
     /// `InfluxDB`, or what speaks like it.
     InfluxDb(Box<Settings>),
 }
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Output {
+pub(super) fn read(reader: &mut Reader<'_>) -> Vec<Output> {
+    let mut outputs: Vec<Output> = Vec::new();
+    for place in 0..reader.outputs() {
+        reader.turn_to_output(place);
+        let name = reader.read(&output::name);
+        let is_there = outputs.iter().any(|other| other.name == name);
+        reader.together(
+            &[output::name.path],
+            !is_there,
+            "is the name of another output, too; give each of them a name of its own",
+        );
+        reader.together(
+            &[output::name.path],
+            place < OUTPUTS_MAX,
+            "is one output too many; write 16 at most",
+        );
+        outputs.push(Output {
+            name,
+            target: target(reader),
+            write_counts_max: (reader.read(&output::batch_lines) / 2).max(1),
+        });
+    }
+    reader.turn_to_output(0);
+    outputs
+}
+
+fn target(reader: &mut Reader<'_>) -> Target {
     let url = reader.read(&output::url);
     let timeout = reader.read(&output::timeout);
     let Some(url) = url else {
-        return Output::Stdout;
+        return Target::Stdout;
     };
     let base = url.base.clone();
     let api = match reader.read(&output::api) {
@@ -38,7 +79,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Output {
         base.scheme() == "https" || ca.is_none(),
         "is set, but output.url is not encrypted; write https:// there or leave this out",
     );
-    Output::InfluxDb(Box::new(Settings {
+    Target::InfluxDb(Box::new(Settings {
         url: base,
         api,
         timeout,

@@ -7,11 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::Path;
 
-use super::keys::{KEYS, Key};
+use super::keys::{KEYS, Key, output};
 use super::kind::{File, Read, SecretText};
 use super::problem::Problem;
 use super::values::{Effective, Origin, Value};
 use crate::secret::Secret;
+
+/// What the outputs are called together among what must be alike.
+pub const OUTPUTS: &str = "outputs";
 
 /// A secret or PEM file is small; a larger one is another file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -20,23 +23,50 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub(super) struct Reader<'a> {
     values: &'a Effective,
     problems: Vec<Problem>,
-    wrong: BTreeSet<&'static str>,
-    /// What was read, in the canonical form.
-    read: BTreeMap<&'static str, String>,
+    /// Keys, and the outputs of which they are wrong.
+    wrong: BTreeSet<(usize, &'static str)>,
+    /// What was read, in the canonical form, of each output.
+    read: BTreeMap<(usize, &'static str), String>,
+    /// The `[[output]]` of which the keys are read.
+    output: usize,
     /// Whether the secrets of the output are needed.
     pub(super) sends: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(values: &'a Effective, problems: Vec<Problem>, sends: bool) -> Self {
-        let refused = values.iter().filter(|value| value.is_refused);
+        let keys = || KEYS.iter().map(|key| key.path);
+        let places =
+            (0..values.outputs().max(1)).flat_map(|output| keys().map(move |key| (output, key)));
+        let is_refused = |&(output, key): &(usize, &'static str)| {
+            values
+                .value(key, output)
+                .is_some_and(|value| value.is_refused)
+        };
         Self {
             values,
             problems,
-            wrong: refused.map(|value| value.key.path).collect(),
+            wrong: places.filter(is_refused).collect(),
             read: BTreeMap::new(),
+            output: 0,
             sends,
         }
+    }
+
+    /// How many outputs there are.
+    pub(super) fn outputs(&self) -> usize {
+        self.values.outputs().max(1)
+    }
+
+    /// From now on the keys of outputs are those of the so-many-eth.
+    pub(super) fn turn_to_output(&mut self, output: usize) {
+        self.output = output;
+    }
+
+    /// The output of which this key is; the first for all that are of none.
+    fn place(&self, path: &'static str) -> (usize, &'static str) {
+        let is_of_output = path.starts_with("output.");
+        (if is_of_output { self.output } else { 0 }, path)
     }
 
     /// All problems found.
@@ -47,22 +77,39 @@ impl<'a> Reader<'a> {
     /// The paths of all keys that were read.
     #[cfg(test)]
     pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> {
-        self.read.keys().copied()
+        self.read.keys().map(|(_, path)| *path)
     }
 
     /// The keys that all nodes must have alike, each with its value in the canonical form; empty for those that were not
-    /// read, since nothing in force has a use for them.
+    /// read, since nothing in force has a use for them. Those of the outputs are one, in an order of its own.
     pub(super) fn alike(&self) -> Vec<(&'static str, String)> {
-        let keys = KEYS.iter().filter(|key| key.alike).map(|key| key.path);
-        keys.map(|path| (path, self.read.get(path).cloned().unwrap_or_default()))
-            .collect()
+        let read = |output, path| self.read.get(&(output, path)).cloned().unwrap_or_default();
+        let alike = KEYS.iter().copied().filter(|key| key.alike);
+        let (of_outputs, others): (Vec<&Key>, Vec<&Key>) =
+            alike.partition(|key| key.section() == "output");
+        let written = |output| {
+            let [name, url] = [output::name.path, output::url.path].map(|path| read(output, path));
+            let rest = of_outputs
+                .iter()
+                .filter(|key| !["name", "url"].contains(&key.name()));
+            let rest = rest.map(|key| (key.name(), read(output, key.path)));
+            let rest = rest.filter(|(_, value)| !value.is_empty());
+            rest.fold(format!("{name} {url}"), |text, (name, value)| {
+                format!("{text} {name}={value}")
+            })
+        };
+        let mut outputs: Vec<_> = (0..self.outputs()).map(written).collect();
+        outputs.sort_unstable();
+        let others = others.into_iter().map(|key| (key.path, read(0, key.path)));
+        others.chain([(OUTPUTS, outputs.join("; "))]).collect()
     }
 
     /// Reads a value. After a problem it is the default of its type.
     pub(super) fn read<K: Read>(&mut self, key: &'static Key<K>) -> K::Value {
         let text = self.text(key.path);
-        self.read.insert(key.path, key.kind.canonical(text));
-        if !self.wrong.contains(key.path) {
+        let place = self.place(key.path);
+        self.read.insert(place, key.kind.canonical(text));
+        if !self.wrong.contains(&place) {
             match key.kind.read(text) {
                 Ok(value) => return value,
                 Err(text) => self.wrong(key.path, &text),
@@ -127,7 +174,9 @@ impl<'a> Reader<'a> {
     /// Requires something of several keys together, unless one of them was found wrong; the first is the one to blame.
     pub(super) fn together(&mut self, paths: &[&'static str], holds: bool, text: &str) {
         if let ([blamed, ..], false) = (paths, holds)
-            && paths.iter().all(|path| !self.wrong.contains(path))
+            && paths
+                .iter()
+                .all(|path| !self.wrong.contains(&self.place(path)))
         {
             self.wrong(blamed, text);
         }
@@ -145,16 +194,22 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&self, path: &str) -> Option<&'a Value> {
-        self.values.iter().find(|value| value.key.path == path)
+        self.values.value(path, self.output)
     }
 
     /// Reports that the value of this key is wrong. The origin goes with it, but a default is nobody's doing.
     pub(super) fn wrong(&mut self, path: &'static str, text: &str) {
-        self.wrong.insert(path);
+        let place = self.place(path);
+        self.wrong.insert(place);
         let origin = self.value(path).map(|value| value.origin.clone());
+        let is_of_several = path.starts_with("output.") && self.outputs() > 1;
         self.problems.push(Problem {
             origin: origin.filter(|origin| *origin != Origin::Default),
-            key: path.to_owned(),
+            key: if is_of_several {
+                format!("{path} of {:?}", self.text(output::name.path))
+            } else {
+                path.to_owned()
+            },
             text: text.to_owned(),
         });
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::keys::{flush, http, input, output, store};
+use super::keys::{flush, http, input, store};
 use super::reader::Reader;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
@@ -201,8 +201,6 @@ fn flush(reader: &mut Reader<'_>) -> FlushSettings {
         grace: reader.read(&flush::grace),
         max_hold: reader.read(&flush::max_hold),
         lease: reader.read(&flush::lease),
-        // A series is two points.
-        write_counts_max: (reader.read(&output::batch_lines) / 2).max(1),
     };
     reader.together(
         &[flush::max_hold.path, flush::grace.path],

@@ -26,7 +26,7 @@ pub struct Flags {
     /// redis+sentinel://…
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
-    /// Where the counts go: stdout:, http://… or https://…
+    /// Where the counts go: stdout:, http://… or https://…; in place of all outputs if there are several
     #[arg(long, value_name = "URL")]
     pub output: Option<String>,
     /// TCP address of health and metrics; empty for none
@@ -70,6 +70,10 @@ pub(super) fn gather(
         ("--http", "http.listen", &flags.http),
     ] {
         if let Some(value) = value {
+            // One for all, as to try a configuration out.
+            if path == "output.url" && values.outputs() > 1 {
+                values.forget_outputs();
+            }
             values.set(path, value.clone(), Origin::Flag(flag));
         }
     }

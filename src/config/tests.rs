@@ -1,5 +1,6 @@
 //! Every mistake that a configuration can hold, and what is said of it.
 
+mod outputs;
 mod servers;
 
 use std::collections::BTreeSet;
@@ -57,7 +58,7 @@ fn nothing_at_all_is_a_configuration() {
     assert_eq!(config.service.listen, ["127.0.0.1:8094".parse().unwrap()]);
     assert_eq!(config.service.datagram_max, 65_536);
     assert_eq!(config.service.flush.lease, Duration::from_secs(30));
-    assert!(matches!(config.output, Output::Stdout));
+    assert!(matches!(config.outputs[0].target, Target::Stdout));
     let log = (config.log.level, config.log.format);
     assert_eq!(log, (LevelFilter::INFO, LogFormat::Text));
     assert!(!config.node.is_empty());
@@ -368,9 +369,7 @@ fn what_means_the_same_is_compared_as_the_same() {
     for expected in [
         ("flush.max_hold", "1m"),
         ("store.partitions_from", "2026-11-22T02:10:00Z"),
-        ("output.url", "http://localhost"),
-        ("output.api", "v2"),
-        ("output.database", ""),
+        ("outputs", "default http://localhost api=v2 org=o bucket=b"),
     ] {
         assert!(
             one.iter()
@@ -379,8 +378,7 @@ fn what_means_the_same_is_compared_as_the_same() {
         );
     }
     for (key, value) in alike("") {
-        let is_empty =
-            key.starts_with("output.") && key != "output.url" || key.contains("partitions_");
+        let is_empty = key.contains("partitions_");
         assert_eq!(value.is_empty(), is_empty, "{key} = {value}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use humantime::format_duration as span;
 
 use super::keys::{flush, input, store};
-use super::output::Output;
+use super::output::{Output, Target};
 use super::reader::Reader;
 use super::service::ServiceSettings;
 use super::store::Store;
@@ -48,9 +48,9 @@ pub(super) fn warnings(
     service: &ServiceSettings,
     drain_timeout: Duration,
     store: &Store,
-    output: &Output,
+    outputs: &[Output],
 ) -> Vec<String> {
-    let mut warnings = exposed(service, store, output);
+    let mut warnings = exposed(service, store, outputs);
     let Store::Redis(settings) = store else {
         return warnings;
     };
@@ -110,7 +110,7 @@ pub(super) fn warnings(
 
 /// What leaves this host in the clear, or comes in from anywhere. Within this host nobody listens who could not read the
 /// process itself; beyond it somebody may.
-fn exposed(service: &ServiceSettings, store: &Store, output: &Output) -> Vec<String> {
+fn exposed(service: &ServiceSettings, store: &Store, outputs: &[Output]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Store::Redis(settings) = store
         && let Some(host) = store
@@ -125,12 +125,19 @@ fn exposed(service: &ServiceSettings, store: &Store, output: &Output) -> Vec<Str
              counts{password}; use rediss://"
         ));
     }
-    if let Output::InfluxDb(settings) = output
-        && let Some(host) = host_in_the_clear(&settings.url)
-        && !is_loopback(host)
-    {
+    for output in outputs {
+        let Target::InfluxDb(settings) = &output.target else {
+            continue;
+        };
+        let Some(host) = host_in_the_clear(&settings.url).filter(|host| !is_loopback(host)) else {
+            continue;
+        };
+        let of = match outputs {
+            [_] => String::new(),
+            _ => format!(" of {:?}", output.name.as_str()),
+        };
         warnings.push(format!(
-            "output.url is not encrypted: whoever is on the way to {host} can read and change all counts, the token or \
+            "output.url{of} is not encrypted: whoever is on the way to {host} can read and change all counts, the token or \
              password included where there is one; use https://"
         ));
     }

@@ -1,4 +1,5 @@
-//! The values in force: one for each key, as a text, with where it came from. `eds check` prints them.
+//! The values in force: one for each key, as a text, with where it came from. `eds check` prints them. The keys of
+//! `[output]` have one for each `[[output]]` of the file.
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -59,36 +60,103 @@ impl fmt::Debug for Value {
     }
 }
 
-/// The values in force, one for each key and in the order of the table.
+/// The section that there may be several of.
+const OUTPUT: &str = "output";
+
+/// The values in force, in the order of the table.
 #[derive(Debug, Clone)]
-pub struct Effective(Vec<Value>);
+pub struct Effective {
+    /// One for each key.
+    values: Vec<Value>,
+    /// Those of each `[[output]]`, which stand for those of `[output]` among `values`.
+    outputs: Vec<Vec<Value>>,
+}
+
+/// The default of each of these keys.
+fn defaults(keys: impl Iterator<Item = &'static Key>) -> Vec<Value> {
+    let value = |key: &'static Key| Value {
+        key,
+        text: key.default.to_owned(),
+        origin: Origin::Default,
+        is_refused: false,
+    };
+    keys.map(value).collect()
+}
 
 impl Effective {
     pub(super) fn defaults() -> Self {
-        let value = |key: &&'static Key| Value {
-            key,
-            text: key.default.to_owned(),
-            origin: Origin::Default,
-            is_refused: false,
-        };
-        Self(KEYS.iter().map(value).collect())
+        Self {
+            values: defaults(KEYS.iter().copied()),
+            outputs: Vec::new(),
+        }
     }
 
+    /// Begins another `[[output]]`.
+    pub(super) fn add_output(&mut self) {
+        let keys = KEYS.iter().filter(|key| key.section() == OUTPUT);
+        self.outputs.push(defaults(keys.copied()));
+    }
+
+    /// Forgets every `[[output]]`.
+    pub(super) fn forget_outputs(&mut self) {
+        self.outputs.clear();
+    }
+
+    /// How many `[[output]]` there are. None: one `[output]`.
+    pub(super) fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Whether this key has no one value, but one of each `[[output]]`.
+    pub(super) fn is_of_several(&self, key: &Key) -> bool {
+        key.section() == OUTPUT && self.outputs.len() > 1
+    }
+
+    /// The value of this key; of an output that of the last `[[output]]`.
+    fn last(&mut self, path: &str) -> Option<&mut Value> {
+        let is_it = |value: &&mut Value| value.key.path == path;
+        let of_output = self.outputs.last_mut();
+        let of_output = of_output.and_then(|values| values.iter_mut().find(is_it));
+        of_output.or_else(|| self.values.iter_mut().find(is_it))
+    }
+
+    /// Sets a key; of an output that of the last `[[output]]`.
     pub(super) fn set(&mut self, path: &str, text: String, origin: Origin) {
-        if let Some(value) = self.0.iter_mut().find(|value| value.key.path == path) {
+        if let Some(value) = self.last(path) {
             (value.text, value.origin, value.is_refused) = (text, origin, false);
         }
     }
 
     /// Remembers that this key has a value that was refused already.
     pub(super) fn refuse(&mut self, path: &str) {
-        if let Some(value) = self.0.iter_mut().find(|value| value.key.path == path) {
+        if let Some(value) = self.last(path) {
             value.is_refused = true;
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Value> {
-        self.0.iter()
+    /// The value of this key; of an output that of the so-many-eth `[[output]]`.
+    pub(super) fn value(&self, path: &str, output: usize) -> Option<&Value> {
+        let is_it = |value: &&Value| value.key.path == path;
+        let of_output = self.outputs.get(output);
+        let of_output = of_output.and_then(|values| values.iter().find(is_it));
+        of_output.or_else(|| self.values.iter().find(is_it))
+    }
+
+    /// Each section: its heading, empty for the keys at the top, and its values.
+    fn sections(&self) -> impl Iterator<Item = (String, &[Value])> {
+        let sections = self
+            .values
+            .chunk_by(|a, b| a.key.section() == b.key.section());
+        sections.flat_map(|values| match values[0].key.section() {
+            OUTPUT if !self.outputs.is_empty() => {
+                let outputs = self.outputs.iter();
+                outputs
+                    .map(|values| (format!("[[{OUTPUT}]]"), &values[..]))
+                    .collect()
+            }
+            "" => vec![(String::new(), values)],
+            section => vec![(format!("[{section}]"), values)],
+        })
     }
 
     /// TOML with one key a line and its origin behind it. Secrets are comments that say `[hidden]`. With
@@ -96,22 +164,22 @@ impl Effective {
     #[must_use]
     pub fn to_toml(&self, explain: bool) -> String {
         let mut text = String::new();
-        let mut section = "";
-        for value in &self.0 {
-            if value.key.section() != section {
-                section = value.key.section();
-                let _ = write!(text, "\n[{section}]\n");
+        for (heading, values) in self.sections() {
+            if !heading.is_empty() {
+                let _ = write!(text, "\n{heading}\n");
             }
-            if explain {
-                let _ = write!(text, "# {}", value.key.doc);
-                let allowed = value.key.kind.allowed();
-                let _ = match &*allowed {
-                    "" => writeln!(text),
-                    allowed => writeln!(text, " ({allowed})"),
-                };
+            for value in values {
+                if explain {
+                    let _ = write!(text, "# {}", value.key.doc);
+                    let allowed = value.key.kind.allowed();
+                    let _ = match &*allowed {
+                        "" => writeln!(text),
+                        allowed => writeln!(text, " ({allowed})"),
+                    };
+                }
+                let (line, note) = line(value);
+                let _ = writeln!(text, "{line:<LINE_WIDTH$} # {}{note}", value.origin);
             }
-            let (line, note) = line(value);
-            let _ = writeln!(text, "{line:<LINE_WIDTH$} # {}{note}", value.origin);
         }
         text
     }

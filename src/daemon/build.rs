@@ -1,4 +1,4 @@
-//! Makes the store and the output that the configuration names, and divides the descriptors of the process. Connects to
+//! Makes the store and the outputs that the configuration names, and divides the descriptors of the process. Connects to
 //! nothing.
 //!
 //! A connection that anybody may open never takes the descriptor of a socket, of a segment on disk, of Redis or of the
@@ -12,8 +12,9 @@ use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
 use redis_link::Address;
 
-use crate::config::{self, Config, Store};
+use crate::config::{self, Config, Store, Target};
 use crate::event::Partitions;
+use crate::flush::Destination;
 use crate::http::{CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::InfluxDb;
@@ -23,11 +24,13 @@ use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
 use crate::telemetry::open_files_max;
 
-/// The standard streams, the runtime, signals, the log, the listening socket, the output: some 12. The rest is for the
+/// The standard streams, the runtime, signals, the log, the listening socket, an output: some 12. The rest is for the
 /// look-up of a name, the files of a reload, and whatever a library opens for a moment.
 const BASE: usize = 32;
 /// The lock, the directory, a segment that is written and those that are read.
 const SPOOL: usize = 8;
+/// What each further output writes at the same time, and one that is about to end.
+const PER_OUTPUT: usize = 8;
 /// To record, to drain, to read, to share lists and to hear of them; twice, since a connection that broke may linger while
 /// the next is made.
 const PER_SERVER: usize = 10;
@@ -82,12 +85,20 @@ pub(super) fn operated(config: &Config) -> anyhow::Result<Option<(RedisStore, Pa
     }
 }
 
-/// The output.
-pub(super) fn output(config: &Config) -> anyhow::Result<Arc<dyn Output>> {
-    Ok(match &config.output {
-        config::Output::Stdout => Arc::new(Lines::stdout()),
-        config::Output::InfluxDb(settings) => Arc::new(InfluxDb::new(settings)?),
-    })
+/// The outputs.
+pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
+    let named = |output: &config::Output| {
+        let to: Arc<dyn Output> = match &output.target {
+            Target::Stdout => Arc::new(Lines::stdout()),
+            Target::InfluxDb(settings) => Arc::new(InfluxDb::new(settings)?),
+        };
+        Ok(Destination {
+            name: output.name.clone(),
+            output: to,
+            write_counts_max: output.write_counts_max,
+        })
+    };
+    config.outputs.iter().map(named).collect()
 }
 
 /// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.
@@ -122,5 +133,9 @@ fn needed(config: &Config) -> usize {
     };
     let service = &config.service;
     let spool = service.spool.as_ref().map_or(0, |_| SPOOL);
-    BASE + service.listen.len() * service.threads + spool + servers * PER_SERVER
+    let further_outputs = config.outputs.len().saturating_sub(1);
+    BASE + service.listen.len() * service.threads
+        + spool
+        + servers * PER_SERVER
+        + further_outputs * PER_OUTPUT
 }

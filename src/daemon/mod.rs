@@ -16,7 +16,9 @@ use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
 use self::control::Request;
-pub use self::operate::{NothingShared, SettingsAction, quarantine, settings};
+pub use self::operate::{
+    NothingShared, SettingsAction, WhichOutput, outputs, quarantine, settings,
+};
 pub use self::service::{PartFailed, Service, StartError};
 use crate::config::{self, Config, Flags, ServiceSettings};
 use crate::ingest::{self, Inherited};
@@ -64,14 +66,18 @@ pub fn run(
 
 async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Service> {
     let (store, sources) = build::store(config)?;
-    let output = build::output(config)?;
+    let outputs = build::outputs(config)?;
+    let described = outputs.iter().map(|it| match &*outputs {
+        [only] => only.output.describe(),
+        _ => format!("{} = {}", it.name, it.output.describe()),
+    });
+    let described: Vec<_> = described.collect();
     let settings = ServiceSettings {
         http_connections: build::left_for_http(config),
         ..config.service.clone()
     };
     let held = inherited.len();
-    let mut service =
-        Service::start(&settings, inherited, store.clone(), output.clone(), sources).await?;
+    let mut service = Service::start(&settings, inherited, store.clone(), outputs, sources).await?;
     let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
     tracing::info!(
         node = config.node,
@@ -81,7 +87,7 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         inherited = held,
         http = service.http.map(tracing::field::display),
         store = store.describe(),
-        output = output.describe(),
+        output = described.join(", "),
         "started"
     );
     for warning in config.warnings() {

@@ -1,16 +1,19 @@
 //! What operators do to the store beside the nodes, with the configuration of a node.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
 
 use super::{build, log};
-use crate::config::{Config, Log, LogFormat};
+use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::Partitions;
 use crate::quarantine::{self, Action};
-use crate::store::Store as _;
 use crate::store::redis::RedisStore;
+use crate::store::{
+    Draining as _, Dropped, OutputBacklog, OutputName, Quarantine as _, Store as _,
+};
 
 /// The store of this configuration keeps nothing that another process could see.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,11 @@ use crate::store::redis::RedisStore;
      there are no settings to share. Name the Redis of the nodes by --store or --config"
 )]
 pub struct NothingShared;
+
+/// It is not said which of the outputs is meant.
+#[derive(Debug, thiserror::Error)]
+#[error("--output names none of the outputs that are configured, which are {0}; name one of them")]
+pub struct WhichOutput(String);
 
 /// What `eds settings` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,15 +37,115 @@ pub enum SettingsAction {
     Apply,
 }
 
-/// Carries out `eds quarantine`: the answer on standard output, notes on standard error.
-pub fn quarantine(config: &Config, action: &Action) -> anyhow::Result<()> {
+/// Carries out `eds quarantine`: the answer on standard output, notes on standard error. The only output need not be named.
+pub fn quarantine(config: &Config, output: Option<&str>, action: &Action) -> anyhow::Result<()> {
+    let names = config.outputs.iter().map(|output| &output.name);
+    let output = match (output, &config.outputs[..]) {
+        (None, [only]) => Some(&only.name),
+        (wanted, _) => names.clone().find(|name| Some(name.as_str()) == wanted),
+    };
+    let all = || names.map(OutputName::as_str).collect::<Vec<_>>().join(", ");
+    let output = output.ok_or_else(|| WhichOutput(all()))?;
     operate(config, async |store, partitions| {
         // Some of what there is may be in partitions that this configuration does not have.
         store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
-        quarantine::run(&store, partitions, action, &mut out, &mut notes).await?;
+        quarantine::run(&store, partitions, output, action, &mut out, &mut notes).await?;
         Ok(())
     })
+}
+
+/// Carries out `eds outputs`: lists all of them, or drops what waits for this one.
+pub fn outputs(config: &Config, dropped: Option<&str>) -> anyhow::Result<()> {
+    let dropped = dropped.map(str::parse::<OutputName>).transpose()?;
+    operate(config, async |store, partitions| {
+        store.check().await?;
+        match &dropped {
+            None => list_outputs(config, &store, &partitions).await,
+            Some(name) => drop_output(config, &store, &partitions, name).await,
+        }
+    })
+}
+
+async fn list_outputs(
+    config: &Config,
+    store: &RedisStore,
+    partitions: &Partitions,
+) -> anyhow::Result<()> {
+    let configured = config.outputs.iter().map(|output| output.name.clone());
+    let mut all: BTreeMap<_, _> = configured
+        .map(|name| (name, OutputBacklog::default()))
+        .collect();
+    for partition in partitions.iter() {
+        for (name, lacks) in store.backlog(partition).await?.outputs {
+            *all.entry(name).or_default() += lacks;
+        }
+    }
+    let mut out = io::stdout();
+    let width = all.keys().map(|name| name.as_str().len()).max();
+    let width = width.unwrap_or_default().max("output".len());
+    writeln!(
+        out,
+        "{:width$}  {:>8}  {:14}  {:>11}  configured",
+        "output", "unsent", "oldest", "quarantined"
+    )?;
+    for (name, lacks) in &all {
+        let oldest = lacks.oldest.map_or("-".to_owned(), |it| it.to_string());
+        let is_configured = config.outputs.iter().any(|output| output.name == *name);
+        writeln!(
+            out,
+            "{:width$}  {:>8}  {oldest:14}  {:>11}  {}",
+            name.as_str(),
+            lacks.unsent,
+            lacks.quarantined,
+            if is_configured { "yes" } else { "no" }
+        )?;
+    }
+    Ok(())
+}
+
+async fn drop_output(
+    config: &Config,
+    store: &RedisStore,
+    partitions: &Partitions,
+    name: &OutputName,
+) -> anyhow::Result<()> {
+    let here = config.outputs.iter().any(|output| output.name == *name);
+    let shared = store.shared([OUTPUTS].into_iter()).await?;
+    let shared = shared.into_iter().flatten().collect::<String>();
+    // Each begins with its name.
+    let there = shared
+        .split("; ")
+        .any(|output| output.split(' ').next() == Some(name.as_str()));
+    anyhow::ensure!(
+        !here && !there,
+        "output {name} is configured {}; take it out of the configuration of all nodes first, by `eds settings apply` and \
+         a restart of each. Nothing was dropped",
+        if here {
+            "here"
+        } else {
+            "on the nodes of this Redis"
+        }
+    );
+    let mut all = Dropped::default();
+    for partition in partitions.iter() {
+        let Dropped {
+            minutes,
+            counts,
+            quarantined,
+        } = store.drop_output(partition, name).await?;
+        all.minutes += minutes;
+        all.counts += counts;
+        all.quarantined += quarantined;
+    }
+    writeln!(
+        io::stdout(),
+        "{name}: {} unsent counts of {} minutes dropped (a minute counts once in each partition), and {} quarantined ones",
+        all.counts,
+        all.minutes,
+        all.quarantined
+    )?;
+    Ok(())
 }
 
 /// Carries out `eds settings`. Writes all that changes at once, or nothing.

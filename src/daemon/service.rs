@@ -11,18 +11,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::{InvalidSetting, Mutex};
+use coordination::InvalidSetting;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceSettings;
-use crate::flush::{Agreed, Worker, look_for_leftovers};
+use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{BindError, InheritError, Inherited, ListenAddress, Listener};
 use crate::node::{LedgerTotals, Node};
-use crate::output::Output;
 use crate::spool::SpoolError;
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::Metrics;
@@ -83,7 +82,7 @@ pub struct Service {
     listeners: Vec<Listener>,
     /// Listeners and recorders. They end when everything is recorded.
     ingest: JoinSet<()>,
-    /// The worker.
+    /// What seals, and what sends to each output.
     flush: JoinSet<()>,
     /// The HTTP server.
     side: JoinSet<()>,
@@ -103,7 +102,7 @@ impl Service {
         settings: &ServiceSettings,
         inherited: Vec<Inherited>,
         store: Arc<dyn NodeStore>,
-        output: Arc<dyn Output>,
+        outputs: Vec<Destination>,
         sources: QuerySources,
     ) -> Result<Self, StartError> {
         let node = Arc::new(Node::default());
@@ -127,7 +126,7 @@ impl Service {
             stop_side: CancellationToken::new(),
             abort: CancellationToken::new(),
         };
-        let probing = Mutex::new(Arc::clone(&sources.arbiter), "probe", settings.flush.lease)?;
+        let arbiter = Arc::clone(&sources.arbiter);
         let queries = Queries::new(sources, Arc::clone(&service.metrics), Arc::clone(&node))?;
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
@@ -141,12 +140,9 @@ impl Service {
         let recorders = service.start_recorders(settings, &recording, spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
         service.start_unspooler(settings, spool, recorders);
-        let worker = Worker {
-            output: Arc::new(Agreed {
-                store: store.clone(),
-                output,
-            }),
-            probing,
+        let flush = Flush {
+            outputs,
+            arbiter,
             store,
             partitions: settings.batcher.partitions.clone(),
             settings: settings.flush,
@@ -156,11 +152,12 @@ impl Service {
                 .map(|spool| spool.directory.join("witness.json")),
             node,
             metrics: Arc::clone(&service.metrics),
-            heartbeat: service.node.progress.watch("the flush worker"),
             stop: service.stop.clone(),
             recorded: service.recorded.clone(),
         };
-        service.flush.spawn(worker.run());
+        for task in flush.into_tasks()? {
+            service.flush.spawn(task);
+        }
         Ok(service)
     }
 

@@ -6,11 +6,10 @@ use chrono::{DateTime, SecondsFormat};
 use tokio::time::Instant;
 
 use super::FlushSettings;
-use super::watch::Watches;
 use super::worker::Worker;
 use crate::event::Partition;
 use crate::node::Throttle;
-use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, StoreError};
+use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, OutputName, StoreError};
 
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
@@ -18,28 +17,30 @@ const CLAIMS_MAX: usize = 16;
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// Checks in at a partition and, if it may, claims what is finished or lapsed there.
+    /// Checks in at a partition and, if it may, claims what is finished or lapsed there, for these outputs also what lapsed
+    /// on its way to them.
     pub(super) async fn ask(
         &self,
         partition: Partition,
-        watches: &Watches,
-        may_claim: bool,
+        wanting: Option<&[OutputName]>,
     ) -> Result<Vec<Claim>, StoreError> {
         let asked = async {
             let generation = self.store.generation(partition);
-            self.hand_back(partition, generation, watches).await?;
-            let lags = self.check_in(partition, watches).await?;
+            self.hand_back(partition, generation).await?;
+            let lags = self.check_in(partition).await?;
             // Another server may claim than the one that knows that this node lags.
             let is_another = self.store.generation(partition) != generation;
             let began_to_lag = !lags && self.node.lag.is_lagging(partition);
-            if !may_claim || is_another || began_to_lag {
-                return Ok(Vec::new());
+            match wanting {
+                Some(wanting) if !is_another && !began_to_lag => {
+                    self.claim(partition, generation, wanting).await
+                }
+                _ => Ok(Vec::new()),
             }
-            self.claim(partition, generation, watches).await
         };
         let asked = asked.await;
         if let Err(error) = &asked {
-            let mut watch = watches.of(partition);
+            let mut watch = self.watches.of(partition);
             watch.settling.failed(Instant::now());
             if matches!(error, StoreError::Forgot) {
                 watch.witness.forgotten();
@@ -49,7 +50,7 @@ impl Worker {
     }
 
     /// Reports whether this node lags, which it answers, and takes in what the store says.
-    async fn check_in(&self, partition: Partition, watches: &Watches) -> Result<bool, StoreError> {
+    async fn check_in(&self, partition: Partition) -> Result<bool, StoreError> {
         let FlushSettings {
             grace,
             max_hold,
@@ -59,7 +60,7 @@ impl Worker {
         let recorded = self.node.confirmed.recorded(partition);
         let (lags, known) = {
             let now = Instant::now();
-            let mut watch = watches.of(partition);
+            let mut watch = self.watches.of(partition);
             let lags = self.node.lag.is_lagging(partition);
             let lags = watch.settling.is_lagging(lags, now, grace);
             (lags, watch.witness.known(now))
@@ -67,7 +68,7 @@ impl Worker {
         let asked_nanos = self.node.clock.now_nanos();
         let news = self.store.check_in(partition, &known, lags, lease).await?;
         let now = Instant::now();
-        let mut watch = watches.of(partition);
+        let mut watch = self.watches.of(partition);
         let jump_ms = watch.witness.heard(&news, recorded, now);
         if jump_ms > CLOCK_TOLERANCE_MS {
             let hold_max = max_hold.max(MINUTE + grace);
@@ -87,7 +88,7 @@ impl Worker {
         &self,
         partition: Partition,
         generation: u64,
-        watches: &Watches,
+        wanting: &[OutputName],
     ) -> Result<Vec<Claim>, StoreError> {
         let FlushSettings {
             interval,
@@ -96,10 +97,10 @@ impl Worker {
             lease,
             ..
         } = self.settings;
+        let now = Instant::now();
+        let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
         let request = {
-            let now = Instant::now();
-            let watch = watches.of(partition);
-            let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
+            let watch = self.watches.of(partition);
             ClaimRequest {
                 generation,
                 grace,
@@ -110,21 +111,20 @@ impl Worker {
                 known: watch.witness.known(now),
             }
         };
+        let sending = wanting
+            .iter()
+            .map(|name| (name.clone(), request.lapsed_max));
+        let sending: Vec<_> = sending.collect();
         if request.lapsed_max + request.finished_max == 0 {
             return Ok(Vec::new());
         }
-        self.store.claim(partition, &request).await
+        self.store.claim(partition, &request, &sending).await
     }
 
     /// Hands back what is known to be closed, if the store may have forgotten it.
-    async fn hand_back(
-        &self,
-        partition: Partition,
-        generation: u64,
-        watches: &Watches,
-    ) -> Result<(), StoreError> {
+    async fn hand_back(&self, partition: Partition, generation: u64) -> Result<(), StoreError> {
         let testimony = {
-            let mut watch = watches.of(partition);
+            let mut watch = self.watches.of(partition);
             watch.settling.look(generation, Instant::now());
             watch.witness.testimony(generation)
         };
@@ -134,17 +134,17 @@ impl Worker {
         let attested = self.store.attest(partition, &testimony).await?;
         let confirmed = &self.node.confirmed;
         let (recorded, kept) = (confirmed.recorded(partition), confirmed.kept(partition));
-        let mut watch = watches.of(partition);
+        let mut watch = self.watches.of(partition);
         if let Some(mut rollback) = watch.witness.attested(generation, attested, recorded) {
             watch.settling.went_back(Instant::now());
             rollback.events = rollback.events.saturating_sub(kept);
-            watches.forgot(rollback);
+            self.watches.forgot(rollback);
         }
         Ok(())
     }
 
-    pub(super) fn log_rollbacks(&self, watches: &Watches) {
-        let Some((rollback, partitions)) = watches.take_rollbacks() else {
+    pub(super) fn log_rollbacks(&self) {
+        let Some((rollback, partitions)) = self.watches.take_rollbacks() else {
             return;
         };
         self.metrics.store_rollbacks.inc();

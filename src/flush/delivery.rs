@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::suspects::{Body, Part, Suspects};
 use crate::event::{Minute, PROBE_TAG};
 use crate::output::{Output, SealedCounts, WriteError};
-use crate::telemetry::Metrics;
+use crate::telemetry::OutputMetrics;
 
 /// How many parts are written at the same time.
 const CONCURRENT: usize = 6;
@@ -39,7 +39,7 @@ pub(super) struct Refusal {
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     output: &'a dyn Output,
-    metrics: &'a Metrics,
+    metrics: &'a OutputMetrics,
     /// The count that was accepted last, in this round or an earlier one.
     pub(super) last: Option<SealedCounts>,
     /// The minute of a probe of our own making: one that no retention has forgotten.
@@ -61,7 +61,7 @@ pub(super) struct Delivery<'a> {
 /// Writes once, and takes the time.
 async fn post(
     output: &dyn Output,
-    metrics: &Metrics,
+    metrics: &OutputMetrics,
     counts: &[SealedCounts],
 ) -> Result<(), WriteError> {
     let began = Instant::now();
@@ -85,7 +85,7 @@ fn takes_nothing(error: WriteError) -> WriteError {
 impl<'a> Delivery<'a> {
     pub(super) fn new(
         output: &'a dyn Output,
-        metrics: &'a Metrics,
+        metrics: &'a OutputMetrics,
         last: Option<SealedCounts>,
         now: Minute,
     ) -> Self {

@@ -1,4 +1,4 @@
-//! The claims that this node works on, and the renewal of their leases.
+//! The claims that a task works on, all to seal or all to send to one output; and the renewal of their leases.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,14 +21,18 @@ impl Held {
             .insert((claim.partition, claim.minute), claim.clone());
     }
 
-    /// Whether the claim is in hand still.
+    /// Whether the claim is in hand still, and not a later one of the same minute.
     pub(super) fn has(&self, claim: &Claim) -> bool {
-        self.lock().contains_key(&(claim.partition, claim.minute))
+        let claims = self.lock();
+        let held = claims.get(&(claim.partition, claim.minute));
+        held.is_some_and(|held| held.token == claim.token)
     }
 
     /// The claim is done, lost, or left to lapse. From now on it is not renewed.
     pub(super) fn let_go(&self, claim: &Claim) {
-        self.lock().remove(&(claim.partition, claim.minute));
+        if self.has(claim) {
+            self.lock().remove(&(claim.partition, claim.minute));
+        }
     }
 
     /// Does the work while the leases of what is in hand are renewed, three times a lease.
@@ -41,10 +45,10 @@ impl Held {
         beside(work, lease / 3, || self.set_deadlines(store, lease)).await
     }
 
-    /// Lets go of everything. The claims lapse after `delay`, and any node takes them up then.
-    pub(super) async fn let_all_go(&self, store: &dyn Draining, delay: Duration) {
+    /// Lets go of everything. The claims lapse, and any node takes them up.
+    pub(super) async fn let_all_go(&self, store: &dyn Draining) {
         let claims = std::mem::take(&mut *self.lock());
-        set_deadlines(store, claims.into_values().collect(), delay).await;
+        set_deadlines(store, claims.into_values().collect(), Duration::ZERO).await;
     }
 
     /// Lets go of these. They lapse after `delay`.

@@ -1,19 +1,25 @@
-//! From the store to the output.
+//! From the store to the outputs.
 //!
-//! A [`Worker`] on every node goes round once an interval: it claims the minutes that are finished, whichever
-//! node recorded them, compacts them to counts, and sends these. `held` keeps the leases of what it works on,
-//! `delivery` finds out which counts the output refuses, `refused` puts these into the quarantine, `breaker` decides when
-//! an output that fails is tried again, `settling` when minutes may be closed after the store was away, `witness` what is
-//! handed back to a store that forgot it, `standing` whether this node agrees with the others, `late` what is logged of events that
-//! came too late. A worker keeps nothing of a failed send: the claim lapses, and any node tries again.
+//! On every node one task seals, and one sends to each output. The `worker` goes round once an interval: it claims the
+//! minutes that are finished, whichever node recorded them, and compacts them to counts. What is to be sent then it puts into
+//! the `outbox` of each output, with what lapsed there. A `sender` sends it (`sending`), at the pace of its output.
+//!
+//! `held` keeps the leases of what they work on, `delivery` finds out which counts an output refuses, `refused` puts these
+//! into its quarantine, `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed
+//! after the store was away, `witness` what is handed back to a store that forgot it, `standing` whether this node agrees
+//! with the others, `late` what is logged of events that came too late, `backlog` what is told of all that waits. Nobody keeps
+//! anything of a failed send: the claim lapses, and any node tries again.
 
 mod asking;
+mod backlog;
 mod breaker;
 mod delivery;
 mod held;
 mod late;
+mod outbox;
 mod refused;
 mod sender;
+mod sending;
 mod settling;
 mod standing;
 mod suspects;
@@ -21,17 +27,28 @@ mod watch;
 mod witness;
 mod worker;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use standing::{Agreed, look_for_leftovers};
-pub use worker::Worker;
+use coordination::{Arbiter, InvalidSetting, Mutex};
+use futures_util::future::BoxFuture;
+pub use standing::look_for_leftovers;
+use tokio_util::sync::CancellationToken;
 
+use self::breaker::Breaker;
+use self::outbox::Outbox;
+use self::sender::Sender;
+use self::standing::Agreed;
+use self::watch::Watches;
+use self::worker::Worker;
 use crate::event::Partitions;
-use crate::node::Clock;
-use crate::store::{Backlog, Draining};
+use crate::node::Node;
+use crate::output::Output;
+use crate::store::{Draining, OutputName, Store};
 use crate::telemetry::Metrics;
 
-/// How a worker behaves.
+/// How a node flushes.
 #[derive(Debug, Clone, Copy)]
 pub struct FlushSettings {
     /// How long a round takes at least.
@@ -42,44 +59,95 @@ pub struct FlushSettings {
     pub max_hold: Duration,
     /// How long a claim holds unless it is renewed.
     pub lease: Duration,
+}
+
+/// One of the outputs.
+#[derive(Debug)]
+pub struct Destination {
+    /// What it is called, alike on all nodes.
+    pub name: OutputName,
+    /// Where the points go.
+    pub output: Arc<dyn Output>,
     /// The most counts of a write; each is two points.
     pub write_counts_max: usize,
 }
 
-/// Looks how much all nodes together have to do, for the metrics. Answers whether any minute is claimed. When the store does
-/// not answer it leaves the metrics as they are, and answers that one is.
-async fn look_at_backlog(
-    store: &dyn Draining,
-    partitions: &Partitions,
-    metrics: &Metrics,
-    clock: &Clock,
-) -> bool {
-    let answers = partitions.iter().map(|partition| store.backlog(partition));
-    let answers = futures_util::future::join_all(answers).await;
-    let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
-        return true;
-    };
-    let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
-    metrics.backlog_pending.set(sum(|backlog| backlog.waiting));
-    metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
-    metrics
-        .counts_quarantined
-        .set(sum(|backlog| backlog.quarantined));
-    let oldest = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
-    let age = oldest.map_or(0.0, |minute| {
-        let offset = clock.store_ahead_seconds();
-        age_seconds(minute.end_millis(), clock.now_nanos(), offset)
-    });
-    metrics.oldest_unsent_minute_age_seconds.set(age);
-    let (bytes, _) = store.memory().unwrap_or_default();
-    metrics.store_memory_bytes.set(gauge(bytes));
-    backlogs.iter().any(|backlog| backlog.claimed > 0)
+/// What flushing is made of.
+#[derive(Debug)]
+pub struct Flush {
+    /// The shared memory.
+    pub store: Arc<dyn Draining>,
+    /// Where the points go: each gets all of them.
+    pub outputs: Vec<Destination>,
+    /// Says which node probes an output that is down.
+    pub arbiter: Arc<dyn Arbiter>,
+    /// The partitions to look after: all there are.
+    pub partitions: Partitions,
+    /// How it behaves.
+    pub settings: FlushSettings,
+    /// Where it is written down which minutes are published, to be known after a power cut; `None`: nowhere.
+    pub witness_file: Option<PathBuf>,
+    /// What it shares with the other parts of the node.
+    pub node: Arc<Node>,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+    /// When cancelled, it stops.
+    pub stop: CancellationToken,
+    /// Cancelled when nothing more is recorded.
+    pub recorded: CancellationToken,
 }
 
-/// How long ago something ended, by a store's clock that is ahead of this node's by an offset; 0 when it has not ended.
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of centuries")]
-fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
-    let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
-    (age + offset_seconds).max(0.0)
+impl Flush {
+    /// The tasks that run until they are stopped: the one that seals, and one for each output.
+    pub fn into_tasks(self) -> Result<Vec<BoxFuture<'static, ()>>, InvalidSetting> {
+        let watches = Arc::new(Watches::open(&self.partitions, self.witness_file));
+        let is_alone = self.store.ends_with_process().is_some();
+        let finished = CancellationToken::new();
+        let mut tasks: Vec<BoxFuture<'static, ()>> = Vec::new();
+        let mut outboxes = Vec::new();
+        for destination in self.outputs {
+            let name = destination.name;
+            let outbox = Arc::new(Outbox::new(name.clone()));
+            let heartbeat = format!("the sender to output {name}");
+            let turn = format!("probe-{name}");
+            let sender = Sender {
+                probing: Mutex::new(Arc::clone(&self.arbiter), &turn, self.settings.lease)?,
+                output: Agreed {
+                    store: Arc::clone(&self.store) as Arc<dyn Store>,
+                    output: destination.output,
+                },
+                write_counts_max: destination.write_counts_max,
+                store: Arc::clone(&self.store),
+                outbox: Arc::clone(&outbox),
+                watches: Arc::clone(&watches),
+                totals: Arc::clone(&self.metrics),
+                metrics: self.metrics.of_output(name.as_str()),
+                settings: self.settings,
+                node: Arc::clone(&self.node),
+                breaker: Breaker::default(),
+                // There is no other node that could send what is in this process' memory.
+                stop: if is_alone { &finished } else { &self.stop }.clone(),
+                finished: finished.clone(),
+                name,
+            };
+            tasks.push(Box::pin(sender.run(self.node.progress.watch(heartbeat))));
+            outboxes.push(outbox);
+        }
+        let worker = Worker {
+            store: self.store,
+            outputs: outboxes.iter().map(|outbox| outbox.name.clone()).collect(),
+            outboxes,
+            watches,
+            partitions: self.partitions,
+            settings: self.settings,
+            heartbeat: self.node.progress.watch("the flush worker"),
+            node: self.node,
+            metrics: self.metrics,
+            stop: if is_alone { self.recorded } else { self.stop },
+            finished,
+            is_alone,
+        };
+        tasks.push(Box::pin(worker.run()));
+        Ok(tasks)
+    }
 }

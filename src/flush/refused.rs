@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::delivery::Refusal;
 use super::sender::Sender;
 use crate::event::Minute;
+use crate::output::Output;
 use crate::store::Claim;
 
 /// The counts that are put into the quarantine at once.
@@ -35,7 +36,7 @@ impl Tally {
     }
 }
 
-impl Sender<'_> {
+impl Sender {
     /// Takes refused counts out of what is unsent.
     pub(super) async fn quarantine(&self, claims: &[Claim], refused: &[Refusal]) {
         let mut by_claim: BTreeMap<usize, Vec<&Refusal>> = BTreeMap::new();
@@ -49,7 +50,7 @@ impl Sender<'_> {
         for (index, refused) in by_claim {
             let claim = &claims[index];
             for refused in refused.chunks(AT_ONCE) {
-                if !self.held.has(claim) {
+                if !self.outbox.held.has(claim) {
                     break;
                 }
                 let with_messages: Vec<_> = refused
@@ -74,16 +75,17 @@ impl Sender<'_> {
         }
         self.metrics.points_quarantined.inc_by(2 * kept.counts);
         self.metrics.points_discarded.inc_by(2 * discarded.counts);
+        let name = &self.name;
         let output = self.output.describe();
         if let Some((first, last)) = kept.minutes {
             tracing::error!(
-                output, counts = kept.counts, %first, %last, examples = kept.examples.join("; "),
+                %name, output, counts = kept.counts, %first, %last, examples = kept.examples.join("; "),
                 "the output refuses these counts; they are in the quarantine: see `eds quarantine list`"
             );
         }
         if let Some((first, last)) = discarded.minutes {
             tracing::error!(
-                output, counts = discarded.counts, %first, %last, examples = discarded.examples.join("; "),
+                %name, output, counts = discarded.counts, %first, %last, examples = discarded.examples.join("; "),
                 "the output refuses these counts, and the quarantine is full: they are discarded, and can be read at \
                  /api/v1/minutes only, as long as counts are kept"
             );

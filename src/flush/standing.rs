@@ -110,12 +110,12 @@ pub async fn look_for_leftovers(store: Arc<dyn Store>) {
 
 /// An output that takes nothing while this node's settings differ from those of all nodes. Looked at before each write:
 /// once an output was changed for all nodes, no write to the old one begins.
-#[derive(Debug)]
-pub struct Agreed {
+#[derive(Debug, Clone)]
+pub(super) struct Agreed {
     /// Knows the settings.
-    pub store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// Where the counts go.
-    pub output: Arc<dyn Output>,
+    pub(super) output: Arc<dyn Output>,
 }
 
 #[async_trait]

@@ -1,11 +1,12 @@
-//! [`Worker`]: the task that claims, compacts and sends, for all partitions.
+//! [`Worker`]: the task that claims and compacts, for all partitions.
 //!
-//! It owns the claims that it holds and nothing else; it waits for the store and the output, each with its own
-//! time limits. It stops after `stop` is cancelled, at the end of the step it is in or a little later, and lets go of its
-//! claims so that any other node takes them up at once. Where the store ends with the process there is no other: it goes
-//! on until all is `recorded`, closes every minute that is over, and sends until nothing is left or it is broken off.
+//! It owns the claims to seal that it holds and nothing else; it waits for the store, with time limits. What is to be sent
+//! it hands to the tasks of the outputs. It stops after `stop` is cancelled, at the end of the step it is in or a little
+//! later, and lets go of its claims so that any other node takes them up at once. Where the store ends with the process there
+//! is no other: it goes on until all is recorded, closes every minute that is over, and goes on until nothing is left to
+//! send or it is broken off.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,18 +15,17 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::breaker::Breaker;
+use super::FlushSettings;
+use super::backlog::Overview;
 use super::held::Held;
-use super::sender::{Sender, log_claim_error};
+use super::outbox::Outbox;
+use super::sending::log_claim_error;
 use super::standing::Standing;
 use super::watch::Watches;
-use super::{FlushSettings, look_at_backlog};
 use crate::event::Partitions;
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::output::Output;
-use crate::store::{Claim, Draining, StoreError};
+use crate::store::{Claim, Draining, OutputName, StoreError};
 use crate::telemetry::Metrics;
-use coordination::Mutex;
 
 /// The series of a step of compaction. Redis serves nobody else meanwhile: one to two ms.
 const COMPACT_SERIES: usize = 200;
@@ -36,50 +36,39 @@ const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it looks at the store in a long rest.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a round may go on after the stop.
-const STEP_MAX: Duration = Duration::from_secs(2);
+pub(super) const STEP_MAX: Duration = Duration::from_secs(2);
 /// How often it is logged that the clocks differ.
 const OFFSET_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How often it is logged that the store is away.
 const AWAY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The task that claims, compacts and sends.
+/// The task that claims and compacts.
 #[derive(Debug)]
-pub struct Worker {
-    /// The shared memory.
-    pub store: Arc<dyn Draining>,
-    /// Where the points go.
-    pub output: Arc<dyn Output>,
-    /// Held by the one node that probes an output which is down.
-    pub probing: Mutex,
-    /// The partitions to look after: all there are.
-    pub partitions: Partitions,
-    /// How it behaves.
-    pub settings: FlushSettings,
-    /// Where it writes down which minutes are published, to know it after a power cut; `None`: nowhere.
-    pub witness_file: Option<PathBuf>,
-    /// What it shares with the other parts of the node.
-    pub node: Arc<Node>,
-    /// Where it counts.
-    pub metrics: Arc<Metrics>,
-    /// Its sign of life.
-    pub heartbeat: Heartbeat,
-    /// When cancelled, it stops.
-    pub stop: CancellationToken,
-    /// Cancelled when nothing more is recorded.
-    pub recorded: CancellationToken,
+pub(super) struct Worker {
+    pub(super) store: Arc<dyn Draining>,
+    /// What is sealed is sealed for these.
+    pub(super) outputs: Vec<OutputName>,
+    /// One for each.
+    pub(super) outboxes: Vec<Arc<Outbox>>,
+    pub(super) watches: Arc<Watches>,
+    pub(super) partitions: Partitions,
+    pub(super) settings: FlushSettings,
+    pub(super) node: Arc<Node>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) heartbeat: Heartbeat,
+    pub(super) stop: CancellationToken,
+    /// Cancelled when nothing more comes into the outboxes.
+    pub(super) finished: CancellationToken,
+    /// Whether the store ends with the process.
+    pub(super) is_alone: bool,
 }
 
 impl Worker {
     /// Goes round until it is stopped.
-    pub async fn run(mut self) {
-        let is_alone = self.store.ends_with_process().is_some();
-        if is_alone {
-            self.stop = self.recorded.clone();
-        }
+    pub(super) async fn run(self) {
         let held = Held::default();
-        let mut breaker = Breaker::default();
-        let watches = Watches::open(&self.partitions, self.witness_file.clone());
         let mut standing = Standing::default();
+        let mut overview = Overview::default();
         let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
         let mut away_throttle = Throttle::new(AWAY_LOG_INTERVAL);
         let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
@@ -88,14 +77,12 @@ impl Worker {
             let began = Instant::now();
             let look = standing.look(&*self.store, &self.node, &self.metrics);
             self.heartbeat.during(look).await;
-            let round = self.round(&held, &mut breaker, &watches, standing.agrees());
+            let round = self.round(&held, standing.agrees());
             let result = tokio::select! {
                 biased;
                 result = round => result,
-                () = self.overdue() => {
-                    // What it was about to write is written again, by whoever takes the claims up.
-                    break;
-                }
+                // What it had claimed is claimed again, by whoever takes it up.
+                () = self.overdue() => break,
             };
             match result {
                 Ok(_) => {
@@ -111,11 +98,11 @@ impl Worker {
                     }
                 }
             }
-            self.log_rollbacks(&watches);
-            watches.late().report(false);
+            self.log_rollbacks();
+            self.watches.late().report(false);
             self.warn_of_clock(&mut offset_throttle);
             if backlog_seen.is_due() {
-                self.look_at_backlog().await;
+                overview.look(&self, standing.agrees()).await;
             }
             let rest = self.settings.interval.saturating_sub(began.elapsed());
             tokio::select! {
@@ -123,42 +110,42 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        held.let_all_go(&*self.store, Duration::ZERO).await;
-        if is_alone {
-            self.close_all(&held, &mut breaker, &watches).await;
+        if !self.is_alone {
+            self.finished.cancel();
         }
-        watches.late().report(true);
+        held.let_all_go(&*self.store).await;
+        self.watches.late().report(true);
+        if self.is_alone {
+            self.close_all(&held, overview).await;
+        }
     }
 
-    /// Closes what is over, idle or not, for nothing more can come, and sends it. A minute that still fills stays: a part
-    /// of its events would be published as if it were all.
-    async fn close_all(mut self, held: &Held, breaker: &mut Breaker, watches: &Watches) {
+    /// Closes what is over, idle or not, for nothing more can come, and waits until it is sent. A minute that still fills
+    /// stays: a part of its events would be published as if it were all.
+    async fn close_all(mut self, held: &Held, mut overview: Overview) {
         self.stop = CancellationToken::new();
         self.settings.grace = Duration::ZERO;
         self.settings.max_hold = Duration::ZERO;
         loop {
             // What fails is claimed and not sent: it is found there.
-            let claims = self.round(held, breaker, watches, true).await;
-            let is_left = self.look_at_backlog().await;
+            let claims = self.round(held, true).await;
+            let is_left = overview.look(&self, true).await;
             if claims.is_ok_and(|claims| claims > 0) {
                 continue;
             }
             if !is_left {
-                return;
+                break;
             }
             tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
         }
+        self.watches.late().report(true);
+        self.finished.cancel();
     }
 
     /// Comes back when a round may not go on: a while after the stop.
     async fn overdue(&self) {
         self.stop.cancelled().await;
         tokio::time::sleep(STEP_MAX).await;
-    }
-
-    async fn look_at_backlog(&self) -> bool {
-        let clock = &self.node.clock;
-        look_at_backlog(&*self.store, &self.partitions, &self.metrics, clock).await
     }
 
     /// Rests until the next round. In a long rest it looks at the store: who recorded into it has to know in time that
@@ -176,73 +163,72 @@ impl Worker {
         }
     }
 
-    /// Claims, compacts and sends. Answers how many minutes it claimed.
-    async fn round(
-        &self,
-        held: &Held,
-        breaker: &mut Breaker,
-        watches: &Watches,
-        agrees: bool,
-    ) -> Result<usize, StoreError> {
-        let claiming = self.claim_all(watches, agrees);
-        let (mut claims, error) = self.heartbeat.during(claiming).await;
-        for claim in &claims {
+    /// Claims, compacts, and hands on what is to be sent. Answers how many minutes it claimed.
+    async fn round(&self, held: &Held, agrees: bool) -> Result<usize, StoreError> {
+        for outbox in &self.outboxes {
+            outbox.agree(agrees);
+        }
+        let now = Instant::now();
+        let wanting = self.outboxes.iter().filter(|it| it.wants_lapsed(now));
+        let wanting: Vec<_> = wanting.map(|outbox| outbox.name.clone()).collect();
+        let claiming = self.claim_all(agrees.then_some(&wanting));
+        let (claims, error) = self.heartbeat.during(claiming).await;
+        let count = claims.len();
+        let (mut sealing, mut sending): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|claim| claim.output.is_none());
+        for claim in &sending {
+            self.hold(claim);
+        }
+        for claim in &sealing {
             held.take(claim);
         }
-        if !claims.is_empty() {
-            // What is claimed for the first time is written first; what lapsed may have been refused before, and
-            // stays in the order in which it lapsed.
-            claims.sort_by_key(|claim| {
-                let is_new = !claim.taken_over;
-                (!is_new, is_new.then_some((claim.minute, claim.partition)))
-            });
-            let work = async {
-                stream::iter(&claims)
-                    .for_each_concurrent(CONCURRENT, |claim| self.compact(held, watches, claim))
-                    .await;
-                self.heartbeat.beat();
-                if self.stop.is_cancelled() {
-                    return;
-                }
-                self.sender(held, watches, breaker).send(&claims).await;
-            };
-            let work = self.checking_in(watches, self.heartbeat.during(work));
-            held.renewing(&*self.store, self.settings.lease, work).await;
-        } else if agrees && breaker.is_open() {
-            // Another node may have sent what this one could not: it has to find out by itself.
-            self.heartbeat
-                .during(self.sender(held, watches, breaker).send(&[]))
-                .await;
+        if !sealing.is_empty() {
+            sealing.sort_by_key(|claim| (claim.taken_over, claim.minute, claim.partition));
+            let calls: Vec<_> = sealing
+                .iter()
+                .map(|claim| self.compact(held, claim))
+                .collect();
+            let work = stream::iter(calls)
+                .buffer_unordered(CONCURRENT)
+                .collect::<Vec<_>>();
+            let work = self.checking_in(self.heartbeat.during(work));
+            let handed_out = held.renewing(&*self.store, self.settings.lease, work).await;
+            sending.extend(handed_out.into_iter().flatten());
         }
-        error.map_or(Ok(claims.len()), Err)
+        // All at once: an output is written few large pieces.
+        let mut by_output: BTreeMap<Option<OutputName>, Vec<Claim>> = BTreeMap::new();
+        for claim in sending {
+            by_output
+                .entry(claim.output.clone())
+                .or_default()
+                .push(claim);
+        }
+        for outbox in &self.outboxes {
+            let claims = by_output.remove(&Some(outbox.name.clone()));
+            let is_wanted = wanting.contains(&outbox.name);
+            outbox.deliver(claims.unwrap_or_default(), is_wanted);
+        }
+        error.map_or(Ok(count), Err)
     }
 
-    fn sender<'a>(
-        &'a self,
-        held: &'a Held,
-        watches: &'a Watches,
-        breaker: &'a mut Breaker,
-    ) -> Sender<'a> {
-        Sender {
-            store: &*self.store,
-            output: &*self.output,
-            probing: &self.probing,
-            held,
-            watches,
-            metrics: &self.metrics,
-            settings: &self.settings,
-            node: &self.node,
-            breaker,
+    /// From now on a claim to send is renewed.
+    fn hold(&self, claim: &Claim) {
+        let is_of = |outbox: &&Arc<Outbox>| Some(&outbox.name) == claim.output.as_ref();
+        if let Some(outbox) = self.outboxes.iter().find(is_of) {
+            outbox.held.take(claim);
         }
     }
 
     /// Claims what is finished or lapsed; a node that does not agree with the others only checks in. One partition's
     /// failure does not keep the others from it.
-    async fn claim_all(&self, watches: &Watches, agrees: bool) -> (Vec<Claim>, Option<StoreError>) {
+    async fn claim_all(
+        &self,
+        wanting: Option<&Vec<OutputName>>,
+    ) -> (Vec<Claim>, Option<StoreError>) {
         let calls: Vec<_> = self
             .partitions
             .iter()
-            .map(|partition| self.ask(partition, watches, agrees))
+            .map(|partition| self.ask(partition, wanting.map(Vec::as_slice)))
             .collect();
         let answers: Vec<_> = stream::iter(calls)
             .buffer_unordered(CONCURRENT)
@@ -263,14 +249,14 @@ impl Worker {
     }
 
     /// Does the work, and goes on checking in meanwhile: a report lapses, a store may go back, and a round may take long.
-    async fn checking_in<T>(&self, watches: &Watches, work: impl Future<Output = T>) -> T {
+    async fn checking_in<T>(&self, work: impl Future<Output = T>) -> T {
         let checking_in = async {
             loop {
                 tokio::time::sleep(self.settings.interval).await;
                 stream::iter(self.partitions.iter())
                     .for_each_concurrent(CONCURRENT, async |partition| {
                         // What it finds, the next round finds, too.
-                        let _ = self.ask(partition, watches, false).await;
+                        let _ = self.ask(partition, None).await;
                     })
                     .await;
             }
@@ -282,20 +268,20 @@ impl Worker {
         }
     }
 
-    /// Turns all sets of a claim into counts.
-    async fn compact(&self, held: &Held, watches: &Watches, claim: &Claim) {
+    /// Turns all sets of a claim into counts. Answers the claims to send them.
+    async fn compact(&self, held: &Held, claim: &Claim) -> Vec<Claim> {
+        let lease = self.settings.lease;
         while !self.stop.is_cancelled() {
-            match self
+            let compacted = self
                 .store
-                .compact(claim, COMPACT_SERIES, self.settings.lease)
-                .await
-            {
+                .compact(claim, COMPACT_SERIES, lease, &self.outputs);
+            match compacted.await {
                 Ok(done) => {
                     self.metrics.series_sealed.inc_by(done.sealed);
                     if done.late > 0 {
                         self.metrics.events_late.inc_by(done.late);
                         let now = self.node.clock.now_nanos();
-                        watches.late().add(claim, done.late, now);
+                        self.watches.late().add(claim, done.late, now);
                         tracing::debug!(
                             minute = %claim.minute,
                             partition = claim.partition.index(),
@@ -304,16 +290,21 @@ impl Worker {
                         );
                     }
                     if done.left == 0 {
-                        return;
+                        held.let_go(claim);
+                        for claim in &done.sending {
+                            self.hold(claim);
+                        }
+                        return done.sending;
                     }
                 }
                 Err(error) => {
                     log_claim_error(&self.metrics, claim, &error);
                     held.let_go(claim);
-                    return;
+                    break;
                 }
             }
         }
+        Vec::new()
     }
 }
 

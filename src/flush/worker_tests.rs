@@ -11,9 +11,15 @@ use crate::event::{Batch, Minute, Partition};
 use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
 use crate::store::memory::MemoryStore;
-use crate::store::{RecordRequest, Recording};
+use crate::store::{
+    Attested, Backlog, ClaimRequest, Compaction, Known, News, Page, RecordRequest, Recording,
+    SeriesCounts, Store, Testimony,
+};
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Holder, Locking, Name};
+
+use crate::flush::{Destination, Flush};
+use crate::output::Output;
 
 const LEASE: Duration = Duration::from_secs(30);
 const START_MICROS: i64 = 1_480_876_800_000_000;
@@ -22,7 +28,6 @@ const START_MICROS: i64 = 1_480_876_800_000_000;
 #[derive(Debug)]
 struct Down {
     write_takes: Duration,
-    asked: Notify,
     writes: AtomicUsize,
     writing: AtomicUsize,
     writing_max: AtomicUsize,
@@ -31,7 +36,6 @@ struct Down {
 #[async_trait]
 impl Output for Down {
     async fn write(&self, _: &[SealedCounts]) -> Result<(), WriteError> {
-        self.asked.notify_one();
         self.writes.fetch_add(1, Relaxed);
         let writing = self.writing.fetch_add(1, Relaxed) + 1;
         self.writing_max.fetch_max(writing, Relaxed);
@@ -45,6 +49,101 @@ impl Output for Down {
 
     fn describe(&self) -> String {
         "nobody".to_owned()
+    }
+}
+
+/// A store that takes long to seal.
+#[derive(Debug)]
+struct Slow {
+    store: MemoryStore,
+    compacting: Notify,
+    compact_takes: Duration,
+}
+
+#[async_trait]
+impl Store for Slow {
+    async fn check(&self) -> Result<(), StoreError> {
+        self.store.check().await
+    }
+
+    fn generation(&self, partition: Partition) -> u64 {
+        self.store.generation(partition)
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+#[async_trait]
+impl Draining for Slow {
+    async fn attest(&self, at: Partition, all: &Testimony) -> Result<Attested, StoreError> {
+        self.store.attest(at, all).await
+    }
+
+    async fn check_in(
+        &self,
+        at: Partition,
+        known: &Known,
+        lags: bool,
+        lease: Duration,
+    ) -> Result<News, StoreError> {
+        self.store.check_in(at, known, lags, lease).await
+    }
+
+    async fn claim(
+        &self,
+        at: Partition,
+        request: &ClaimRequest,
+        sending: &[(OutputName, usize)],
+    ) -> Result<Vec<Claim>, StoreError> {
+        self.store.claim(at, request, sending).await
+    }
+
+    async fn compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        outputs: &[OutputName],
+    ) -> Result<Compaction, StoreError> {
+        self.compacting.notify_one();
+        tokio::time::sleep(self.compact_takes).await;
+        self.store.compact(claim, series_max, lease, outputs).await
+    }
+
+    async fn unsent(&self, claim: &Claim, from: u64) -> Result<Page<SeriesCounts>, StoreError> {
+        self.store.unsent(claim, from).await
+    }
+
+    async fn acknowledge(
+        &self,
+        claim: &Claim,
+        series: &[&str],
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        self.store.acknowledge(claim, series, lease).await
+    }
+
+    async fn quarantine(
+        &self,
+        claim: &Claim,
+        refused: &[(&str, &str)],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.store.quarantine(claim, refused).await
+    }
+
+    async fn extend(
+        &self,
+        at: Partition,
+        claims: &[&Claim],
+        lease: Duration,
+    ) -> Result<usize, StoreError> {
+        self.store.extend(at, claims, lease).await
+    }
+
+    async fn backlog(&self, at: Partition) -> Result<Backlog, StoreError> {
+        self.store.backlog(at).await
     }
 }
 
@@ -85,7 +184,6 @@ impl Site {
             partitions,
             output: Arc::new(Down {
                 write_takes,
-                asked: Notify::new(),
                 writes: AtomicUsize::new(0),
                 writing: AtomicUsize::new(0),
                 writing_max: AtomicUsize::new(0),
@@ -98,32 +196,42 @@ impl Site {
         self.partitions.of("a=1", Minute::MIN)
     }
 
-    fn start(&self, name: &str, node: &Arc<Node>) {
+    fn start(&self, name: &str, node: &Arc<Node>, compact_takes: Duration) -> Arc<Slow> {
         let time = self.time;
-        let store = self
-            .store
-            .shared_with(name, Arc::new(move || time.micros()));
+        let store = Arc::new(Slow {
+            store: self
+                .store
+                .shared_with(name, Arc::new(move || time.micros())),
+            compacting: Notify::new(),
+            compact_takes,
+        });
         let arbiter = Arc::clone(&self.arbiter) as Arc<dyn Arbiter>;
-        let worker = Worker {
-            store: Arc::new(store),
+        let destination = Destination {
+            name: OutputName::default(),
             output: Arc::clone(&self.output) as Arc<dyn Output>,
-            probing: Mutex::new(arbiter, "probe", LEASE).unwrap(),
+            write_counts_max: 100,
+        };
+        let flush = Flush {
+            store: Arc::clone(&store) as Arc<dyn Draining>,
+            outputs: vec![destination],
+            arbiter,
             partitions: self.partitions.clone(),
             settings: FlushSettings {
                 interval: Duration::from_secs(1),
                 grace: Duration::from_secs(1),
                 max_hold: Duration::from_secs(2),
                 lease: LEASE,
-                write_counts_max: 100,
             },
             witness_file: None,
             metrics: Arc::new(Metrics::new(Arc::clone(node))),
-            heartbeat: node.progress.watch("worker"),
             node: Arc::clone(node),
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
         };
-        tokio::spawn(worker.run());
+        for task in flush.into_tasks().unwrap() {
+            tokio::spawn(task);
+        }
+        store
     }
 }
 
@@ -145,12 +253,12 @@ async fn record(store: &MemoryStore, partition: Partition) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_lags_says_so_however_long_its_round_takes() {
-    let (site, node) = (Site::new(10 * LEASE), Arc::<Node>::default());
+    let (site, node) = (Site::new(Duration::ZERO), Arc::<Node>::default());
     let partition = site.partition();
     record(&site.store, partition).await;
     node.lag.set(partition, true);
-    site.start("node", &node);
-    site.output.asked.notified().await;
+    let store = site.start("node", &node, 10 * LEASE);
+    store.compacting.notified().await;
     let lagging_for = || {
         let until_ms = site
             .store
@@ -158,7 +266,7 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
         until_ms.unwrap_or_default() - site.time.micros() / 1000
     };
     tokio::time::sleep(3 * LEASE).await;
-    assert_eq!(site.output.writes.load(Relaxed), 1, "it is in one round");
+    assert_eq!(site.output.writes.load(Relaxed), 0, "it is in one round");
     assert!(lagging_for() > 0, "{} ms", lagging_for());
     node.lag.set(partition, false);
     tokio::time::sleep(3 * LEASE).await;
@@ -169,13 +277,13 @@ async fn a_node_that_lags_says_so_however_long_its_round_takes() {
 async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead_one_lapses() {
     let site = Site::new(Duration::from_secs(3));
     // Of a node that died: nobody renews it.
-    let turn = Name::of_mutex("probe").unwrap();
+    let turn = Name::of_mutex("probe-default").unwrap();
     let dead = Holder::random();
     let took = site.arbiter.lock(&turn, &dead, 10 * LEASE, None).await;
     assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
     record(&site.store, site.partition()).await;
     for name in ["a", "b", "c"] {
-        site.start(name, &Arc::default());
+        site.start(name, &Arc::default(), Duration::ZERO);
     }
     tokio::time::sleep(9 * LEASE).await;
     let first = site.output.writes.swap(0, Relaxed);

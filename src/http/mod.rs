@@ -118,8 +118,10 @@ async fn readyz(State(health): State<Health>) -> Response {
     for worker in health.node.progress.stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} is stalled"));
     }
-    if health.node.output_down.load(Ordering::Relaxed) {
-        warnings.push("the output takes no points; counts wait in the store".to_owned());
+    for output in health.node.outputs_down.names() {
+        warnings.push(format!(
+            "output {output} takes no points; counts wait in the store"
+        ));
     }
     if health.node.name_taken.load(Ordering::Relaxed) {
         let warning = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";

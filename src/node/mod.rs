@@ -36,10 +36,33 @@ pub struct Node {
     pub rounded: Rounded,
     /// The receiving threads whose socket cannot be read at the moment.
     pub listeners_failing: AtomicUsize,
-    /// Whether the output refuses what this node writes, or does not answer.
-    pub output_down: AtomicBool,
+    /// The outputs that refuse what this node writes, or do not answer.
+    pub outputs_down: OutputsDown,
     /// Whether another process uses this node's name.
     pub name_taken: AtomicBool,
+}
+
+/// The names of the outputs that refuse what this node writes, or do not answer.
+#[derive(Debug, Default)]
+pub struct OutputsDown(Mutex<BTreeSet<String>>);
+
+impl OutputsDown {
+    /// Reports whether an output does so.
+    pub fn set(&self, name: &str, is_down: bool) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_down {
+            names.insert(name.to_owned());
+        } else {
+            names.remove(name);
+        }
+    }
+
+    /// The names.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.iter().cloned().collect()
+    }
 }
 
 /// The partitions that lag: the store has refused or missed events that wait in this node, so no minute that looks idle

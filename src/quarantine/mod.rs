@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 pub use self::options::{Action, Change, List, Selection, Show};
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Quarantine, Quarantined, StoreError};
+use crate::store::{OutputName, Quarantine, Quarantined, StoreError};
 
 /// The most counts of one step of the store.
 const STEP: usize = 500;
@@ -35,11 +35,16 @@ pub enum QuarantineError {
 pub async fn run(
     store: &dyn Quarantine,
     partitions: Partitions,
+    output: &OutputName,
     action: &Action,
     out: &mut (dyn Write + Send),
     notes: &mut (dyn Write + Send),
 ) -> Result<(), QuarantineError> {
-    let table = Table { store, partitions };
+    let table = Table {
+        store,
+        partitions,
+        output,
+    };
     match action {
         Action::List(options) => table.list(options, out, notes).await,
         Action::Show(options) => table.show(options, out).await,
@@ -48,10 +53,11 @@ pub async fn run(
     }
 }
 
-/// All that is quarantined.
+/// All that is quarantined of an output.
 struct Table<'a> {
     store: &'a dyn Quarantine,
     partitions: Partitions,
+    output: &'a OutputName,
 }
 
 impl Table<'_> {
@@ -64,7 +70,10 @@ impl Table<'_> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self.store.quarantined_page(partition, at).await?;
+            let page = self
+                .store
+                .quarantined_page(partition, self.output, at)
+                .await?;
             let selected = page.items.into_iter().filter(|it| selection.holds(it));
             found.extend(selected);
             cursor = page.next;
@@ -144,14 +153,15 @@ impl Table<'_> {
             for (minute, quarantined) in &minutes {
                 for step in quarantined.chunks(STEP) {
                     let series: Vec<&str> = step.iter().map(|it| it.series.as_str()).collect();
-                    taken += self.store.requeue(partition, *minute, &series).await?;
+                    let requeued = self.store.requeue(partition, self.output, *minute, &series);
+                    taken += requeued.await?;
                     listing::each(step, options.json, out)?;
                 }
             }
         }
         writeln!(
             notes,
-            "{taken} taken back; a node sends them when their minute was idle for flush.grace"
+            "{taken} taken back; a node sends them in its next round"
         )?;
         options.selection.answered_by(taken)
     }
@@ -169,7 +179,7 @@ impl Table<'_> {
             let found: Vec<_> = found.into_iter().collect();
             for step in found.chunks(STEP) {
                 listing::each(step, options.json, out)?;
-                dropped += self.store.discard(partition, step).await?;
+                dropped += self.store.discard(partition, self.output, step).await?;
             }
         }
         writeln!(notes, "{dropped} dropped")?;

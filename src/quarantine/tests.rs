@@ -51,9 +51,11 @@ async fn store(series: &[&str]) -> MemoryStore {
         known: Known::default(),
     };
     for partition in partitions().iter() {
-        for claim in store.claim(partition, &request).await.unwrap() {
+        for claim in store.claim(partition, &request, &[]).await.unwrap() {
             let lease = request.lease;
-            store.compact(&claim, 99, lease).await.unwrap();
+            let outputs = [OutputName::default()];
+            let mut done = store.compact(&claim, 99, lease, &outputs).await.unwrap();
+            let claim = done.sending.remove(0);
             for unsent in store.unsent(&claim, 0).await.unwrap().items {
                 store
                     .quarantine(&claim, &[(&unsent.series, MESSAGE)])
@@ -69,7 +71,8 @@ async fn store(series: &[&str]) -> MemoryStore {
 /// What comes of an action, and what it says.
 async fn act(store: &MemoryStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
-    let result = run(store, partitions(), &action, &mut out, &mut notes).await;
+    let output = OutputName::default();
+    let result = run(store, partitions(), &output, &action, &mut out, &mut notes).await;
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (result, text(out), text(notes))
 }
@@ -197,7 +200,9 @@ impl Write for Full {
 async fn what_cannot_be_printed_is_not_dropped() {
     let store = store(&["a=1"]).await;
     let action = Action::Drop(change(&[], &[]));
-    let result = run(&store, partitions(), &action, &mut Full, &mut io::sink()).await;
+    let output = OutputName::default();
+    let mut sink = io::sink();
+    let result = run(&store, partitions(), &output, &action, &mut Full, &mut sink).await;
     assert!(matches!(result, Err(QuarantineError::Io(_))));
     let (_, out, _) = act(&store, list(None, true)).await;
     assert_eq!(out.lines().count(), 2);

@@ -1,11 +1,58 @@
-//! From sets to counts that an output has: the [`Draining`] role.
+//! From sets to counts that every output has: the [`Draining`] role.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::{Attested, Known, News, Page, SeriesCounts, Store, StoreError, Testimony};
 use crate::event::{Minute, Partition};
+
+/// The name of an output: short enough for keys and labels, and of letters that need no escapes there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutputName(Arc<str>);
+
+impl OutputName {
+    /// The longest, in bytes.
+    pub const BYTES_MAX: usize = 32;
+
+    /// The name as a text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for OutputName {
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+/// A text that is not 1 to 32 of `a-z 0-9 _ -`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of an output")]
+pub struct NotAName;
+
+impl FromStr for OutputName {
+    type Err = NotAName;
+
+    fn from_str(text: &str) -> Result<Self, NotAName> {
+        let is_allowed =
+            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-');
+        let is_name = (1..=Self::BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed);
+        is_name.then(|| Self(text.into())).ok_or(NotAName)
+    }
+}
+
+impl fmt::Display for OutputName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// What a claim is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -18,22 +65,25 @@ pub struct ClaimRequest {
     pub max_hold: Duration,
     /// How long the claim holds.
     pub lease: Duration,
-    /// The most lapsed claims to take over at once.
+    /// The most lapsed claims of sealing to take over at once.
     pub lapsed_max: usize,
-    /// The most finished minutes to claim at once.
+    /// The most finished minutes to claim at once, to be sealed.
     pub finished_max: usize,
     /// What the node has seen of the partition before.
     pub known: Known,
 }
 
-/// A minute of a partition that this node works on until the lease is over.
+/// A minute of a partition that this node works on until the lease is over: it seals the minute, or sends its counts to one
+/// output. Each is claimed apart, so that one output delays neither the sealing nor another output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The partition.
     pub partition: Partition,
     /// The minute.
     pub minute: Minute,
-    /// Proof of the claim; a later claim of the same minute has a greater one.
+    /// The output that its counts are sent to; `None`: it is sealed.
+    pub output: Option<OutputName>,
+    /// Proof of the claim; a later claim of the same minute, for the same, has a greater one.
     pub token: String,
     /// The store's generation that granted it.
     pub generation: u64,
@@ -42,28 +92,50 @@ pub struct Claim {
 }
 
 /// What a compaction did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compaction {
     /// Series whose counts are sealed now.
     pub sealed: u64,
     /// Events of series whose counts were sealed before: too late. Copies of sealed events count here too,
     /// since nobody can tell them apart any more.
     pub late: u64,
-    /// Series that still have sets.
+    /// Series that still have sets. Without any the claim has ended.
     pub left: u64,
+    /// Claims of the same node to send the counts, one for each output that lacks some and that nobody sends to.
+    pub sending: Vec<Claim>,
 }
 
 /// How much a partition has to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Minutes that are not claimed, those that still fill included.
     pub waiting: u64,
-    /// Minutes that are claimed and not done.
+    /// Minutes that are claimed to be sealed.
     pub claimed: u64,
-    /// Counts in the quarantine.
-    pub quarantined: u64,
-    /// The earliest of all these minutes.
+    /// The earliest of these minutes.
     pub oldest: Option<Minute>,
+    /// Every output that anything was sealed for, those that are gone included.
+    pub outputs: BTreeMap<OutputName, OutputBacklog>,
+}
+
+/// How much of a partition an output lacks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutputBacklog {
+    /// Minutes that it does not have in full.
+    pub unsent: u64,
+    /// The earliest of them.
+    pub oldest: Option<Minute>,
+    /// Counts in its quarantine.
+    pub quarantined: u64,
+}
+
+/// That of another partition besides.
+impl std::ops::AddAssign for OutputBacklog {
+    fn add_assign(&mut self, other: Self) {
+        self.unsent += other.unsent;
+        self.quarantined += other.quarantined;
+        self.oldest = self.oldest.into_iter().chain(other.oldest).min();
+    }
 }
 
 /// What a worker does with a store.
@@ -89,29 +161,34 @@ pub trait Draining: Store {
         lease: Duration,
     ) -> Result<News, StoreError>;
 
-    /// Claims minutes: lapsed claims first, from the longest lapsed on, then minutes that are over and idle, lowest first.
+    /// Claims minutes: to be sealed, lapsed claims first, from the longest lapsed on, then minutes that are over and idle,
+    /// lowest first; to be sent, for each of these outputs at most so many lapsed claims.
     /// Claims nothing when the generation is not that of the request: another server may not know which nodes lag. Fails
     /// with [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn claim(
         &self,
         partition: Partition,
         request: &ClaimRequest,
+        sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError>;
 
-    /// Seals the counts of at most `series_max` series and renews the lease. Those of a minute that was closed are late.
-    /// Changes nothing when the generation is not that of the claim: what was recorded may not all be there yet.
+    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Those of a minute that was
+    /// closed are late. When no sets are left the claim ends, and claims to send what was sealed take its place. Changes
+    /// nothing when the generation is not that of the claim: what was recorded may not all be there yet.
     async fn compact(
         &self,
         claim: &Claim,
         series_max: usize,
         lease: Duration,
+        outputs: &[OutputName],
     ) -> Result<Compaction, StoreError>;
 
-    /// Reads a page of the counts of a claim that no output has confirmed, from `cursor` on; 0 is the first.
+    /// Reads a page of the counts that the output of a claim has not confirmed, from `cursor` on; 0 is the first.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError>;
 
-    /// Marks the counts of these series confirmed and renews the lease. Answers true when nothing was left
-    /// to do, which ends the claim and closes the minute: what comes later is late.
+    /// Marks the counts of these series confirmed by the output of the claim and renews the lease. Answers true when it
+    /// lacks none, which ends the claim. The first output that has all closes the minute: what comes later is late. The
+    /// counts get their time to live with the last.
     async fn acknowledge(
         &self,
         claim: &Claim,
@@ -119,7 +196,7 @@ pub trait Draining: Store {
         lease: Duration,
     ) -> Result<bool, StoreError>;
 
-    /// Puts counts of a claim that the output refuses into the quarantine, each series with the server's message.
+    /// Puts counts of a claim that its output refuses into the quarantine of that, each series with the server's message.
     /// Answers for each whether there was room; the others leave `unsent` all the same.
     async fn quarantine(
         &self,
@@ -127,7 +204,7 @@ pub trait Draining: Store {
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError>;
 
-    /// Moves the deadline of these claims, all of one partition, to this long from now. Those that are no
+    /// Moves the deadline of these claims, all of one partition and for the same, to this long from now. Those that are no
     /// longer held are passed over. Answers how many were held.
     async fn extend(
         &self,

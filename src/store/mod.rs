@@ -3,15 +3,14 @@
 //! [`Store`] is what whoever has one may ask of it. Recorders see [`Recording`], workers [`Draining`], queries
 //! [`CountReader`], and operators [`Quarantine`].
 //!
-//! The life of a series in a minute:
+//! The life of a series in a minute; what comes after `sealed` goes on for each output by itself:
 //!
 //! ```text
 //!         record       over, idle        compact        acknowledge
 //! absent ───────▶ open ──────────▶ claimed ──────▶ sealed ───────────▶ sent ◀───╮
 //!                                                   ▲ │ quarantine              │ discard
-//!                                             claim │ ╰────────────▶ quarantined┤
-//!                                                   │                           │ requeue
-//!                                                   ╰─────── requeued ◀─────────╯
+//!                                           requeue │ ╰────────────▶ quarantined┤
+//!                                                   ╰───────────────────────────╯
 //! ```
 //!
 //! A claim that lapses is taken over, in the state that it is in. An event that comes when there are counts is late: its
@@ -23,10 +22,11 @@
 //!    [`record`](Recording::record) adds users and events to sets. Idempotent: doing it again changes nothing.
 //! 2. [`claim`](Draining::claim) takes minutes that are over and idle, each with a token and for the length of a
 //!    lease. A claim that lapses is taken over with a new token.
-//! 3. [`compact`](Draining::compact) turns the sets into counts, once for good, and drops the sets.
-//! 4. [`unsent`](Draining::unsent) reads the counts that no output has confirmed.
-//! 5. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim and closes the minute;
-//!    [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
+//! 3. [`compact`](Draining::compact) turns the sets into counts, once for good, and drops the sets. With the last set the
+//!    claim ends, and the node gets a claim for each output, to send the counts to it.
+//! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not confirmed.
+//! 5. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim. The first output that
+//!    has all closes the minute. [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
 //!
 //! Which minutes are closed is known to all nodes: each hears it when it [checks in](Draining::check_in), and hands it back
 //! ([`attest`](Draining::attest)) to a store that forgets.
@@ -43,8 +43,10 @@ mod witness;
 
 use async_trait::async_trait;
 
-pub use self::draining::{Backlog, Claim, ClaimRequest, Compaction, Draining};
-pub use self::quarantine::{QUARANTINE_MAX, Quarantine, Quarantined};
+pub use self::draining::{
+    Backlog, Claim, ClaimRequest, Compaction, Draining, NotAName, OutputBacklog, OutputName,
+};
+pub use self::quarantine::{Dropped, QUARANTINE_MAX, Quarantine, Quarantined};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers,
@@ -106,7 +108,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// How many different events would be lost if the process ended now: those of minutes that are not counted, and of
-    /// counts that no output has. `None` where the store outlives the process.
+    /// counts that an output lacks. `None` where the store outlives the process.
     fn ends_with_process(&self) -> Option<u64> {
         None
     }

@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
@@ -18,6 +19,32 @@ use super::one;
 use super::process::Process;
 use crate::event::Rejection;
 use crate::node::{DropReason, Node};
+
+/// The label of what is counted of one output.
+type OfOutput = [(&'static str, String); 1];
+/// One for each output.
+pub type Gauges = Family<OfOutput, Gauge>;
+type Counters = Family<OfOutput, Counter>;
+type Histograms = Family<OfOutput, Histogram>;
+
+/// The label of this output.
+#[must_use]
+pub fn of_output(name: &str) -> OfOutput {
+    [("output", name.to_owned())]
+}
+
+/// What is counted and measured of one output by who sends to it.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "each is explained where the metrics are")]
+pub struct OutputMetrics {
+    pub points_sent: Counter,
+    pub points_quarantined: Counter,
+    pub points_discarded: Counter,
+    pub write_failures: Counter,
+    pub write_seconds: Histogram,
+    pub publish_delay_seconds: Histogram,
+    pub up: Gauge,
+}
 
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $field:ident: $kind:ty = $metric:expr;)*) => {
@@ -105,27 +132,32 @@ metrics! {
     /// Events that came after the counts of their minute and series were sealed.
     events_late: Counter = Counter::default();
     /// Points that the output confirmed; one that was written twice counts twice.
-    points_sent: Counter = Counter::default();
+    points_sent: Counters = Family::default();
     /// Points that the output refused and that are quarantined.
-    points_quarantined: Counter = Counter::default();
+    points_quarantined: Counters = Family::default();
     /// Points that the output refused and for which the quarantine had no room.
-    points_discarded: Counter = Counter::default();
+    points_discarded: Counters = Family::default();
     /// Writes that failed and are made again.
-    write_failures: Counter = Counter::default();
+    write_failures: Counters = Family::default();
     /// How long writes took, failed ones included, in seconds.
-    write_seconds: Histogram = latency();
-    /// From the end of a minute until this node sent its last point, in seconds.
-    publish_delay_seconds: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 13));
+    write_seconds: Histograms = Family::new_with_constructor(latency);
+    /// From the end of a minute until the output had its last point from this node, in seconds.
+    publish_delay_seconds: Histograms = Family::new_with_constructor(delay);
+    /// 1 while the output takes what this node writes.
+    output_up: Gauges = Family::default();
     /// Minutes times partitions that wait for being claimed, open ones included.
     backlog_pending: Gauge = Gauge::default();
-    /// Minutes times partitions that are claimed by any node.
+    /// Minutes times partitions that are claimed by any node to be sealed.
     backlog_claimed: Gauge = Gauge::default();
-    /// How long ago the oldest minute ended that waits or is claimed by any node; 0: none is over. A minute that is
-    /// closed and sent counts again when events come for it.
-    oldest_unsent_minute_age_seconds: Gauge<f64, AtomicU64> = Gauge::default();
-    /// Counts that are quarantined in the store.
-    counts_quarantined: Gauge = Gauge::default();
-    /// The most counts that the quarantines of all partitions hold.
+    /// Minutes times partitions that are sealed and that the output does not have in full; of outputs, too, that are not
+    /// configured any more.
+    backlog_unsent: Gauges = Family::default();
+    /// How long ago the oldest minute ended that the output does not have in full; 0: none is over. A minute that it had
+    /// counts again when events come for it.
+    oldest_unsent_minute_age_seconds: Family<OfOutput, Gauge<f64, AtomicU64>> = Family::default();
+    /// Counts of the output that are quarantined in the store.
+    counts_quarantined: Gauges = Family::default();
+    /// The most counts that the quarantines of an output in all partitions hold.
     counts_quarantined_max: Gauge = Gauge::default();
     /// The memory that open minutes take in this process, roughly; 0: they are in Redis.
     store_memory_bytes: Gauge = Gauge::default();
@@ -152,7 +184,41 @@ fn latency() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
+fn delay() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 13))
+}
+
 impl Metrics {
+    /// Those of an output, from now on there: nothing is known against it yet.
+    #[must_use]
+    pub fn of_output(&self, name: &str) -> OutputMetrics {
+        let of = &of_output(name);
+        let up = self.output_up.get_or_create_owned(of);
+        up.set(1);
+        for backlog in [&self.backlog_unsent, &self.counts_quarantined] {
+            backlog.get_or_create(of).set(0);
+        }
+        let oldest = &self.oldest_unsent_minute_age_seconds;
+        oldest.get_or_create(of).set(0.0);
+        OutputMetrics {
+            points_sent: self.points_sent.get_or_create_owned(of),
+            points_quarantined: self.points_quarantined.get_or_create_owned(of),
+            points_discarded: self.points_discarded.get_or_create_owned(of),
+            write_failures: self.write_failures.get_or_create_owned(of),
+            write_seconds: self.write_seconds.get_or_create_owned(of),
+            publish_delay_seconds: self.publish_delay_seconds.get_or_create_owned(of),
+            up,
+        }
+    }
+
+    /// Tells nothing more of an output that is gone and that nothing waits for.
+    pub fn forget_output(&self, name: &str) {
+        let of = &of_output(name);
+        self.backlog_unsent.remove(of);
+        self.counts_quarantined.remove(of);
+        self.oldest_unsent_minute_age_seconds.remove(of);
+    }
+
     /// All metrics as text.
     pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
@@ -211,11 +277,6 @@ impl Collector for NodeCollector {
                 "name_taken",
                 "1 while another process uses this node's name",
                 node.name_taken.load(Ordering::Relaxed).into(),
-            ),
-            (
-                "output_up",
-                "1 while the output takes what this node writes",
-                (!node.output_down.load(Ordering::Relaxed)).into(),
             ),
         ] {
             one(to, name, help, &ConstGauge::new(level))?;
@@ -276,6 +337,8 @@ mod tests {
         intake.rejected[Rejection::NotUtf8.index()] = 2;
         node.ledger.take_in(&intake);
         let metrics = Metrics::new(node);
+        let backup = metrics.of_output("backup");
+        backup.points_sent.inc_by(2);
         metrics.datagrams_received.inc();
         let text = metrics.encode(Format::Classic).unwrap();
         for line in [
@@ -284,7 +347,8 @@ mod tests {
             "eds_events_rejected_total{reason=\"not_utf8\"} 2",
             "eds_events_dropped_total{reason=\"queue_full\"} 0",
             "eds_datagrams_received_total 1",
-            "eds_output_up 1",
+            "eds_output_up{output=\"backup\"} 1",
+            "eds_points_sent_total{output=\"backup\"} 2",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

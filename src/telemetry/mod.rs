@@ -5,7 +5,7 @@ mod metrics;
 mod process;
 
 pub use exposition::Format;
-pub use metrics::Metrics;
+pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
 pub use process::open_files_max;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};

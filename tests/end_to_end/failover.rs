@@ -202,6 +202,7 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
             "eds_events_queued",
             "eds_backlog_pending",
             "eds_backlog_claimed",
+            "eds_backlog_unsent",
         ]
         .map(|name| count(&nodes, name));
         when(

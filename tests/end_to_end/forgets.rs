@@ -52,7 +52,7 @@ fn wait_recorded(nodes: &[Node]) {
 /// Everything that Redis has is done.
 fn wait_done(redis: &RedisServer) {
     eventually("no minute is left", SOON, || {
-        let is_left = |key: &String| key.ends_with(":minutes") || key.ends_with(":claims");
+        let is_left = |key: &String| key.ends_with(":minutes") || key.contains(":claims");
         let left: Vec<_> = redis.keys().into_iter().filter(is_left).collect();
         when(left.is_empty(), format!("{left:?}"))
     });

@@ -81,7 +81,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     // The minutes that are over; lines without a timestamp lie in the present one.
     eventually("the minutes are written", SOON, || {
         let metrics = node.metrics();
-        let claimed = metrics.count("eds_backlog_claimed");
+        let claimed = metrics.count("eds_backlog_unsent");
         when(
             metrics.count("eds_points_sent_total") > 1000 && claimed == 0,
             claimed,

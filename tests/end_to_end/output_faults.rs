@@ -73,7 +73,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         site.wait_exact(&sender.expected.points(), BACK);
         eprintln!("{mode:?}: exact {:?} after it was over", back.elapsed());
         eventually("all is confirmed", BACK, || {
-            let claimed = nodes[0].metrics().count("eds_backlog_claimed");
+            let claimed = nodes[0].metrics().count("eds_backlog_unsent");
             when(claimed == 0, claimed)
         });
     }

@@ -103,7 +103,7 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         "{requests}"
     );
     eventually("nothing is left to do", IN_TIME, || {
-        let claimed = nodes[0].metrics().count("eds_backlog_claimed");
+        let claimed = nodes[0].metrics().count("eds_backlog_unsent");
         when(claimed == 0, claimed)
     });
     let errors = |node: &Node| node.log().matches("ERROR").count() as u64;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use event_data_service::store::redis::FORMATS;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::HttpProxy;
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
@@ -42,7 +43,16 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
             Ok(_) => value.to_owned(),
             Err(_) => format!("{value:?}"),
         };
-        other.assert_refused(&[key, &shown(theirs), &shown(ours), "same on every node"]);
+        let (theirs, ours) = (shown(theirs), shown(ours));
+        if key.starts_with("output.") {
+            // One text says all of an output.
+            let [theirs, ours] = [&theirs, &ours].map(|value| value.trim_matches('"'));
+            let there = format!("outputs = \"default {url} api=v1 database=eds\", and this one");
+            assert!(there.contains(theirs), "{there}");
+            other.assert_refused(&[&there, ours, "same on every node"]);
+        } else {
+            other.assert_refused(&[key, &theirs, &ours, "same on every node"]);
+        }
     }
     // What may differ does.
     let keys = [
@@ -116,11 +126,11 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     let applied = Instant::now();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("flush.grace: \"2s\" → \"1s\"\n"), "{said}");
-    assert!(
-        said.contains("output.database: \"eds\" → \"other\"\n"),
-        "{said}"
-    );
-    assert_eq!(said.matches('→').count(), 3, "{said}");
+    let [before_change, after_change] = [(&site.writes, "eds"), (&writes_to_other, "other")]
+        .map(|(proxy, database)| format!("default {} api=v1 database={database}", proxy.url()));
+    let change = format!("outputs: \"{before_change}\" → \"{after_change}\"\n");
+    assert!(said.contains(&change), "{said}");
+    assert_eq!(said.matches('→').count(), 2, "{said}");
 
     // Both go on recording, and say why nothing more comes of it.
     send(15..20, &mut expected, &mut sender, &one, &[two.udp()]);
@@ -227,7 +237,8 @@ fn a_node_whose_settings_become_those_of_all_again_goes_on() {
 #[test]
 fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
     let site = Site::start();
-    let fields = ["partitions", "32", "layout", "sets", "format", "2"];
+    let format = FORMATS.end().to_string();
+    let fields = ["partitions", "32", "layout", "sets", "format", &format];
     let old = ["HSET", "eds:settings"].into_iter().chain(fields);
     site.redis.query::<()>(&old.collect::<Vec<_>>());
     let _node = site.start_node("one", &[("input.max_age", "1h")]);

@@ -81,10 +81,7 @@ fn a_node_that_ends_lets_its_claims_lapse_at_once() {
     site.writes.set(testing::http_proxy::Mode::Refuse);
     sender.send(numbered_datagram(0).as_bytes(), &first, &[]);
     eventually("a minute is claimed and not sent", SOON, || {
-        when(
-            first.metrics().count("eds_backlog_claimed") == 1,
-            "no claim",
-        )
+        when(first.metrics().count("eds_backlog_unsent") == 1, "no claim")
     });
     assert_eq!(first.terminate().code(), Some(0));
     site.writes.set(testing::http_proxy::Mode::Pass);

@@ -151,10 +151,13 @@ impl Site {
                     || key.ends_with(":witness")
                     || key.ends_with(":closed")
                     || key.ends_with(":stamps")
+                    || key.ends_with(":outputs")
                     || key.ends_with(":division")
                     || key.starts_with("{eds:nodes}:")
                     // The fencing token of who probed outlives the turn by a while.
-                    || (key.ends_with(":counts") || key.ends_with(":coverage") || key == "{eds:mutex:probe}:lock")
+                    || (key.ends_with(":counts")
+                        || key.ends_with(":coverage")
+                        || key.starts_with("{eds:mutex:probe-"))
                         && redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = redis.keys().into_iter().filter(|key| !stays(key)).collect();

@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coordination::Mutex;
 use coordination::memory::MemoryArbiter;
 use event_data_service::event::{Minute, Partitions};
-use event_data_service::flush::{FlushSettings, Worker};
+use event_data_service::flush::{Destination, Flush, FlushSettings};
 use event_data_service::node::Node;
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::Draining;
 use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::store::{Draining, OutputName};
 use event_data_service::telemetry::Metrics;
 use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
@@ -80,26 +79,31 @@ impl Publisher {
             stop: CancellationToken::new(),
             before: 0,
         };
-        let worker = Worker {
-            store: Arc::clone(&publisher.store) as Arc<dyn Draining>,
+        let destination = Destination {
+            name: OutputName::default(),
             output: Arc::clone(&publisher.output) as Arc<dyn Output>,
-            probing: Mutex::new(Arc::<MemoryArbiter>::default(), "probe", HOUR).unwrap(),
+            write_counts_max: 2500,
+        };
+        let flush = Flush {
+            store: Arc::clone(&publisher.store) as Arc<dyn Draining>,
+            outputs: vec![destination],
+            arbiter: Arc::<MemoryArbiter>::default(),
             partitions,
             settings: FlushSettings {
                 interval: Duration::from_millis(10),
                 grace: Duration::ZERO,
                 max_hold: HOUR,
                 lease: Duration::from_secs(30),
-                write_counts_max: 2500,
             },
             witness_file: None,
             metrics: Arc::clone(&publisher.metrics),
-            heartbeat: node.progress.watch("worker"),
             node,
             stop: publisher.stop.clone(),
             recorded: CancellationToken::new(),
         };
-        tokio::spawn(worker.run());
+        for task in flush.into_tasks().unwrap() {
+            tokio::spawn(task);
+        }
         publisher
     }
 
@@ -112,8 +116,10 @@ impl Publisher {
                 let minute = partition.minutes.entry(counts.minute).or_default();
                 let values = (counts.unique, counts.cumulative);
                 minute.counts.insert(counts.series.clone(), values);
-                minute.unsent.insert(counts.series.clone());
-                partition.waiting.insert(counts.minute);
+                let unsent = minute.unsent.entry(OutputName::default()).or_default();
+                unsent.insert(counts.series.clone());
+                let sending = partition.sending.entry(OutputName::default()).or_default();
+                sending.entry(counts.minute).or_default();
             }
         });
     }
@@ -127,7 +133,7 @@ impl Publisher {
         self.store.look(|state| {
             let minutes = state.partitions[0].minutes.iter();
             let unsent = minutes.flat_map(|(minute, state)| {
-                let series = state.unsent.iter().cloned();
+                let series = state.unsent.values().flatten().cloned();
                 series.map(|series| (minute.epoch_minutes(), series))
             });
             unsent.collect()
@@ -136,7 +142,8 @@ impl Publisher {
 
     pub(super) fn quarantined(&self) -> Names {
         self.store.look(|state| {
-            let entries = state.partitions[0].quarantine.keys().cloned();
+            let all = state.partitions[0].quarantine.values();
+            let entries = all.flat_map(|all| all.keys().cloned());
             entries
                 .map(|(minute, series)| (minute.epoch_minutes(), series))
                 .collect()
@@ -251,7 +258,7 @@ async fn nothing_is_quarantined_where_nothing_is_accepted_and_requests_are_few()
             publisher.give(&many_counts(3000));
             publisher
                 .until("two rounds have failed", |this| {
-                    this.metrics.write_failures.get() >= 2
+                    this.metrics.of_output("default").write_failures.get() >= 2
                 })
                 .await;
             assert!(publisher.quarantined().is_empty(), "{status}");

@@ -7,7 +7,8 @@ use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::{MemoryStore, State};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, StoreError, Testimony,
+    News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, StoreError,
+    Testimony,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -23,8 +24,8 @@ pub(crate) enum Call {
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
     CheckIn(Partition, Known, bool, Duration),
-    Claim(Partition, ClaimRequest),
-    Compact(Claim, usize, Duration),
+    Claim(Partition, ClaimRequest, Vec<(OutputName, usize)>),
+    Compact(Claim, usize, Duration, Vec<OutputName>),
     Unsent(Claim, u64),
     Acknowledge(Claim, Vec<String>, Duration),
     Quarantine(Claim, Vec<(String, String)>),
@@ -181,11 +182,12 @@ impl Call {
                 let checked_in = store.check_in(*partition, known, *lags, *lease);
                 Answer::News(checked_in.await?)
             }
-            Self::Claim(partition, request) => {
-                Answer::Claims(store.claim(*partition, request).await?)
+            Self::Claim(partition, request, sending) => {
+                Answer::Claims(store.claim(*partition, request, sending).await?)
             }
-            Self::Compact(claim, series_max, lease) => {
-                Answer::Compaction(store.compact(claim, *series_max, *lease).await?)
+            Self::Compact(claim, series_max, lease, outputs) => {
+                let compacted = store.compact(claim, *series_max, *lease, outputs);
+                Answer::Compaction(compacted.await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),
             Self::Acknowledge(claim, series, lease) => {
@@ -270,11 +272,11 @@ impl Call {
                 oracle.attested(partition.index(), testimony);
                 Ok(())
             }
-            (Self::Claim(partition, request), Ok(Answer::Claims(claims))) => {
+            (Self::Claim(partition, request, _), Ok(Answer::Claims(claims))) => {
                 oracle.claimed(partition.index(), request, claims, now_ms, state)
             }
-            (Self::Compact(claim, _, lease), Ok(Answer::Compaction(done))) => {
-                oracle.compacted(claim, *done, (now_ms, deadline(lease)), state)
+            (Self::Compact(claim, _, lease, _), Ok(Answer::Compaction(done))) => {
+                oracle.compacted(claim, done, (now_ms, deadline(lease)), state)
             }
             (Self::Acknowledge(claim, series, lease), Ok(Answer::Yes(done))) => {
                 let series: Vec<u8> = series.iter().map(|series| series_number(series)).collect();

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, Store, StoreError,
-    Testimony,
+    News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, Store,
+    StoreError, Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -120,7 +120,7 @@ impl FaultyStore {
             let mut oracle = self.world.oracle();
             oracle.knows(number, partition.index(), &news.closed);
         }
-        if let Call::CheckIn(partition, ..) | Call::Claim(partition, _) = &call {
+        if let Call::CheckIn(partition, ..) | Call::Claim(partition, ..) = &call {
             self.life.heard_of_claim(*partition, answer.is_err());
         }
         if matches!(answer, Err(StoreError::Forgot)) {
@@ -291,6 +291,7 @@ impl Draining for FaultyStore {
         &self,
         partition: Partition,
         request: &ClaimRequest,
+        sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError> {
         let generation = self.generation(partition);
         if request.generation != generation {
@@ -299,7 +300,7 @@ impl Draining for FaultyStore {
         let interval = self.world.plan.flush.interval;
         self.world
             .judge(self.life.may_ask(partition, request, interval));
-        let call = Call::Claim(partition, *request);
+        let call = Call::Claim(partition, *request, sending.to_vec());
         let mut claims = answer!(self, call, Answer::Claims(claims) => claims)?;
         for claim in &mut claims {
             claim.generation = generation;
@@ -312,13 +313,14 @@ impl Draining for FaultyStore {
         claim: &Claim,
         series_max: usize,
         lease: Duration,
+        outputs: &[OutputName],
     ) -> Result<Compaction, StoreError> {
         if claim.generation != self.generation(claim.partition) {
             return Err(StoreError::Unavailable("another connection".to_owned()));
         }
         // Smaller steps than the worker asks for, so that more can happen between two of them.
         let series_max = series_max.min(self.world.plan.compact_series);
-        let call = Call::Compact(claim.clone(), series_max, lease);
+        let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
         answer!(self, call, Answer::Compaction(done) => done)
     }
 

@@ -8,6 +8,7 @@ use event_data_service::output::{Output, SealedCounts, WriteError};
 use event_data_service::store::{Claim, Draining};
 
 use super::faulty_store::FaultyStore;
+use super::plan::output_name;
 use super::scripted_output::ScriptedOutput;
 
 /// See the module.
@@ -22,17 +23,20 @@ pub(crate) struct HastyOutput {
 impl Output for HastyOutput {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         let world = &self.output.world;
+        let to = output_name(self.output.number);
         for count in counts {
             let partition = world.partitions().of(&count.series, count.minute);
             let held = world.store.look(|state| {
-                let claims = &state.partitions[partition.index()].claims;
-                claims.get(&count.minute).map(|held| held.token.clone())
+                let sending = &state.partitions[partition.index()].sending;
+                let held = sending.get(&to)?.get(&count.minute)?;
+                Some(held.token.clone())
             });
             if let Some(token) = held {
                 let claim = Claim {
                     generation: 0,
                     partition,
                     minute: count.minute,
+                    output: Some(to.clone()),
                     token,
                     taken_over: false,
                 };

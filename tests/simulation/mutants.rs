@@ -7,9 +7,7 @@ use std::time::Duration;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::output::Output;
 use event_data_service::store::memory::MemoryStore;
-use event_data_service::store::{
-    Admission, Admitted, Claim, Draining, NodeStore, Recording, StoreError,
-};
+use event_data_service::store::{Admission, Admitted, Claim, Recording, StoreError};
 
 use super::call::{Answer, Call};
 use super::event::MINUTE;
@@ -48,6 +46,14 @@ pub(crate) enum Mutant {
     NoSettling,
     /// A node that lags does not say so.
     NoLag,
+    /// What is sealed is sealed for the first output only.
+    OneOutput,
+    /// What one output has counts for all of them.
+    OneForAll,
+    /// The counts are forgotten when the first output has them.
+    OneForgets,
+    /// A minute that an output has goes on sealing.
+    NotClosed,
     /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is answered that it does.
     NoProof,
 }
@@ -67,34 +73,24 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<R
     })
 }
 
-/// The store and the output as the worker of a life uses them.
-pub(crate) fn worker(
+/// An output as a life uses it.
+pub(crate) fn output(
     mutant: Option<Mutant>,
     world: &World,
-    store: Arc<FaultyStore>,
+    store: &Arc<FaultyStore>,
     output: ScriptedOutput,
-) -> (Arc<dyn Draining>, Arc<dyn Output>) {
-    let lease = world.plan.flush.lease;
+) -> Arc<dyn Output> {
     match mutant {
-        Some(Mutant::AcknowledgeFirst) => {
-            let hasty = HastyOutput {
-                store,
-                output,
-                lease,
-            };
-            (
-                Arc::clone(&hasty.store) as Arc<dyn NodeStore>,
-                Arc::new(hasty),
-            )
-        }
-        Some(Mutant::NoProof) => (
-            store,
-            Arc::new(CredulousOutput {
-                output,
-                accepted: Mutex::default(),
-            }),
-        ),
-        _ => (store, Arc::new(output)),
+        Some(Mutant::AcknowledgeFirst) => Arc::new(HastyOutput {
+            store: Arc::clone(store),
+            output,
+            lease: world.plan.flush.lease,
+        }),
+        Some(Mutant::NoProof) => Arc::new(CredulousOutput {
+            output,
+            accepted: Mutex::default(),
+        }),
+        _ => Arc::new(output),
     }
 }
 
@@ -118,11 +114,23 @@ impl RuledStore {
         };
         let mut call = call.clone();
         match (mutant, &mut call) {
-            (Mutant::NoLease, Call::Claim(_, request)) => request.lease = FOR_GOOD,
+            (Mutant::NoLease, Call::Claim(_, request, _)) => request.lease = FOR_GOOD,
             (
                 Mutant::NoLease,
-                Call::Compact(.., lease) | Call::Acknowledge(.., lease) | Call::Extend(.., lease),
+                Call::Compact(_, _, lease, _)
+                | Call::Acknowledge(.., lease)
+                | Call::Extend(.., lease),
             ) => *lease = FOR_GOOD,
+            (Mutant::OneOutput, Call::Compact(.., outputs)) => outputs.truncate(1),
+            (
+                Mutant::OneForAll | Mutant::OneForgets | Mutant::NotClosed,
+                Call::Acknowledge(claim, series, _),
+            ) => {
+                let (claim, series) = (claim.clone(), series.clone());
+                let answer = call.ask(&self.right).await;
+                self.after_acknowledging(mutant, &claim, &series);
+                return answer;
+            }
             (
                 Mutant::NoTokenCheck,
                 Call::Compact(claim, ..)
@@ -157,10 +165,41 @@ impl RuledStore {
     /// Gives the claim the token that it would have to have.
     fn make_good(&self, claim: &mut Claim) {
         let token = self.right.look(|state| {
-            let claims = &state.partitions[claim.partition.index()].claims;
-            claims.get(&claim.minute).map(|held| held.token.clone())
+            let partition = &state.partitions[claim.partition.index()];
+            let claims = match &claim.output {
+                None => Some(&partition.claims),
+                Some(output) => partition.sending.get(output),
+            };
+            let held = claims.and_then(|claims| claims.get(&claim.minute));
+            held.map(|held| held.token.clone())
         });
         claim.token = token.unwrap_or_default();
+    }
+
+    /// What one output has is taken for what all have; or its counts are forgotten; or the minute is left open.
+    fn after_acknowledging(&self, mutant: Mutant, claim: &Claim, series: &[String]) {
+        self.right.look(|state| {
+            let partition = &mut state.partitions[claim.partition.index()];
+            let is_done = claim.output.as_ref().is_some_and(|output| {
+                let of = partition.sending.get(output);
+                of.is_some_and(|of| !of.contains_key(&claim.minute))
+            });
+            let Some(minute) = partition.minutes.get_mut(&claim.minute) else {
+                return;
+            };
+            match mutant {
+                Mutant::OneForAll => {
+                    for unsent in minute.unsent.values_mut() {
+                        unsent.retain(|it| !series.contains(it));
+                    }
+                }
+                Mutant::OneForgets if is_done => minute.counts.clear(),
+                Mutant::NotClosed if is_done => {
+                    partition.witness.closed.remove(&claim.minute);
+                }
+                _ => {}
+            }
+        });
     }
 
     /// Forgets the counts of series that have sets again.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use event_data_service::event::{OverflowSeries, Window};
-use event_data_service::flush::Worker;
+use event_data_service::flush::{Destination, Flush};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -21,6 +21,7 @@ use super::faulty_store::{FaultyStore, Role};
 use super::life::{Life, Sleepy};
 use super::listener::listen;
 use super::mutants::Mutant;
+use super::plan::output_name;
 use super::script::{Blow, Delivery};
 use super::scripted_output::ScriptedOutput;
 use super::world::World;
@@ -147,12 +148,19 @@ impl Node {
             })
         };
         let recorded_to: Arc<dyn Recording> = store(Role::Recorder);
-        let output = ScriptedOutput {
-            world: Arc::clone(world),
-            life: Arc::clone(life),
-        };
-        let (store, output) =
-            super::mutants::worker(self.mutant, world, store(Role::Worker), output);
+        let to_drain = store(Role::Worker);
+        let outputs = (0..plan.outputs).map(|number| {
+            let output = ScriptedOutput {
+                number,
+                world: Arc::clone(world),
+                life: Arc::clone(life),
+            };
+            Destination {
+                name: output_name(number),
+                output: super::mutants::output(self.mutant, world, &to_drain, output),
+                write_counts_max: plan.write_counts_max,
+            }
+        });
         let replay = Arc::new(ReplayWindow::new(plan.replay_window, 1 << 20));
         let budget = Arc::new(DedupBudget::new(plan.dedup_users));
         let settings = RecorderSettings {
@@ -186,24 +194,22 @@ impl Node {
                 (sender, recording)
             })
             .unzip();
-        let worker = Worker {
-            store,
-            output,
-            probing: world.probing(),
+        let flush = Flush {
+            store: to_drain.clone(),
+            outputs: outputs.collect(),
+            arbiter: world.arbiter(),
             partitions: world.partitions(),
             settings: plan.flush,
             witness_file: None,
             node: Arc::clone(&life.shared),
             metrics,
-            heartbeat: life.shared.progress.watch("worker"),
             stop: life.stop.clone(),
             recorded: CancellationToken::new(),
         };
         let listening: BoxFuture<'_, ()> = Box::pin(listen(world, life, &self.inbox, senders));
-        let flushing: BoxFuture<'_, ()> = Box::pin(worker.run());
         // Only those of them are polled that were woken.
         let mut parts: FuturesUnordered<_> = recorders.into_iter().collect();
-        parts.push(flushing);
+        parts.extend(flush.into_tasks().unwrap());
         parts.push(listening);
         let deadline = async {
             life.stop.cancelled().await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use event_data_service::flush::FlushSettings;
+use event_data_service::store::OutputName;
 
 use super::dice::Dice;
 use super::event::{Event, MINUTE, SECOND};
@@ -13,10 +14,22 @@ const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
 /// The virtual hours of a day in nanoseconds.
 const DAY: i64 = 1440 * MINUTE;
 
+/// The most outputs of a schedule.
+pub(crate) const OUTPUTS: usize = 2;
+
+pub(crate) fn output_name(output: usize) -> OutputName {
+    ["one", "two"][output].parse().unwrap()
+}
+
+pub(crate) fn output_number(name: &OutputName) -> usize {
+    usize::from(name.as_str() == "two")
+}
+
 /// A schedule.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
+    pub(crate) outputs: usize,
     pub(crate) partitions: u16,
     /// Nanoseconds since the epoch.
     pub(crate) begins: i64,
@@ -24,6 +37,7 @@ pub(crate) struct Plan {
     pub(crate) skews: Vec<i64>,
     pub(crate) max_age: Duration,
     pub(crate) flush: FlushSettings,
+    pub(crate) write_counts_max: usize,
     pub(crate) linger: Duration,
     pub(crate) replay_window: Duration,
     pub(crate) queue_events: u64,
@@ -38,13 +52,14 @@ pub(crate) struct Plan {
     /// Nanoseconds after the beginning, node, what happens.
     pub(crate) blows: Vec<(i64, usize, Blow)>,
     pub(crate) store_outages: Vec<Outage>,
-    pub(crate) output_outages: Vec<Outage>,
+    /// Of each output.
+    pub(crate) output_outages: [Vec<Outage>; OUTPUTS],
     /// Calls of the store that go wrong, per mille.
     pub(crate) store_faults: u64,
     /// Writes that go wrong, per mille.
     pub(crate) output_faults: u64,
-    /// Which points the output refuses for good; none at 0.
-    pub(crate) poison: u64,
+    /// Which points each output refuses for good; none at 0.
+    pub(crate) poison: [u64; OUTPUTS],
     /// When the store goes back to what it was before.
     pub(crate) forgets: Vec<Forget>,
     /// When faults and events end, in nanoseconds after the beginning.
@@ -70,6 +85,7 @@ impl Plan {
         let calm = dice.between(45, calm_max) * SECOND;
         let mut plan = Self {
             nodes,
+            outputs: dice.pick(&[1, 2, 2]),
             partitions: dice.pick(&[1, 1, 1, 2, 3]),
             begins: MIDNIGHT - dice.between(20, 100) * SECOND - dice.between(0, SECOND),
             skews: (0..nodes).map(|_| skew(dice)).collect(),
@@ -79,8 +95,8 @@ impl Plan {
                 grace: dice.millis(1000, 6000),
                 max_hold: dice.millis(6000, 40_000),
                 lease: dice.millis(6000, 15_000),
-                write_counts_max: dice.pick(&[1, 2, 5, 100]),
             },
+            write_counts_max: dice.pick(&[1, 2, 5, 100]),
             linger: dice.millis(50, 1000),
             replay_window: Duration::from_secs(dice.pick(&[0, 5, 30])),
             queue_events: dice.pick(&[5, 30, 1000, 1000, 1000]),
@@ -91,10 +107,10 @@ impl Plan {
             deliveries: vec![Vec::new(); nodes],
             blows: Vec::new(),
             store_outages: Vec::new(),
-            output_outages: Vec::new(),
+            output_outages: Default::default(),
             store_faults: dice.pick(&[0, 20, 60, 150]),
             output_faults: dice.pick(&[0, 100, 300, 500]),
-            poison: dice.pick(&[0, 0, 5]),
+            poison: [dice.pick(&[0, 0, 5]), dice.pick(&[0, 0, 5])],
             forgets: Vec::new(),
             calm,
         };
@@ -110,6 +126,7 @@ impl Plan {
     pub(crate) fn quiet(calm: i64) -> Self {
         Self {
             nodes: 2,
+            outputs: 1,
             partitions: 1,
             begins: MIDNIGHT - 20 * SECOND,
             skews: vec![0; 2],
@@ -119,8 +136,8 @@ impl Plan {
                 grace: Duration::from_secs(1),
                 max_hold: Duration::from_secs(10),
                 lease: Duration::from_secs(6),
-                write_counts_max: 10,
             },
+            write_counts_max: 10,
             linger: Duration::from_millis(100),
             replay_window: Duration::ZERO,
             queue_events: 100,
@@ -131,10 +148,10 @@ impl Plan {
             deliveries: vec![Vec::new(); 2],
             blows: Vec::new(),
             store_outages: Vec::new(),
-            output_outages: Vec::new(),
+            output_outages: Default::default(),
             store_faults: 0,
             output_faults: 0,
-            poison: 0,
+            poison: [0; OUTPUTS],
             forgets: Vec::new(),
             calm,
         }
@@ -250,9 +267,11 @@ impl Plan {
                 to: self.calm - dice.between(0, 20 * SECOND),
             });
         }
-        for _ in 0..dice.pick(&[0, 0, 1, 2]) {
-            let outage = self.outage(dice);
-            self.output_outages.push(outage);
+        for output in 0..self.outputs {
+            for _ in 0..dice.pick(&[0, 0, 1, 2]) {
+                let outage = self.outage(dice);
+                self.output_outages[output].push(outage);
+            }
         }
     }
 
@@ -266,9 +285,10 @@ impl Plan {
         }
     }
 
-    /// Whether the output refuses a point for good.
-    pub(crate) const fn is_poison(&self, minute: i64, series: u8) -> bool {
-        let mut dice = Dice::new(minute.unsigned_abs() * 16 + series as u64);
-        self.poison > 0 && dice.below(self.poison) == 0
+    /// Whether an output refuses a point for good.
+    pub(crate) const fn is_poison(&self, output: usize, minute: i64, series: u8) -> bool {
+        let place = minute.unsigned_abs() * 32 + (series as u64) * 2 + output as u64;
+        let poison = self.poison[output];
+        poison > 0 && Dice::new(place).below(poison) == 0
     }
 }

@@ -1,4 +1,4 @@
-//! The output as one life of a node sees it: it can fail, hang, take a part, take all and lose the answer, take
+//! An output as one life of a node sees it: it can fail, hang, take a part, take all and lose the answer, take
 //! it late, or refuse a count for good, and the node can die or sleep in the midst of a write.
 
 use std::sync::Arc;
@@ -17,6 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ScriptedOutput {
+    pub(crate) number: usize,
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
 }
@@ -50,7 +51,10 @@ impl ScriptedOutput {
         }
         let dice = &mut *self.world.dice();
         let lease = i64::try_from(plan.flush.lease.as_millis()).unwrap();
-        if self.world.is_away(&plan.output_outages, self.life.node) {
+        if self
+            .world
+            .is_away(&plan.output_outages[self.number], self.life.node)
+        {
             return dice.pick(&[Fate::Fails(None), Fate::Rejects, Fate::Rejects, Fate::Hangs]);
         }
         if !dice.per_mille(plan.output_faults) {
@@ -85,57 +89,64 @@ impl ScriptedOutput {
             })
         };
         match fate {
-            Fate::Fine => take(&self.world, counts),
+            Fate::Fine => self.take(counts),
             Fate::Slow(span) => {
                 tokio::time::sleep(span).await;
-                take(&self.world, counts)
+                self.take(counts)
             }
             Fate::Fails(retry_after) => unavailable(retry_after),
             Fate::Misconfigured => {
                 // As a firewall in front of the server answers to a text that it does not like.
-                let _ = reject(&self.world, counts);
+                let _ = reject(&self.world, self.number, counts);
                 Err(WriteError::Misconfigured {
                     reason: "as planned".to_owned(),
                     hint: "wait".to_owned(),
                 })
             }
             Fate::Part(taken) => {
-                let _ = take(&self.world, &counts[..taken]);
+                let _ = self.take(&counts[..taken]);
                 failed()
             }
             Fate::AnswerLost => {
-                let _ = take(&self.world, counts);
+                let _ = self.take(counts);
                 failed()
             }
             Fate::Hangs => {
                 tokio::time::sleep(TIMEOUT).await;
                 failed()
             }
-            Fate::Rejects => Err(reject(&self.world, counts)),
+            Fate::Rejects => Err(reject(&self.world, self.number, counts)),
             Fate::Late(delay) => {
-                let (world, counts) = (Arc::clone(&self.world), counts.to_vec());
+                let (world, number) = (Arc::clone(&self.world), self.number);
+                let counts = counts.to_vec();
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     world.note(|| format!("a late write arrives: {counts:?}"));
-                    let _ = take(&world, &counts);
+                    let _ = take(&world, number, &counts);
                 });
                 failed()
             }
             Fate::DiesBefore => self.life.die().await,
             Fate::DiesAfter => {
-                let _ = take(&self.world, counts);
+                let _ = self.take(counts);
                 self.life.die().await
             }
             Fate::SleepsBefore(span) => {
                 self.life.sleep(span).await;
-                take(&self.world, counts)
+                self.take(counts)
             }
             Fate::SleepsAfter(span) => {
-                let written = take(&self.world, counts);
+                let written = self.take(counts);
                 self.life.sleep(span).await;
                 written
             }
         }
+    }
+}
+
+impl ScriptedOutput {
+    fn take(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        take(&self.world, self.number, counts)
     }
 }
 
@@ -152,32 +163,32 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
 }
 
 /// The server takes what it does not refuse, and rejects the whole when it refuses something.
-fn take(world: &World, counts: &[SealedCounts]) -> Result<(), WriteError> {
+fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), WriteError> {
     let mut is_poisoned = false;
     for count in counts {
         let Some((partition, point)) = place(world, count) else {
             continue;
         };
-        if world.plan.is_poison(point.0, point.1) {
+        if world.plan.is_poison(output, point.0, point.1) {
             is_poisoned = true;
         } else {
             let values = (count.unique, count.cumulative);
-            let verdict = world.oracle().written(partition, point, values);
+            let verdict = world.oracle().written(output, partition, point, values);
             world.judge(verdict);
         }
     }
     if is_poisoned {
-        return Err(reject(world, counts));
+        return Err(reject(world, output, counts));
     }
-    world.oracle().accepted();
+    world.oracle().accepted(output);
     Ok(())
 }
 
-fn reject(world: &World, counts: &[SealedCounts]) -> WriteError {
+fn reject(world: &World, output: usize, counts: &[SealedCounts]) -> WriteError {
     if let [count] = counts
         && let Some((partition, point)) = place(world, count)
     {
-        world.oracle().rejected(partition, point);
+        world.oracle().rejected(output, partition, point);
     }
     WriteError::Rejected {
         message: "not this one".to_owned(),
@@ -191,8 +202,12 @@ impl Output for ScriptedOutput {
         self.life.audit().await;
         let fate = self.fate(counts.len());
         let number = self.life.number;
-        self.world
-            .note(|| format!("life {number} writes {counts:?} {fate:?}"));
+        self.world.note(|| {
+            format!(
+                "life {number} writes {counts:?} to {} {fate:?}",
+                self.number
+            )
+        });
         for count in counts {
             let Some((partition, (minute, series))) = place(&self.world, count) else {
                 continue;
@@ -206,6 +221,7 @@ impl Output for ScriptedOutput {
     }
 
     fn describe(&self) -> String {
-        format!("the output as life {} sees it", self.life.number)
+        let (number, life) = (self.number, self.life.number);
+        format!("output {number} as life {life} sees it")
     }
 }

@@ -85,7 +85,7 @@ impl World {
             arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
             calm: AtomicBool::new(false),
             failed: Notify::new(),
-            oracle: Mutex::new(Oracle::new(retention)),
+            oracle: Mutex::new(Oracle::new(retention, plan.outputs)),
             dice: Mutex::new(Dice::new(!seed)),
             violation: Mutex::new(None),
             trace: traced.then(Mutex::default),
@@ -97,10 +97,9 @@ impl World {
         partitions(&self.plan)
     }
 
-    /// The turn to probe an output that is down.
-    pub(crate) fn probing(&self) -> coordination::Mutex {
-        let arbiter = Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>;
-        coordination::Mutex::new(arbiter, "probe", self.plan.flush.lease).unwrap()
+    /// Gives the turns to probe an output that is down.
+    pub(crate) fn arbiter(&self) -> Arc<dyn coordination::Arbiter> {
+        Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>
     }
 
     pub(crate) fn oracle(&self) -> MutexGuard<'_, Oracle> {

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 
 use super::done::assert_only_counts;
 use super::ground::{
-    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, partitions,
+    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,
     series_of_one_partition,
 };
 
@@ -117,7 +117,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
     let claim = a.claim_one(&AT_ONCE).await;
-    a.compact(&claim).await;
+    let sending = a.seal(&claim).await;
 
     assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
     let second = [
@@ -132,20 +132,21 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
         .open_counts(partition(), minute(SEED_MINUTE), &names)
         .await;
     assert_eq!(open.unwrap().len(), 1);
-    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    let claim = a.claim_one(&AT_ONCE).await;
+    let done = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!((done.sealed, done.late, done.left), (1, 0, 0));
     let sealed = reading
         .sealed_page(partition(), minute(SEED_MINUTE), 0)
         .await;
     assert_eq!(sealed.unwrap().items.len(), 2);
     let all: Vec<_> = first.iter().chain(&second).cloned().collect();
-    assert_eq!(a.finish(&[claim]).await, model(&all));
-    assert_eq!(a.finish_all().await, BTreeMap::new(), "what came meanwhile");
+    assert_eq!(a.finish(&[sending]).await, model(&all));
+    assert_eq!(a.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
     // And now it is fixed.
     a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
     let claim = a.claim_one(&AT_ONCE).await;
-    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    let done = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!((done.sealed, done.late), (0, 1));
 }
 
@@ -158,7 +159,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
     let claim = a.claim_one(&AT_ONCE).await;
-    a.compact(&claim).await;
+    let claim = a.seal(&claim).await;
     let unsent = a.unsent(&claim).await;
     let of_s0 = BTreeMap::from([(s0.clone(), (1, 1))]);
     assert_eq!(unsent, of_s0, "and no counts of the overflow series");
@@ -166,8 +167,10 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     gather(&b, &[event(SEED_MINUTE, s1, "x", 1)]).await;
     let counted = [(s0.clone(), (1, 1)), (OVERFLOW.to_owned(), (1, 1))];
     let counted = counted.map(|(series, counts)| ((SEED_MINUTE, series), counts));
+    let again = a.claim_one(&AT_ONCE).await;
+    assert_eq!(a.try_compact(&again, 9).await.unwrap().sealed, 1);
     assert_eq!(a.finish(&[claim]).await, BTreeMap::from(counted));
-    assert_eq!(a.finish_all().await, BTreeMap::new(), "what came meanwhile");
+    assert_eq!(a.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
@@ -226,7 +229,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     assert_eq!(admit(&node, &[series], 1).await, [true]);
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    node.compact(&claim).await;
+    let claim = node.seal(&claim).await;
     node.quarantine(&claim, &[(series, "message")], true).await;
     assert!(node.acknowledge(&claim, &[]).await);
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
@@ -235,7 +238,7 @@ pub(crate) async fn counts_that_were_forgotten_are_sent_again_although_their_ser
     assert_eq!(admit(&node, &[series], 1).await, [true]);
     let again = ground.quarantine();
     let wanted = [series.as_str()];
-    let again = again.requeue(partition(), minute(SEED_MINUTE), &wanted);
+    let again = again.requeue(partition(), only(), minute(SEED_MINUTE), &wanted);
     assert_eq!(again.await.unwrap(), 1);
     let claim = node.claim_one(&AT_ONCE).await;
     assert_eq!(node.finish(&[claim]).await, model(&events));

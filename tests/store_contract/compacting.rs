@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use event_data_service::store::Compaction;
+use event_data_service::store::StoreError;
 
 use super::ground::{
     AT_ONCE, Ground, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
@@ -16,16 +16,17 @@ pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
         .collect();
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    for (sealed, left) in [(4, 6), (4, 2), (2, 0), (0, 0)] {
-        let done = node.0.compact(&claim, 4, AT_ONCE.lease).await.unwrap();
-        let expected = Compaction {
-            sealed,
-            late: 0,
-            left,
-        };
-        assert_eq!(done, expected);
+    let mut sending = Vec::new();
+    for (sealed, left) in [(4, 6), (4, 2), (2, 0)] {
+        assert_eq!(sending, [], "nothing is sent before all is sealed");
+        let done = node.try_compact(&claim, 4).await.unwrap();
+        assert_eq!((done.sealed, done.late, done.left), (sealed, 0, left));
+        sending = done.sending;
     }
-    assert_eq!(node.finish(&[claim]).await, model(&events));
+    let ended = node.try_compact(&claim, 4).await;
+    assert!(matches!(ended, Err(StoreError::ClaimLost)), "{ended:?}");
+    assert_eq!(sending.len(), 1);
+    assert_eq!(node.finish(&sending).await, model(&events));
 }
 
 pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
@@ -37,7 +38,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     ];
     a.record(&in_time).await;
     let claim = a.claim_one(&AT_ONCE).await;
-    a.compact(&claim).await;
+    let claim = a.seal(&claim).await;
     let counts = BTreeMap::from([(series[0].clone(), (2, 2))]);
     assert_eq!(a.unsent(&claim).await, counts);
 
@@ -50,13 +51,10 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let new_series = event(SEED_MINUTE, &series[1], "x", 1);
     b.record(&late).await;
     b.record(std::slice::from_ref(&new_series)).await;
-    let done = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    let expected = Compaction {
-        sealed: 1,
-        late: 3,
-        left: 0,
-    };
-    assert_eq!(done, expected);
+    let again = b.claim_one(&AT_ONCE).await;
+    let done = b.try_compact(&again, 9).await.unwrap();
+    assert_eq!((done.sealed, done.late, done.left), (1, 3, 0));
+    assert_eq!(done.sending, [], "its holder finds what was added");
     let mut events = in_time.to_vec();
     events.push(new_series);
     assert_eq!(a.finish(&[claim]).await, model(&events));
@@ -72,10 +70,10 @@ pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: 
     tokio::time::sleep(RETENTION + RETENTION / 8).await;
 
     let claim = node.claim_one(&AT_ONCE).await;
-    let done = node.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
+    let done = node.try_compact(&claim, 9).await.unwrap();
     assert_eq!((done.sealed, done.late), (0, 1), "one point, one value");
-    assert_eq!(node.unsent(&claim).await, BTreeMap::new());
-    assert!(node.acknowledge(&claim, &[]).await);
+    assert_eq!((done.left, done.sending), (0, Vec::new()));
+    assert_eq!(node.backlog().await, (0, 0, 0));
 }
 
 pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
@@ -89,14 +87,8 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     }
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    while node
-        .0
-        .compact(&claim, 200, AT_ONCE.lease)
-        .await
-        .unwrap()
-        .left
-        > 0
-    {}
+    while node.try_compact(&claim, 200).await.unwrap().left > 200 {}
+    let claim = node.seal(&claim).await;
     let first = node.0.unsent(&claim, 0).await.unwrap();
     assert!(first.next.is_some() && first.items.len() < 5000, "in pages");
 

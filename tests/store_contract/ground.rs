@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    Claim, ClaimRequest, CountReader, Known, NodeStore, Quarantine, RecordRequest, SeriesCounts,
-    StoreError,
+    Claim, ClaimRequest, Compaction, CountReader, Known, NodeStore, OutputBacklog, OutputName,
+    Quarantine, RecordRequest, SeriesCounts, StoreError,
 };
 use redis_link::Address;
 use testing::eventually::SOON;
@@ -42,6 +42,12 @@ pub(crate) const NOTHING_KNOWN: Known = Known {
     sequence: 0,
     expected_ms: None,
 };
+
+/// The output of most tests, which is the only one there.
+pub(crate) fn only() -> &'static OutputName {
+    static ONLY: LazyLock<OutputName> = LazyLock::new(OutputName::default);
+    &ONLY
+}
 
 /// Minute and series → unique, cumulative.
 pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
@@ -237,11 +243,22 @@ impl Node {
         }
     }
 
-    /// Asks every partition once.
+    /// Asks every partition once, to seal and to send to the only output.
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
+        self.claim_for(request, std::slice::from_ref(only())).await
+    }
+
+    /// The same, to send to these outputs.
+    pub(crate) async fn claim_for(
+        &self,
+        request: &ClaimRequest,
+        outputs: &[OutputName],
+    ) -> Vec<Claim> {
+        let most = |output: &OutputName| (output.clone(), request.lapsed_max);
+        let sending: Vec<_> = outputs.iter().map(most).collect();
         let mut claims = Vec::new();
         for partition in partitions().iter() {
-            claims.extend(self.0.claim(partition, request).await.unwrap());
+            claims.extend(self.0.claim(partition, request, &sending).await.unwrap());
         }
         claims
     }
@@ -265,9 +282,49 @@ impl Node {
         }
     }
 
-    /// Compacts all, in steps of three.
-    pub(crate) async fn compact(&self, claim: &Claim) {
-        while self.0.compact(claim, 3, AT_ONCE.lease).await.unwrap().left > 0 {}
+    /// Compacts at most so many series for the only output.
+    pub(crate) async fn try_compact(
+        &self,
+        claim: &Claim,
+        series_max: usize,
+    ) -> Result<Compaction, StoreError> {
+        let outputs = std::slice::from_ref(only());
+        let compacted = self.0.compact(claim, series_max, AT_ONCE.lease, outputs);
+        compacted.await
+    }
+
+    /// Seals all that there is for these outputs, in steps of three. Gives the claims to send it.
+    pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
+        loop {
+            let step = self.0.compact(claim, 3, AT_ONCE.lease, outputs).await;
+            let done = step.unwrap();
+            if done.left == 0 {
+                return done.sending;
+            }
+        }
+    }
+
+    /// The same for the only output, which must lack something.
+    #[track_caller]
+    pub(crate) fn seal(&self, claim: &Claim) -> impl Future<Output = Claim> {
+        let (node, claim) = (self.clone(), claim.clone());
+        let caller = std::panic::Location::caller();
+        async move {
+            let mut sending = node.seal_for(&claim, std::slice::from_ref(only())).await;
+            assert_eq!(sending.len(), 1, "at {caller}");
+            sending.remove(0)
+        }
+    }
+
+    /// Seals where there is something to seal, and gives the claim to send it, if anything is to be sent.
+    pub(crate) async fn to_send(&self, claim: &Claim) -> Option<Claim> {
+        match claim.output {
+            Some(_) => Some(claim.clone()),
+            None => self
+                .seal_for(claim, std::slice::from_ref(only()))
+                .await
+                .pop(),
+        }
     }
 
     /// Everything unsent, page by page. A series may come twice, but not with two values.
@@ -303,14 +360,16 @@ impl Node {
         assert_eq!(fates, vec![kept; refused.len()]);
     }
 
-    /// Compacts, reads and acknowledges these claims, which ends them. Gives what was to be sent.
+    /// Seals these claims, and reads and acknowledges what is to be sent, which ends all of them. Gives what was sent.
     pub(crate) async fn finish(&self, claims: &[Claim]) -> Counts {
         let mut counts = Counts::new();
         for claim in claims {
-            self.compact(claim).await;
-            let unsent = self.unsent(claim).await;
+            let Some(claim) = self.to_send(claim).await else {
+                continue;
+            };
+            let unsent = self.unsent(&claim).await;
             let series: Vec<_> = unsent.keys().map(String::as_str).collect();
-            assert!(self.acknowledge(claim, &series).await, "{claim:?}");
+            assert!(self.acknowledge(&claim, &series).await, "{claim:?}");
             let minute = claim.minute.epoch_minutes();
             counts.extend(
                 unsent
@@ -327,25 +386,37 @@ impl Node {
         self.finish(&claims).await
     }
 
-    /// The epoch minute of the oldest that waits or is claimed, over all partitions.
+    /// The epoch minute of the oldest that is not done, over all partitions.
     pub(crate) async fn oldest(&self) -> Option<i64> {
         let mut all = Vec::new();
         for partition in partitions().iter() {
-            all.extend(self.0.backlog(partition).await.unwrap().oldest);
+            let backlog = self.0.backlog(partition).await.unwrap();
+            all.extend(backlog.oldest);
+            all.extend(backlog.outputs.values().filter_map(|lacks| lacks.oldest));
         }
         all.iter().min().map(|minute| minute.epoch_minutes())
     }
 
-    /// Waiting, claimed and quarantined, over all partitions.
+    /// Waiting, claimed to be sealed or sent to the only output, and quarantined, over all partitions.
     pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
-        let mut sum = (0, 0, 0);
+        let lacks = self.lacks(only()).await;
+        let mut sum = (0, lacks.unsent, lacks.quarantined);
         for partition in partitions().iter() {
             let backlog = self.0.backlog(partition).await.unwrap();
             sum.0 += backlog.waiting;
             sum.1 += backlog.claimed;
-            sum.2 += backlog.quarantined;
         }
         sum
+    }
+
+    /// What an output lacks, over all partitions.
+    pub(crate) async fn lacks(&self, output: &OutputName) -> OutputBacklog {
+        let mut all = OutputBacklog::default();
+        for partition in partitions().iter() {
+            let outputs = self.0.backlog(partition).await.unwrap().outputs;
+            all += outputs.get(output).copied().unwrap_or_default();
+        }
+        all
     }
 }
 

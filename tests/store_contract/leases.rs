@@ -6,7 +6,7 @@ use event_data_service::store::{Claim, ClaimRequest, StoreError};
 use testing::eventually::SOON;
 
 use super::ground::{
-    AT_ONCE, Ground, Node, SEED_MINUTE, event, model, series_of_one_partition, token_number,
+    AT_ONCE, Ground, Node, SEED_MINUTE, event, model, only, series_of_one_partition, token_number,
 };
 
 const BRIEF: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     let store = &node.0;
     let lease = AT_ONCE.lease;
     let lost = |error: StoreError| assert!(matches!(error, StoreError::ClaimLost), "{error}");
-    lost(store.compact(claim, 10, lease).await.unwrap_err());
+    lost(node.try_compact(claim, 10).await.unwrap_err());
     lost(
         store
             .acknowledge(claim, &[series], lease)
@@ -41,6 +41,14 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     assert_eq!(extended.unwrap(), 0);
 }
 
+/// Seals for a moment: the claim to send lapses soon.
+async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
+    let outputs = std::slice::from_ref(only());
+    let done = node.0.compact(claim, 100, BRIEF, outputs).await.unwrap();
+    assert_eq!((done.left, done.sending.len()), (0, 1));
+    done.sending[0].clone()
+}
+
 pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let events = [
@@ -57,16 +65,24 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     // With sets to compact, with counts to send, and when all is done.
     assert_lost(&a, &old, "s=1").await;
     assert_eq!(b.backlog().await, (0, 1, 0));
-    b.compact(&new).await;
+    let sent_by_b = seal_for_a_moment(&b, &new).await;
+    assert!(token_number(&sent_by_b) > token_number(&new));
     assert_lost(&a, &old, "s=1").await;
+    assert_lost(&b, &new, "s=1").await;
+    let sent_by_a = a.claim_one(&AT_ONCE).await;
+    assert!(sent_by_a.taken_over && sent_by_a.output.as_ref() == Some(only()));
+    assert!(token_number(&sent_by_a) > token_number(&sent_by_b));
+    assert_lost(&b, &sent_by_b, "s=1").await;
     assert_eq!(
-        a.claim(&AT_ONCE).await,
+        b.claim(&AT_ONCE).await,
         [],
         "the new lease is not shortened"
     );
-    assert_eq!(b.finish(std::slice::from_ref(&new)).await, model(&events));
-    assert_lost(&a, &old, "s=1").await;
-    assert_lost(&b, &new, "s=1").await;
+    let claims = std::slice::from_ref(&sent_by_a);
+    assert_eq!(a.finish(claims).await, model(&events));
+    for claim in [&old, &new, &sent_by_b, &sent_by_a] {
+        assert_lost(&a, claim, "s=1").await;
+    }
     assert_eq!(b.backlog().await, (0, 0, 0));
 }
 
@@ -98,13 +114,24 @@ pub(crate) async fn every_lapsed_claim_is_taken_over_in_portions(ground: &Ground
 }
 
 pub(crate) async fn extending_renews_and_shortens(ground: &Ground) {
+    for sends in [false, true] {
+        extending(&ground.afresh(), sends).await;
+    }
+}
+
+async fn extending(ground: &Ground, sends: bool) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(1).remove(0);
     for minute in [0, 1] {
         a.record(&[event(SEED_MINUTE + minute, &series, "x", 1)])
             .await;
     }
-    let claims = a.claim(&FOR_A_MOMENT).await;
+    let mut claims = a.claim(&FOR_A_MOMENT).await;
+    if sends {
+        for claim in &mut claims {
+            *claim = seal_for_a_moment(&a, claim).await;
+        }
+    }
     let [one, other] = &claims[..] else {
         panic!("{claims:?}")
     };
@@ -137,7 +164,7 @@ pub(crate) async fn extending_renews_and_shortens(ground: &Ground) {
     );
     assert_eq!(b.claim_one(&AT_ONCE).await.minute, other.minute);
     assert_eq!(b.claim(&AT_ONCE).await, [], "the other one is still held");
-    a.compact(one).await;
+    assert_eq!(a.finish(std::slice::from_ref(one)).await.len(), 1);
 }
 
 pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground) {
@@ -148,20 +175,18 @@ pub(crate) async fn compacting_and_acknowledging_renew_the_lease(ground: &Ground
         .collect();
     a.record(&events).await;
     let claim = a.claim_one(&FOR_A_MOMENT).await;
-    let compacted = a.0.compact(&claim, 9, AT_ONCE.lease).await.unwrap();
-    assert_eq!((compacted.sealed, compacted.left), (2, 0));
+    let compacted = a.try_compact(&claim, 1).await.unwrap();
+    assert_eq!((compacted.sealed, compacted.left), (1, 1));
     tokio::time::sleep(2 * BRIEF).await;
     assert_eq!(b.claim(&AT_ONCE).await, [], "compacting has renewed it");
 
+    let claim = seal_for_a_moment(&a, &claim).await;
     let first = [events[0].series.as_str()];
-    assert!(
-        !a.0.acknowledge(&claim, &first, Duration::ZERO)
-            .await
-            .unwrap()
-    );
-    let claim = b.claim_one(&FOR_A_MOMENT).await;
-    assert!(!b.acknowledge(&claim, &[]).await);
+    assert!(!a.acknowledge(&claim, &first).await);
     tokio::time::sleep(2 * BRIEF).await;
-    assert_eq!(a.claim(&AT_ONCE).await, [], "acknowledging has renewed it");
+    assert_eq!(b.claim(&AT_ONCE).await, [], "acknowledging has renewed it");
+    let lapsed = a.0.acknowledge(&claim, &[], Duration::ZERO).await;
+    assert!(!lapsed.unwrap());
+    let claim = b.claim_one(&AT_ONCE).await;
     assert!(b.acknowledge(&claim, &[events[1].series.as_str()]).await);
 }

@@ -1,13 +1,13 @@
-//! The life of a minute's series, walked through: every state, and every event in it.
+//! The life of a minute's series with one output, walked through: every state, and every event in it.
 
 use std::collections::BTreeSet;
 
-use State::{Absent, Claimed, Open, Quarantine, Requeued, Sealed, Sent};
+use State::{Absent, Claimed, Late, LateClaimed, Open, Quarantine, Requeued, Sealed, Sent};
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{Claim, StoreError};
 
 use super::ground::{
-    AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, partitions, series_of_one_partition,
+    AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, only, partitions, series_of_one_partition,
 };
 
 /// What has become of the series; see the module `store`.
@@ -19,14 +19,18 @@ enum State {
     Open,
     /// It has sets, and a node works on its minute.
     Claimed,
-    /// It has counts, and a node works on its minute.
+    /// It has counts, and a node sends them.
     Sealed,
-    /// It has counts, and its minute waits to be claimed again.
+    /// It has counts, and any node may send them.
     Requeued,
     /// Nothing is left to do.
     Sent,
     /// Nothing is left to do but for an operator.
     Quarantine,
+    /// The counts are sent, and more events came: its minute waits to be claimed again.
+    Late,
+    /// The same, claimed.
+    LateClaimed,
 }
 
 /// What a call came to: another state, or a refusal that left all as it was.
@@ -35,91 +39,17 @@ const REFUSED: Outcome = None;
 
 /// From each state: what comes of an event, a claim, compacting, acknowledging, quarantining, requeueing, discarding.
 /// An event that comes when there are counts is late: it has its minute claimed again, and changes no count.
-const LIFE: [(State, [Outcome; 7]); 7] = [
-    (
-        Absent,
-        [
-            Some(Open),
-            Some(Absent),
-            REFUSED,
-            REFUSED,
-            REFUSED,
-            Some(Absent),
-            Some(Absent),
-        ],
-    ),
-    (
-        Open,
-        [
-            Some(Open),
-            Some(Claimed),
-            REFUSED,
-            REFUSED,
-            REFUSED,
-            Some(Open),
-            Some(Open),
-        ],
-    ),
-    (
-        Claimed,
-        [
-            Some(Claimed),
-            Some(Claimed),
-            Some(Sealed),
-            Some(Claimed),
-            Some(Claimed),
-            Some(Claimed),
-            Some(Claimed),
-        ],
-    ),
-    (
-        Sealed,
-        [
-            Some(Sealed),
-            Some(Sealed),
-            Some(Sealed),
-            Some(Sent),
-            Some(Quarantine),
-            Some(Sealed),
-            Some(Sealed),
-        ],
-    ),
-    (
-        Requeued,
-        [
-            Some(Requeued),
-            Some(Sealed),
-            REFUSED,
-            REFUSED,
-            REFUSED,
-            Some(Requeued),
-            Some(Requeued),
-        ],
-    ),
-    (
-        Sent,
-        [
-            Some(Requeued),
-            Some(Sent),
-            REFUSED,
-            REFUSED,
-            REFUSED,
-            Some(Sent),
-            Some(Sent),
-        ],
-    ),
-    (
-        Quarantine,
-        [
-            Some(Requeued),
-            Some(Quarantine),
-            REFUSED,
-            REFUSED,
-            REFUSED,
-            Some(Requeued),
-            Some(Sent),
-        ],
-    ),
+#[rustfmt::skip]
+const LIFE: [(State, [Outcome; 7]); 9] = [
+    (Absent, [Some(Open), Some(Absent), REFUSED, REFUSED, REFUSED, Some(Absent), Some(Absent)]),
+    (Open, [Some(Open), Some(Claimed), REFUSED, REFUSED, REFUSED, Some(Open), Some(Open)]),
+    (Claimed, [Some(Claimed), Some(Claimed), Some(Sealed), REFUSED, REFUSED, Some(Claimed), Some(Claimed)]),
+    (Sealed, [Some(Sealed), Some(Sealed), REFUSED, Some(Sent), Some(Quarantine), Some(Sealed), Some(Sealed)]),
+    (Requeued, [Some(Requeued), Some(Sealed), REFUSED, REFUSED, REFUSED, Some(Requeued), Some(Requeued)]),
+    (Sent, [Some(Late), Some(Sent), REFUSED, REFUSED, REFUSED, Some(Sent), Some(Sent)]),
+    (Quarantine, [Some(Late), Some(Quarantine), REFUSED, REFUSED, REFUSED, Some(Requeued), Some(Sent)]),
+    (Late, [Some(Late), Some(LateClaimed), REFUSED, REFUSED, REFUSED, Some(Late), Some(Late)]),
+    (LateClaimed, [Some(LateClaimed), Some(LateClaimed), Some(Sent), REFUSED, REFUSED, Some(LateClaimed), Some(LateClaimed)]),
 ];
 
 /// A series in one state.
@@ -127,7 +57,8 @@ struct Life<'a> {
     ground: &'a Ground,
     node: Node,
     series: String,
-    claim: Option<Claim>,
+    /// To seal, and to send.
+    claims: [Option<Claim>; 2],
     events: i64,
 }
 
@@ -141,11 +72,17 @@ impl Life<'_> {
         event(SEED_MINUTE, &self.series, "user", self.events)
     }
 
+    fn minute() -> Minute {
+        "20161204:1118".parse().unwrap()
+    }
+
     /// Held, or as a node has it that lost it.
-    fn claim(&self) -> Claim {
-        self.claim.clone().unwrap_or_else(|| Claim {
+    fn claim(&self, sends: bool) -> Claim {
+        let held = self.claims[usize::from(sends)].clone();
+        held.unwrap_or_else(|| Claim {
             partition: self.partition(),
-            minute: "20161204:1118".parse().unwrap(),
+            minute: Self::minute(),
+            output: sends.then(|| only().clone()),
             token: "nobody|1".to_owned(),
             generation: self.node.0.generation(self.partition()),
             taken_over: false,
@@ -154,37 +91,46 @@ impl Life<'_> {
 
     /// Does the event of this number, as the table has them.
     async fn undergo(&mut self, number: usize) -> Result<(), StoreError> {
-        let (claim, partition) = (self.claim(), self.partition());
+        let partition = self.partition();
+        let (to_seal, to_send) = (self.claim(false), self.claim(true));
         let series = self.series.clone();
         let lease = AT_ONCE.lease;
+        let mut end_if = |ended| {
+            if ended {
+                self.claims[1] = None;
+            }
+        };
         match number {
             0 => {
                 let event = self.event();
                 self.node.record(&[event]).await;
             }
-            1 => self.claim = self.node.claim(&AT_ONCE).await.pop().or(self.claim.take()),
-            2 => drop(self.node.0.compact(&claim, 100, lease).await?),
-            3 => {
-                if self.node.0.acknowledge(&claim, &[&series], lease).await? {
-                    self.claim = None;
+            1 => {
+                for claim in self.node.claim(&AT_ONCE).await {
+                    let sends = claim.output.is_some();
+                    self.claims[usize::from(sends)] = Some(claim);
                 }
             }
+            2 => {
+                let mut done = self.node.try_compact(&to_seal, 100).await?;
+                self.claims[0] = None;
+                self.claims[1] = done.sending.pop().or(self.claims[1].take());
+            }
+            3 => end_if(self.node.0.acknowledge(&to_send, &[&series], lease).await?),
             4 => {
-                self.node.0.quarantine(&claim, &[(&series, "no")]).await?;
-                if self.node.0.acknowledge(&claim, &[], lease).await? {
-                    self.claim = None;
-                }
+                self.node.0.quarantine(&to_send, &[(&series, "no")]).await?;
+                end_if(self.node.0.acknowledge(&to_send, &[], lease).await?);
             }
-            5 => drop(
-                self.ground
-                    .quarantine()
-                    .requeue(partition, claim.minute, &[&series])
-                    .await?,
-            ),
+            5 => {
+                let quarantine = self.ground.quarantine();
+                let wanted = [series.as_str()];
+                let requeued = quarantine.requeue(partition, only(), Self::minute(), &wanted);
+                requeued.await?;
+            }
             _ => {
                 let quarantine = self.ground.quarantine();
-                let seen = quarantine.quarantined_page(partition, 0).await?.items;
-                quarantine.discard(partition, &seen).await?;
+                let seen = quarantine.quarantined_page(partition, only(), 0).await?;
+                quarantine.discard(partition, only(), &seen.items).await?;
             }
         }
         Ok(())
@@ -192,35 +138,25 @@ impl Life<'_> {
 
     /// The state, by all that the store answers about it.
     async fn state(&self) -> State {
-        let (partition, minute) = (self.partition(), self.claim().minute);
+        let (partition, minute) = (self.partition(), Self::minute());
         let (reading, store) = (self.ground.reading(), &self.node.0);
-        let has_counts = !reading
-            .sealed_page(partition, minute, 0)
-            .await
-            .unwrap()
-            .items
-            .is_empty();
-        let has_sets = !reading
-            .open_page(partition, minute, 0)
-            .await
-            .unwrap()
-            .items
-            .is_empty();
+        let sealed = reading.sealed_page(partition, minute, 0).await.unwrap();
+        let open = reading.open_page(partition, minute, 0).await.unwrap();
+        let (has_counts, has_sets) = (!sealed.items.is_empty(), !open.items.is_empty());
         let backlog = store.backlog(partition).await.unwrap();
-        match (
-            has_counts,
-            backlog.claimed,
-            backlog.waiting,
-            backlog.quarantined,
-        ) {
-            (true, 1, _, _) => Sealed,
-            (true, 0, 1, _) => Requeued,
-            (true, 0, 0, 0) => Sent,
-            (true, 0, 0, 1) => Quarantine,
-            (false, 1, _, 0) if has_sets => Claimed,
-            (false, 0, 1, 0) if has_sets => Open,
-            (false, 0, 0, 0) if !has_sets => Absent,
-            other => panic!("no state: {other:?}, sets: {has_sets}"),
+        let lacks = backlog.outputs.get(only()).copied().unwrap_or_default();
+        let (claimed, waiting) = (backlog.claimed == 1, backlog.waiting == 1);
+        match (has_counts, has_sets, lacks.unsent, lacks.quarantined) {
+            (true, _, 1, 0) if self.claims[1].is_some() => Sealed,
+            (true, _, 1, 0) => Requeued,
+            (true, true, 0, _) if claimed => LateClaimed,
+            (true, true, 0, _) if waiting => Late,
+            (true, false, 0, 0) if !claimed && !waiting => Sent,
+            (true, false, 0, 1) if !claimed && !waiting => Quarantine,
+            (false, true, 0, 0) if claimed => Claimed,
+            (false, true, 0, 0) if waiting => Open,
+            (false, false, 0, 0) if !claimed && !waiting => Absent,
+            other => panic!("no state: {other:?}, {backlog:?}"),
         }
     }
 }
@@ -235,6 +171,8 @@ pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
         Sent => &[0, 1, 2, 3],
         Quarantine => &[0, 1, 2, 4],
         Requeued => &[0, 1, 2, 4, 5],
+        Late => &[0, 1, 2, 3, 0],
+        LateClaimed => &[0, 1, 2, 3, 0, 1],
     };
     let mut seen = BTreeSet::new();
     for (from, outcomes) in LIFE {
@@ -244,7 +182,7 @@ pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
                 ground,
                 node: ground.node("a"),
                 series: series_of_one_partition(1).remove(0),
-                claim: None,
+                claims: [None, None],
                 events: 0,
             };
             for &step in way(from) {
@@ -263,5 +201,5 @@ pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
             seen.insert((from as usize, to as usize));
         }
     }
-    assert!(seen.len() >= 14, "{seen:?}");
+    assert!(seen.len() >= 17, "{seen:?}");
 }

@@ -7,7 +7,7 @@ use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{Claim, Quarantine, Quarantined};
 
 use super::ground::{
-    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, partitions,
+    AT_ONCE, Counts, Ground, Node, RETENTION, SEED_MINUTE, event, only, partitions,
     series_of_one_partition,
 };
 
@@ -22,7 +22,8 @@ async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quaranti
     let mut all = Vec::new();
     let mut cursor = Some(0);
     while let Some(at) = cursor {
-        let page = quarantine.quarantined_page(partition, at).await.unwrap();
+        let page = quarantine.quarantined_page(partition, only(), at).await;
+        let page = page.unwrap();
         all.extend(page.items);
         cursor = page.next;
     }
@@ -39,7 +40,7 @@ async fn fill(node: &Node, series: &[String]) -> Claim {
         .collect();
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    node.compact(&claim).await;
+    let claim = node.seal(&claim).await;
     let refused: Vec<_> = series.iter().map(|series| (&**series, MESSAGE)).collect();
     node.quarantine(&claim, &refused, true).await;
     claim
@@ -55,12 +56,6 @@ async fn fill_and_finish(node: &Node, series: &[String]) -> Partition {
 fn counts(series: &[&str], unique: u64, cumulative: u64) -> Counts {
     let of = |series: &&str| ((SEED_MINUTE, (*series).to_owned()), (unique, cumulative));
     series.iter().map(of).collect()
-}
-
-/// Claims one minute, when it was idle, and finishes it.
-async fn finish_one(node: &Node) -> Counts {
-    let claim = node.claim_one(&AT_ONCE).await;
-    node.finish(&[claim]).await
 }
 
 pub(crate) async fn the_quarantine_is_read_in_pages(ground: &Ground) {
@@ -94,12 +89,12 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let [first, second, third] = [0, 1, 2].map(|at| series[at].as_str());
     let quarantine = ground.quarantine();
-    let unknown = quarantine.requeue(partition, minute(), &["never=heard"]);
+    let unknown = quarantine.requeue(partition, only(), minute(), &["never=heard"]);
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
     if let Ground::Redis(server) = ground {
         // Whatever happened to the entry: the minute knows what was counted.
-        let is_quarantine = |key: &String| key.ends_with(":quarantine");
+        let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
         let entry = format!("{}:{first}", minute());
         let _: i64 = server.query(&["HSET", &key, &entry, "9:99|1|x"]);
@@ -107,15 +102,15 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let wanted = [first, second, "never=heard"];
     assert_eq!(
         quarantine
-            .requeue(partition, minute(), &wanted)
+            .requeue(partition, only(), minute(), &wanted)
             .await
             .unwrap(),
         2
     );
-    assert_eq!(node.backlog().await, (1, 0, 1));
+    assert_eq!(node.backlog().await, (0, 1, 1));
     assert_eq!(
         quarantine
-            .requeue(partition, minute(), &wanted)
+            .requeue(partition, only(), minute(), &wanted)
             .await
             .unwrap(),
         0,
@@ -126,7 +121,8 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     // An event of the same minute that is late: it does not change what was counted.
     node.record(&[event(SEED_MINUTE, first, "late", 3)]).await;
     let other = ground.node("b");
-    assert_eq!(finish_one(&other).await, counts(&[first, second], 1, 2));
+    let claims = other.claim(&AT_ONCE).await;
+    assert_eq!(other.finish(&claims).await, counts(&[first, second], 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 1));
     let left = read(&*quarantine, partition).await;
     assert_eq!(left.len(), 1);
@@ -148,7 +144,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     let names = [series[0].as_str()];
     assert_eq!(
         quarantine
-            .requeue(partition, minute(), &names)
+            .requeue(partition, only(), minute(), &names)
             .await
             .unwrap(),
         1
@@ -157,7 +153,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     node.record(&[event(SEED_MINUTE, &series[0], "late", 3)])
         .await;
-    assert_eq!(finish_one(&node).await, counts(&names, 1, 2));
+    assert_eq!(node.finish_all().await, counts(&names, 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 0));
     if let Ground::Redis(server) = ground {
         for key in server.keys().iter().filter(|key| key.ends_with(":counts")) {
@@ -172,7 +168,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     let claim = fill(&node, &series).await;
     let quarantine = ground.quarantine();
     let names = [series[1].as_str()];
-    let again = quarantine.requeue(claim.partition, minute(), &names);
+    let again = quarantine.requeue(claim.partition, only(), minute(), &names);
     assert_eq!(again.await.unwrap(), 1);
     // Nobody else takes the minute meanwhile, and its holder cannot end the claim without them.
     assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
@@ -191,7 +187,7 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
     let names = [series[0].as_str()];
     assert_eq!(
         quarantine
-            .requeue(partition, minute(), &names)
+            .requeue(partition, only(), minute(), &names)
             .await
             .unwrap(),
         1
@@ -213,12 +209,21 @@ pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
     let quarantine = ground.quarantine();
     let mut seen = read(&*quarantine, partition).await;
     seen[1].message.push_str(", or so");
-    assert_eq!(quarantine.discard(partition, &seen).await.unwrap(), 2);
+    assert_eq!(
+        quarantine.discard(partition, only(), &seen).await.unwrap(),
+        2
+    );
     let left = read(&*quarantine, partition).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].series, seen[1].series);
-    assert_eq!(quarantine.discard(partition, &left).await.unwrap(), 1);
-    assert_eq!(quarantine.discard(partition, &left).await.unwrap(), 0);
+    assert_eq!(
+        quarantine.discard(partition, only(), &left).await.unwrap(),
+        1
+    );
+    assert_eq!(
+        quarantine.discard(partition, only(), &left).await.unwrap(),
+        0
+    );
     assert_eq!(node.claim(&AT_ONCE).await, [], "nothing to send");
     assert_eq!(node.backlog().await, (0, 0, 0));
 }

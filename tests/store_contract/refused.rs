@@ -20,7 +20,7 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
         .await;
     }
     let claim = node.claim_one(&AT_ONCE).await;
-    node.compact(&claim).await;
+    let claim = node.seal(&claim).await;
     let message = "field type conflict: \"value\" | 100%s {} 'é'";
     for _ in 0..2 {
         node.quarantine(&claim, &[(&series[0], message)], true)
@@ -33,7 +33,7 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
     assert_eq!(node.backlog().await, (0, 0, 1));
 
     if let Ground::Redis(server) = ground {
-        let is_quarantine = |key: &String| key.ends_with(":quarantine");
+        let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
         let kept: BTreeMap<String, String> = server.query(&["HGETALL", &key]);
         let minute = Minute::from_epoch_minutes(SEED_MINUTE).unwrap();
@@ -58,14 +58,8 @@ pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
         .collect();
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
-    while node
-        .0
-        .compact(&claim, 200, AT_ONCE.lease)
-        .await
-        .unwrap()
-        .left
-        > 0
-    {}
+    while node.try_compact(&claim, 200).await.unwrap().left > 200 {}
+    let claim = node.seal(&claim).await;
 
     let refused: Vec<_> = series[..=ROOM].iter().map(|it| (&**it, "no")).collect();
     for refused in refused[..ROOM].chunks(1000) {

@@ -2,7 +2,8 @@
 
 use super::dice::Dice;
 use super::step::{
-    At, BEGIN_MS, Event, Knowledge, MINUTE_MS, NODES, PARTITIONS, Pick, SERIES, Step, USERS,
+    At, BEGIN_MS, Event, Knowledge, MINUTE_MS, NODES, OUTPUTS, PARTITIONS, Pick, SERIES, Step,
+    USERS,
 };
 
 /// How far the clock moves, in ms: around every limit that the store knows.
@@ -134,7 +135,7 @@ impl Drawing {
         if self.crowded && self.dice.one_in(6) {
             return self.quarantine();
         }
-        match self.dice.below(138) {
+        match self.dice.below(139) {
             0..20 => self.clock(),
             20..40 => self.record(),
             40..60 => self.claim(lease_ms),
@@ -143,6 +144,7 @@ impl Drawing {
                 claim: self.pick(),
                 series_max: self.dice.pick(&[0, 1, 2, 3, 10_000, 10_000]),
                 lease_ms,
+                outputs: self.outputs(),
             },
             74..86 => Step::Acknowledge {
                 node,
@@ -185,6 +187,7 @@ impl Drawing {
                 let (partition, nth) = (self.partition(), self.index(8));
                 Step::Requeue {
                     partition,
+                    output: self.index(OUTPUTS.len()),
                     nth,
                     most: self.index(3) + 1,
                 }
@@ -193,11 +196,16 @@ impl Drawing {
                 let (partition, nth) = (self.partition(), self.index(8));
                 Step::Discard {
                     partition,
+                    output: self.index(OUTPUTS.len()),
                     nth,
                     most: self.index(3) + 1,
                     altered: self.dice.one_in(3),
                 }
             }
+            137 => Step::DropOutput {
+                partition: self.partition(),
+                output: self.index(OUTPUTS.len()),
+            },
             131 => Step::Save,
             132 => Step::GoBack,
             133..135 if self.crowded => Step::Crowd {
@@ -213,6 +221,15 @@ impl Drawing {
                 minute: self.minute(),
                 most: self.index(4),
             },
+        }
+    }
+
+    /// Both in most cases.
+    fn outputs(&mut self) -> Vec<usize> {
+        match self.dice.below(6) {
+            0 => vec![0],
+            1 => vec![1, 0],
+            _ => vec![0, 1],
         }
     }
 
@@ -241,6 +258,7 @@ impl Drawing {
                 lease_ms,
                 lapsed_max: 0,
                 finished_max: 1,
+                sending: Vec::new(),
                 known: Knowledge::Nothing,
                 expected: None,
                 stale: false,
@@ -250,6 +268,7 @@ impl Drawing {
                 claim,
                 series_max: 10_000,
                 lease_ms,
+                outputs: vec![0],
             },
             Step::Quarantine {
                 node: 0,
@@ -262,7 +281,11 @@ impl Drawing {
 
     fn fill(&mut self, partition: usize) -> Step {
         let room = self.index(3);
-        Step::FillQuarantine { partition, room }
+        Step::FillQuarantine {
+            partition,
+            output: 0,
+            room,
+        }
     }
 
     fn quarantine(&mut self) -> Step {
@@ -292,6 +315,11 @@ impl Drawing {
             lease_ms,
             lapsed_max: self.dice.pick(&[0, 1, 2, 100, 100]),
             finished_max: self.dice.pick(&[0, 1, 2, 100, 100]),
+            sending: self
+                .outputs()
+                .into_iter()
+                .map(|output| (output, self.dice.pick(&[0, 1, 2, 100, 100])))
+                .collect(),
             known: self.knowledge(),
             expected: self
                 .dice

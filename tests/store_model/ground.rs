@@ -10,13 +10,13 @@ use std::time::Duration;
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{CountReader, Known, NodeStore, Quarantine};
+use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine};
 use redis::Connection;
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 
-use super::step::{BEGIN_MS, PARTITIONS};
+use super::step::{BEGIN_MS, OUTPUTS, PARTITIONS};
 
 /// One name has what stands between the parts of a token.
 pub(crate) const NAMES: [&str; super::step::NODES] = ["n1", "n2|7", "n3"];
@@ -34,6 +34,10 @@ pub(crate) fn partitions() -> Partitions {
 
 pub(crate) fn partition(index: usize) -> Partition {
     partitions().iter().nth(index).unwrap()
+}
+
+pub(crate) fn output(index: usize) -> OutputName {
+    OUTPUTS[index].parse().unwrap()
 }
 
 /// A Redis whose clock is stopped, and the nodes that use it.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use std::iter;
+
 use event_data_service::store::Quarantined;
-use event_data_service::store::memory::{MinuteState, PartitionState, State};
+use event_data_service::store::memory::{Held, MinuteState, PartitionState, State};
 use redis::{Connection, Value, from_redis_value, pipe};
 
 /// Name → content, in an order of its own.
@@ -63,12 +65,18 @@ enum Kind {
     Set,
 }
 
-/// Of a name such as `{eds:2}:minutes` or `{eds:2}:20161204:1118:counts`.
+/// Of a name such as `{eds:2}:minutes`, `{eds:2}:claims:one` or `{eds:2}:20161204:1118:counts`.
 fn kind(name: &str) -> Kind {
     let Some((_, rest)) = name.split_once("}:") else {
         return Kind::Hash;
     };
-    match rest.splitn(3, ':').last().unwrap() {
+    let is_of_a_minute = rest.starts_with(|first: char| first.is_ascii_digit());
+    let what = if is_of_a_minute {
+        rest.splitn(3, ':').last().unwrap()
+    } else {
+        rest.split(':').next().unwrap()
+    };
+    match what {
         "minutes" | "claims" | "closed" => Kind::SortedSet,
         "tokens" | "arrivals" | "idle" | "lagging" | "quarantine" | "witness" | "stamps" => {
             Kind::Hash
@@ -106,11 +114,19 @@ fn of_partition(
     let waiting = partition.waiting.iter();
     let waiting = waiting.map(|minute| format!("{minute}={}", minute.epoch_minutes()));
     put("minutes", waiting.collect(), None);
-    let claims = || partition.claims.iter();
-    let deadlines = claims().map(|(minute, held)| format!("{minute}={}", held.deadline_ms));
-    put("claims", deadlines.collect(), None);
-    let tokens = claims().map(|(minute, held)| format!("{minute}={}", held.token));
-    put("tokens", tokens.collect(), None);
+    let to_send = partition.sending.iter();
+    let to_send = to_send.map(|(output, claims)| (format!(":{output}"), claims));
+    for (of, claims) in to_send.chain(iter::once((String::new(), &partition.claims))) {
+        let deadlines = claims.iter();
+        let deadlines = deadlines.map(|(minute, held)| format!("{minute}={}", held.deadline_ms));
+        put(&format!("claims{of}"), deadlines.collect(), None);
+        let is_held = |(_, held): &(_, &Held)| !held.token.is_empty();
+        let tokens = claims.iter().filter(is_held);
+        let tokens = tokens.map(|(minute, held)| format!("{minute}={}", held.token));
+        put(&format!("tokens{of}"), tokens.collect(), None);
+    }
+    let outputs = partition.sending.keys().map(ToString::to_string);
+    put("outputs", outputs.collect(), None);
     let minutes = || partition.minutes.iter();
     let arrivals = minutes().filter(|(_, state)| state.arrivals > 0);
     let arrivals = arrivals.map(|(minute, state)| format!("{minute}={}", state.arrivals));
@@ -129,18 +145,21 @@ fn of_partition(
             .collect(),
         None,
     );
-    let quarantine = partition.quarantine.values().map(|entry| {
-        let Quarantined {
-            minute,
-            series,
-            unique,
-            cumulative,
-            since,
-            message,
-        } = entry;
-        format!("{minute}:{series}={unique}:{cumulative}|{since}|{message}")
-    });
-    put("quarantine", quarantine.collect(), None);
+    for (output, quarantine) in &partition.quarantine {
+        let quarantine = quarantine.values().map(|entry| {
+            let Quarantined {
+                minute,
+                series,
+                unique,
+                cumulative,
+                since,
+                message,
+            } = entry;
+            format!("{minute}:{series}={unique}:{cumulative}|{since}|{message}")
+        });
+        let name = format!("quarantine:{output}");
+        put(&name, quarantine.collect(), None);
+    }
     let witness = &partition.witness;
     let there =
         |name: &str, value: i64, is_there: bool| is_there.then(|| format!("{name}={value}"));
@@ -175,7 +194,10 @@ fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<
     let coverage = state.coverage.iter();
     let coverage = coverage.map(|(process, events)| format!("{process}={events}"));
     put("coverage", coverage.collect(), state.coverage_until_ms);
-    put("unsent", state.unsent.iter().cloned().collect(), None);
+    for (output, unsent) in &state.unsent {
+        let name = format!("unsent:{output}");
+        put(&name, unsent.iter().cloned().collect(), None);
+    }
     put("event_types", state.sets.keys().cloned().collect(), None);
     for (series, sets) in &state.sets {
         let users = sets.users.iter().map(ToString::to_string);

@@ -6,8 +6,8 @@ use event_data_service::event::{Minute, overflow_series};
 use event_data_service::store::{Quarantined, StoreError};
 
 use super::answers::{Both, text};
-use super::ground::{Node, partition};
-use super::step::SERIES;
+use super::ground::{Node, output, partition};
+use super::step::{OUTPUTS, SERIES};
 use super::world::{World, minute_of};
 
 /// The counts that a partition keeps when its output refuses them.
@@ -15,13 +15,14 @@ const QUARANTINE_MAX: usize = 10_000;
 
 impl World<'_> {
     /// Leaves room for so many more.
-    pub(super) fn fill_quarantine(&mut self, at: usize, room: usize) -> Both {
+    pub(super) fn fill_quarantine(&mut self, at: usize, of: usize, room: usize) -> Both {
         let minute = minute_of(0);
-        let there = self
-            .memory
-            .look(|state| state.partitions[at].quarantine.len());
+        let there = self.memory.look(|state| {
+            let all = &state.partitions[at].quarantine;
+            all.get(&output(of)).map_or(0, BTreeMap::len)
+        });
         let mut fill = redis::pipe();
-        let key = format!("{}:quarantine", self.ground.tags[at]);
+        let key = format!("{}:quarantine:{}", self.ground.tags[at], OUTPUTS[of]);
         for number in there..QUARANTINE_MAX - room {
             let series = format!("filled={number}");
             fill.hset(&key, format!("{minute}:{series}"), "1:2|3|full");
@@ -35,9 +36,9 @@ impl World<'_> {
                 message,
             };
             self.memory.look(|state| {
-                state.partitions[at]
-                    .quarantine
-                    .insert((minute, series), entry)
+                let all = &mut state.partitions[at].quarantine;
+                let all = all.entry(output(of)).or_default();
+                all.insert((minute, series), entry)
             });
         }
         if there < QUARANTINE_MAX - room {
@@ -47,9 +48,12 @@ impl World<'_> {
     }
 
     /// So many entries of the quarantine, from the so-many-eth on.
-    fn entries(&self, at: usize, nth: usize, most: usize) -> Vec<Quarantined> {
+    fn entries(&self, at: usize, of: usize, nth: usize, most: usize) -> Vec<Quarantined> {
         self.memory.look(|state| {
             let all = &state.partitions[at].quarantine;
+            let Some(all) = all.get(&output(of)) else {
+                return Vec::new();
+            };
             all.values()
                 .cycle()
                 .skip(nth % all.len().max(1))
@@ -59,25 +63,41 @@ impl World<'_> {
         })
     }
 
-    pub(super) async fn requeue(&self, at: usize, nth: usize, most: usize) -> Both {
-        let entries = self.entries(at, nth, most);
+    pub(super) async fn requeue(&self, at: usize, of: usize, nth: usize, most: usize) -> Both {
+        let entries = self.entries(at, of, nth, most);
         let minute = entries.first().map_or(minute_of(0), |entry| entry.minute);
         // Also some that are not there, as they are of another minute.
         let mut series: Vec<_> = entries.iter().map(|entry| &*entry.series).collect();
         series.push("never=seen");
         self.both(0, async |node| {
-            node.requeue(partition(at), minute, &series).await
+            node.requeue(partition(at), &output(of), minute, &series)
+                .await
         })
         .await
     }
 
-    pub(super) async fn discard(&self, at: usize, nth: usize, most: usize, altered: bool) -> Both {
-        let mut entries = self.entries(at, nth, most);
+    pub(super) async fn discard(
+        &self,
+        (at, of): (usize, usize),
+        nth: usize,
+        most: usize,
+        altered: bool,
+    ) -> Both {
+        let mut entries = self.entries(at, of, nth, most);
         if let Some(first) = entries.first_mut().filter(|_| altered) {
             first.since += 1;
         }
-        self.both(0, async |node| node.discard(partition(at), &entries).await)
-            .await
+        self.both(0, async |node| {
+            node.discard(partition(at), &output(of), &entries).await
+        })
+        .await
+    }
+
+    pub(super) async fn drop_output(&self, at: usize, of: usize) -> Both {
+        self.both(0, async |node| {
+            node.drop_output(partition(at), &output(of)).await
+        })
+        .await
     }
 
     /// What can be read of a partition and of the minutes around one.
@@ -153,13 +173,20 @@ async fn read(node: &dyn Node, at: usize, minutes: &[Minute]) -> Result<Counts, 
     Ok(all)
 }
 
-async fn quarantine(node: &dyn Node, at: usize) -> Result<BTreeSet<Quarantined>, StoreError> {
+async fn quarantine(
+    node: &dyn Node,
+    at: usize,
+) -> Result<BTreeSet<(usize, Quarantined)>, StoreError> {
     let mut all = BTreeSet::new();
-    let mut cursor = Some(0);
-    while let Some(from) = cursor {
-        let page = node.quarantined_page(partition(at), from).await?;
-        all.extend(page.items);
-        cursor = page.next;
+    for of in 0..OUTPUTS.len() {
+        let mut cursor = Some(0);
+        while let Some(from) = cursor {
+            let page = node
+                .quarantined_page(partition(at), &output(of), from)
+                .await?;
+            all.extend(page.items.into_iter().map(|it| (of, it)));
+            cursor = page.next;
+        }
     }
     Ok(all)
 }

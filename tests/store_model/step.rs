@@ -11,6 +11,9 @@ pub(crate) const PARTITIONS: u16 = 2;
 pub(crate) const BEGIN_MS: i64 = 1_480_876_680_000;
 pub(crate) const MINUTE_MS: i64 = 60_000;
 
+/// The outputs. Not every sequence uses both.
+pub(crate) const OUTPUTS: [&str; 2] = ["one", "two"];
+
 pub(crate) const SERIES: [&str; 6] = [
     "a=1",
     "a=1,b=2",
@@ -77,6 +80,7 @@ pub(crate) enum Step {
     /// The quarantine has room for so many more.
     FillQuarantine {
         partition: usize,
+        output: usize,
         room: usize,
     },
     Admit {
@@ -113,6 +117,8 @@ pub(crate) enum Step {
         lease_ms: u64,
         lapsed_max: usize,
         finished_max: usize,
+        /// For each output, the most lapsed claims to send.
+        sending: Vec<(usize, usize)>,
         known: Knowledge,
         /// How far the node's expectation is from the clock.
         expected: Option<i64>,
@@ -130,6 +136,8 @@ pub(crate) enum Step {
         claim: Pick,
         series_max: usize,
         lease_ms: u64,
+        /// For which it is sealed.
+        outputs: Vec<usize>,
     },
     Unsent {
         node: usize,
@@ -157,14 +165,21 @@ pub(crate) enum Step {
     /// From the so-many-eth entry on.
     Requeue {
         partition: usize,
+        output: usize,
         nth: usize,
         most: usize,
     },
     Discard {
         partition: usize,
+        output: usize,
         nth: usize,
         most: usize,
         altered: bool,
+    },
+    /// Nobody has this output any more.
+    DropOutput {
+        partition: usize,
+        output: usize,
     },
     Read {
         partition: usize,

@@ -3,7 +3,7 @@
 use event_data_service::store::{ClaimRequest, Known, Testimony};
 
 use super::answers::{Both, refused, text};
-use super::ground::partition;
+use super::ground::{output, partition};
 use super::step::{At, Knowledge, Step, millis};
 use super::world::{World, minute_of};
 
@@ -68,6 +68,7 @@ impl World<'_> {
             lease_ms,
             lapsed_max,
             finished_max,
+            ref sending,
             known,
             expected,
             stale,
@@ -91,9 +92,11 @@ impl World<'_> {
             },
         };
         let partition = partition(at.partition);
+        let sending = sending.iter().map(|&(of, most)| (output(of), most));
+        let sending: Vec<_> = sending.collect();
         let epochs = self.epochs_of(said.epoch);
         let node = &self.ground.nodes[at.node];
-        let mut redis = node.claim(partition, &request(epochs[0])).await;
+        let mut redis = node.claim(partition, &request(epochs[0]), &sending).await;
         if stale {
             return refused(&redis);
         }
@@ -109,7 +112,7 @@ impl World<'_> {
             answer += " in the same generation";
         }
         let memory = self.nodes[at.node]
-            .claim(partition, &request(epochs[1]))
+            .claim(partition, &request(epochs[1]), &sending)
             .await;
         Both::of(answer, text(&memory))
     }

@@ -1,27 +1,34 @@
 //! What is done with a claim.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use event_data_service::store::Claim;
-use event_data_service::store::memory::State;
+use event_data_service::store::memory::{Sets, State};
+use event_data_service::store::{Claim, OutputName};
 
 use super::answers::{Both, refused, text};
+use super::ground::output;
 use super::step::{SERIES, Step, millis};
 use super::world::{World, series_name};
 
 /// What the output says of counts that it refuses.
 const MESSAGES: [&str; 3] = ["partial write: a | b", "", "1:2|3|4"];
 
+/// A name behind all others.
+const LAST: &str = "\u{10ffff}";
+
 impl World<'_> {
-    pub(super) async fn work(&self, node: usize, claim: &Claim, step: &Step) -> Both {
+    pub(super) async fn work(&mut self, node: usize, claim: &Claim, step: &Step) -> Both {
         match step {
-            &Step::Compact {
+            Step::Compact {
                 series_max,
                 lease_ms,
+                outputs,
                 ..
             } => {
-                self.compact(node, claim, series_max, millis(lease_ms))
+                let outputs: Vec<_> = outputs.iter().map(|&of| output(of)).collect();
+                self.compact(node, claim, *series_max, millis(*lease_ms), &outputs)
                     .await
             }
             Step::Acknowledge {
@@ -67,17 +74,18 @@ impl World<'_> {
         .await
     }
 
-    /// Which series Redis takes it chooses by lot, so the model is given these.
+    /// Which series Redis takes it chooses by lot, so the model is given these, and where some are left one more behind them.
     async fn compact(
-        &self,
+        &mut self,
         node: usize,
         claim: &Claim,
         series_max: usize,
         lease: Duration,
+        outputs: &[OutputName],
     ) -> Both {
-        let real = &self.ground.nodes[node];
-        let redis = real.compact(claim, series_max, lease).await;
-        if claim.generation != real.generation(claim.partition) {
+        let real = Arc::clone(&self.ground.nodes[node]);
+        let redis = real.compact(claim, series_max, lease, outputs).await;
+        if claim.output.is_none() && claim.generation != real.generation(claim.partition) {
             return refused(&redis);
         }
         let mut left = BTreeSet::new();
@@ -104,13 +112,24 @@ impl World<'_> {
                 before = sets.len();
                 let all = std::mem::take(sets).into_iter();
                 (spared, *sets) = all.partition(|(series, _)| left.contains(series));
+                if !spared.is_empty() {
+                    sets.insert(LAST.to_owned(), Sets::default());
+                }
             });
         });
-        let mut memory = self.nodes[node].compact(claim, series_max, lease).await;
-        self.memory
-            .look(|state| minute_in(state, &mut |sets| sets.append(&mut spared)));
+        let taken = before - spared.len();
+        let mut memory = self.nodes[node].compact(claim, taken, lease, outputs).await;
+        self.memory.look(|state| {
+            minute_in(state, &mut |sets| {
+                sets.remove(LAST);
+                sets.append(&mut spared);
+            });
+        });
         if let Ok(done) = &mut memory {
             done.left = before.saturating_sub(series_max) as u64;
+        }
+        if let Ok(done) = &redis {
+            self.claims.extend(done.sending.iter().cloned());
         }
         Both::of(text(&redis), text(&memory))
     }
@@ -118,10 +137,10 @@ impl World<'_> {
     fn unsent(&self, claim: &Claim) -> BTreeSet<String> {
         self.memory.look(|state| {
             let minutes = &state.partitions[claim.partition.index()].minutes;
-            minutes
-                .get(&claim.minute)
-                .map(|minute| minute.unsent.clone())
-                .unwrap_or_default()
+            let minute = minutes.get(&claim.minute);
+            let unsent = minute.zip(claim.output.as_ref());
+            let unsent = unsent.and_then(|(minute, output)| minute.unsent.get(output));
+            unsent.cloned().unwrap_or_default()
         })
     }
 }

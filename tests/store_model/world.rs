@@ -11,7 +11,7 @@ use redis::pipe;
 use super::answers::{Both, Epochs, text};
 use super::ground::{Ground, Node, partition};
 use super::keys;
-use super::step::{NODES, PARTITIONS, Pick, SERIES, Step, USERS, millis};
+use super::step::{At, NODES, PARTITIONS, Pick, SERIES, Step, USERS, millis};
 
 /// The data of both stores at one moment.
 struct Saved {
@@ -82,7 +82,11 @@ impl<'a> World<'a> {
             Step::Save => self.save(),
             Step::GoBack => self.go_back(),
             Step::Crowd { at, minute } => self.crowd(*at, *minute).await,
-            &Step::FillQuarantine { partition, room } => self.fill_quarantine(partition, room),
+            &Step::FillQuarantine {
+                partition,
+                output,
+                room,
+            } => self.fill_quarantine(partition, output, room),
             Step::Admit {
                 at,
                 minute,
@@ -142,35 +146,42 @@ impl<'a> World<'a> {
                 at,
                 claims,
                 lease_ms,
-            } => {
-                let claims = claims.iter().filter_map(|pick| self.picked(at.node, pick));
-                let claims: Vec<_> = claims
-                    .filter(|claim| claim.partition.index() == at.partition)
-                    .collect();
-                let claims: Vec<_> = claims.iter().collect();
-                self.both(at.node, async |node| {
-                    node.extend(partition(at.partition), &claims, millis(*lease_ms))
-                        .await
-                })
-                .await
-            }
+            } => self.extend(*at, claims, *lease_ms).await,
             &Step::Requeue {
                 partition,
+                output,
                 nth,
                 most,
-            } => self.requeue(partition, nth, most).await,
+            } => self.requeue(partition, output, nth, most).await,
             &Step::Discard {
                 partition,
+                output,
                 nth,
                 most,
                 altered,
-            } => self.discard(partition, nth, most, altered).await,
+            } => self.discard((partition, output), nth, most, altered).await,
+            &Step::DropOutput { partition, output } => self.drop_output(partition, output).await,
             &Step::Read {
                 partition,
                 minute,
                 most,
             } => self.read(partition, minute, most).await,
         }
+    }
+
+    async fn extend(&self, at: At, claims: &[Pick], lease_ms: u64) -> Both {
+        let claims = claims.iter().filter_map(|pick| self.picked(at.node, pick));
+        let claims: Vec<_> = claims
+            .filter(|claim| claim.partition.index() == at.partition)
+            .collect();
+        let first = claims.first().map(|claim| claim.output.clone());
+        let is_same = |claim: &&Claim| Some(&claim.output) == first.as_ref();
+        let claims: Vec<_> = claims.iter().filter(is_same).collect();
+        self.both(at.node, async |node| {
+            node.extend(partition(at.partition), &claims, millis(lease_ms))
+                .await
+        })
+        .await
     }
 
     fn save(&mut self) -> Both {
@@ -224,10 +235,13 @@ impl<'a> World<'a> {
     fn picked(&self, node: usize, pick: &Pick) -> Option<Claim> {
         let is_held = |claim: &Claim| {
             self.memory.look(|state| {
-                let claims = &state.partitions[claim.partition.index()].claims;
-                claims
-                    .get(&claim.minute)
-                    .is_some_and(|held| held.token == claim.token)
+                let partition = &state.partitions[claim.partition.index()];
+                let claims = match &claim.output {
+                    None => Some(&partition.claims),
+                    Some(output) => partition.sending.get(output),
+                };
+                let held = claims.and_then(|claims| claims.get(&claim.minute));
+                held.is_some_and(|held| held.token == claim.token)
             })
         };
         let last = self.claims.iter().rev();

@@ -1,10 +1,10 @@
 //! The ways to Redis: TCP, a Unix socket, a database of its own, a user with no more rights than it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{ClaimRequest, Draining, Store, StoreError};
+use event_data_service::store::{ClaimRequest, Draining, OutputName, Store, StoreError};
 use redis_link::{Address, Credentials};
 use testing::redis::RedisServer;
 
@@ -106,8 +106,20 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
         ..AT_ONCE
     };
     report_lag(store, false).await?;
-    for claim in store.claim(partition(), &brief).await? {
-        while store.compact(&claim, 1, Duration::ZERO).await?.left > 0 {}
+    let outputs = [OutputName::default()];
+    let most = outputs.clone().map(|output| (output, 9));
+    let mut claims: VecDeque<_> = store.claim(partition(), &brief, &most).await?.into();
+    while let Some(claim) = claims.pop_front() {
+        if claim.output.is_none() {
+            loop {
+                let done = store.compact(&claim, 1, Duration::ZERO, &outputs).await?;
+                claims.extend(done.sending);
+                if done.left == 0 {
+                    break;
+                }
+            }
+            continue;
+        }
         let page = store.unsent(&claim, 0).await?;
         for counts in &page.items {
             let of = (counts.unique, counts.cumulative);
@@ -152,7 +164,8 @@ async fn a_script_that_stops_half_way_loses_nothing() {
         assert_eq!(sent, Sent::from(expected), "without {command}: {stopped:?}");
         let counts = format!("{{eds:0}}:{}:counts", minute());
         let left: Vec<_> = server.keys();
-        let closed = ["closed", "stamps", "witness"].map(|name| format!("{{eds:0}}:{name}"));
+        let closed =
+            ["closed", "outputs", "stamps", "witness"].map(|name| format!("{{eds:0}}:{name}"));
         assert_eq!(
             left,
             [&["eds:settings".to_owned(), counts], &closed[..]].concat(),

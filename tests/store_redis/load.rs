@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use event_data_service::event::Minute;
 use event_data_service::store::redis::scripts;
-use event_data_service::store::{ClaimRequest, Draining};
+use event_data_service::store::{ClaimRequest, Draining, OutputName};
 use testing::redis::RedisServer;
 
-use super::site::{AT_ONCE, LEASE, minute, partition, record, store, tcp};
+use super::site::{AT_ONCE, LEASE, compact, minute, partition, record, store, tcp};
 
 const SERIES: usize = 100_000;
 const WAITING_MINUTES: i64 = 1000;
@@ -64,22 +64,22 @@ async fn a_hundred_thousand_series_in_a_minute() {
     }
     print_slowlog(&server, "record");
 
-    let claims = store.claim(partition(), &AT_ONCE).await.unwrap();
+    let claims = store.claim(partition(), &AT_ONCE, &[]).await.unwrap();
     let mut sealed = 0;
-    loop {
-        let done = store.compact(&claims[0], 200, LEASE).await.unwrap();
+    let claim = loop {
+        let mut done = compact(&store, &claims[0], 200).await.unwrap();
         sealed += done.sealed;
         if done.left == 0 {
-            break;
+            break done.sending.remove(0);
         }
-    }
+    };
     assert_eq!(sealed, SERIES as u64);
     print_slowlog(&server, "compact by 200");
 
     let mut unsent = Vec::new();
     let mut cursor = Some(0);
     while let Some(at) = cursor {
-        let page = store.unsent(&claims[0], at).await.unwrap();
+        let page = store.unsent(&claim, at).await.unwrap();
         unsent.extend(page.items.into_iter().map(|counts| counts.series));
         cursor = page.next;
     }
@@ -90,10 +90,11 @@ async fn a_hundred_thousand_series_in_a_minute() {
 
     let unsent: Vec<_> = unsent.iter().map(String::as_str).collect();
     for series in unsent.chunks(5000) {
-        store.acknowledge(&claims[0], series, LEASE).await.unwrap();
+        store.acknowledge(&claim, series, LEASE).await.unwrap();
     }
     print_slowlog(&server, "acknowledge by 5000");
-    assert_eq!(store.backlog(partition()).await.unwrap().claimed, 0);
+    let backlog = store.backlog(partition()).await.unwrap();
+    assert_eq!(backlog.outputs[&OutputName::default()].unsent, 0);
 }
 
 #[tokio::test]
@@ -111,7 +112,7 @@ async fn a_thousand_waiting_minutes() {
         ..AT_ONCE
     };
     for what in ["the first look at 1000 minutes", "the second look"] {
-        assert_eq!(store.claim(partition(), &filling).await.unwrap(), []);
+        assert_eq!(store.claim(partition(), &filling, &[]).await.unwrap(), []);
         print_slowlog(&server, what);
     }
     let request = ClaimRequest {
@@ -120,7 +121,8 @@ async fn a_thousand_waiting_minutes() {
     };
     let mut claimed = 0;
     while claimed < 1000 {
-        claimed += store.claim(partition(), &request).await.unwrap().len();
+        let claims = store.claim(partition(), &request, &[]).await;
+        claimed += claims.unwrap().len();
     }
     print_slowlog(&server, "claiming 1000 minutes by 16");
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{Claim, ClaimRequest, Draining, Store, StoreError};
+use event_data_service::store::{Claim, ClaimRequest, Draining, OutputName, Store, StoreError};
 use redis_link::Timeouts;
 use testing::eventually::SOON;
 use testing::redis::RedisServer;
 
 use super::line::Line;
 use super::site::{
-    AT_ONCE, LEASE, claim, finish, minute, partition, record, record_as_of, report_lag, store, tcp,
+    AT_ONCE, LEASE, claim, compact, finish, minute, partition, record, record_as_of, report_lag,
+    store, tcp,
 };
 
 const LIMIT: Duration = Duration::from_millis(400);
@@ -63,19 +64,19 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
         "as long as the connection holds"
     );
     let claims = claim(&store).await.unwrap();
-    store.compact(&claims[0], 1, LEASE).await.unwrap();
+    compact(&store, &claims[0], 1).await.unwrap();
 
     server.stop();
     assert_unavailable(&record(&store, minute(), &["s=3"], 1).await);
     assert_ne!(store.generation(partition()), generation, "at once");
-    assert_unavailable(&store.compact(&claims[0], 1, LEASE).await.map(drop));
+    assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
     server.restart();
     until_it_is_back(&store).await;
     assert_ne!(store.generation(partition()), generation);
 
     record(&store, minute(), &["s=3"], 1).await.unwrap();
     // What was claimed over the connection before seals nothing over this one.
-    assert_unavailable(&store.compact(&claims[0], 1, LEASE).await.map(drop));
+    assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
     let again = Claim {
         generation: store.generation(partition()),
         ..claims[0].clone()
@@ -116,7 +117,7 @@ async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
             generation,
             ..AT_ONCE
         };
-        store.claim(partition(), &request).await
+        store.claim(partition(), &request, &[]).await
     };
     assert_eq!(as_of(generation).await.unwrap(), [], "it lags");
     server.stop();
@@ -158,17 +159,21 @@ async fn every_call_on_a_dead_line_ends_in_time() {
         let store = store(&settings);
         record(&store, minute(), &["s=1"], 1).await.unwrap();
         let claims = claim(&store).await.unwrap();
-        let (claim, s) = (&claims[0], &store);
+        let (to_seal, s) = (&claims[0], &store);
+        let to_send = &Claim {
+            output: Some(OutputName::default()),
+            ..to_seal.clone()
+        };
         line.set_dead(true);
         let began = Instant::now();
         let result = match call {
             0 => record(s, minute(), &["s=1"], 2).await,
-            1 => s.claim(partition(), &AT_ONCE).await.map(drop),
-            2 => s.compact(claim, 1, LEASE).await.map(drop),
-            3 => s.unsent(claim, 0).await.map(drop),
-            4 => s.acknowledge(claim, &[], LEASE).await.map(drop),
-            5 => s.quarantine(claim, &[("s=1", "words")]).await.map(drop),
-            6 => s.extend(partition(), &[claim], LEASE).await.map(drop),
+            1 => claim(s).await.map(drop),
+            2 => compact(s, to_seal, 1).await.map(drop),
+            3 => s.unsent(to_send, 0).await.map(drop),
+            4 => s.acknowledge(to_send, &[], LEASE).await.map(drop),
+            5 => s.quarantine(to_send, &[("s=1", "words")]).await.map(drop),
+            6 => s.extend(partition(), &[to_seal], LEASE).await.map(drop),
             7 => report_lag(s, true).await,
             _ => s.check().await,
         };

@@ -202,6 +202,7 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
         ("store.partitions_before", ""),
         ("store.partitions_from", ""),
     ];
+    server.query::<u64>(&["SADD", "{eds:0}:outputs", "gone"]);
     for (put, take, words) in [
         (
             ["ZADD", "{eds:0}:minutes", "1", "20161204:1117"],
@@ -214,13 +215,18 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
             "claimed: 1,",
         ),
         (
+            ["ZADD", "{eds:0}:claims:gone", "1", "20161204:1117"],
+            ["DEL", "{eds:0}:claims:gone"],
+            "claimed: 1,",
+        ),
+        (
             [
                 "HSET",
-                "{eds:0}:quarantine",
+                "{eds:0}:quarantine:gone",
                 "20161204:1117:a=b:c",
                 "1:1|1|x",
             ],
-            ["DEL", "{eds:0}:quarantine"],
+            ["DEL", "{eds:0}:quarantine:gone"],
             "quarantined: 1,",
         ),
     ] {

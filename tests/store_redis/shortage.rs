@@ -1,10 +1,12 @@
 //! Redis out of memory: recording fails, and everything else makes room.
 
-use event_data_service::store::{Draining, Store, StoreError};
+use event_data_service::store::{Store, StoreError};
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 
-use super::site::{LEASE, claim, drain_all, finish, minute, next_minute, record, store, tcp};
+use super::site::{
+    claim, compact, drain_all, finish, minute, next_minute, record, seal, store, tcp,
+};
 
 fn used_memory(server: &RedisServer) -> u64 {
     let info: String = server.query(&["INFO", "memory"]);
@@ -59,7 +61,7 @@ async fn draining_makes_room() {
     assert_full(&record(&store, minute(), &["s=1"], 9).await);
 
     let claims = claim(&store).await.unwrap();
-    while store.compact(&claims[0], 200, LEASE).await.unwrap().left > 0 {}
+    let sending = seal(&store, &claims[0], 200).await.unwrap();
     eventually("there is room", SOON, || {
         let used = used_memory(&server);
         when(
@@ -68,7 +70,9 @@ async fn draining_makes_room() {
         )
     });
     record(&store, minute(), &["s=new"], 1).await.unwrap();
-    assert_eq!(finish(&store, &claims[0]).await.unwrap(), 2001);
+    let claims = claim(&store).await.unwrap();
+    assert_eq!(compact(&store, &claims[0], 200).await.unwrap().sealed, 1);
+    assert_eq!(finish(&store, &sending).await.unwrap(), 2001);
 }
 
 /// What docs/limits.md says of the memory of Redis: a count takes 80 bytes and its name.

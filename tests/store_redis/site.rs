@@ -6,8 +6,8 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{
-    AdmitRequest, Claim, ClaimRequest, Draining, Known, RecordRequest, Recording, Store,
-    StoreError, Testimony,
+    AdmitRequest, Claim, ClaimRequest, Compaction, Draining, Known, OutputName, RecordRequest,
+    Recording, Store, StoreError, Testimony,
 };
 use redis_link::Address;
 use testing::redis::{RedisServer, patient};
@@ -113,7 +113,8 @@ pub(crate) async fn record_as_of(
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
-    store.claim(partition(), &AT_ONCE).await
+    let sending = [(OutputName::default(), AT_ONCE.lapsed_max)];
+    store.claim(partition(), &AT_ONCE, &sending).await
 }
 
 pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), StoreError> {
@@ -121,9 +122,36 @@ pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), Sto
     checked_in.await.map(drop)
 }
 
-/// Compacts, reads, acknowledges. Gives how many series there were.
+/// Compacts so many series for the only output.
+pub(crate) async fn compact(
+    store: &RedisStore,
+    claim: &Claim,
+    series_max: usize,
+) -> Result<Compaction, StoreError> {
+    let outputs = [OutputName::default()];
+    store.compact(claim, series_max, LEASE, &outputs).await
+}
+
+/// Compacts all, in steps of so many series. Gives the claim to send it.
+pub(crate) async fn seal(
+    store: &RedisStore,
+    claim: &Claim,
+    series_max: usize,
+) -> Result<Claim, StoreError> {
+    loop {
+        let mut done = compact(store, claim, series_max).await?;
+        if done.left == 0 {
+            return Ok(done.sending.remove(0));
+        }
+    }
+}
+
+/// Compacts if that is still to be done, reads, acknowledges. Gives how many series there were.
 pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, StoreError> {
-    while store.compact(claim, 200, LEASE).await?.left > 0 {}
+    let claim = &match claim.output {
+        Some(_) => claim.clone(),
+        None => seal(store, claim, 200).await?,
+    };
     let mut unsent = Vec::new();
     let mut cursor = Some(0);
     while let Some(at) = cursor {
@@ -145,7 +173,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
     let claims = claim(store).await?;
     assert!(!claims.is_empty(), "something to do");
     for claim in &claims {
-        while store.compact(claim, 1, LEASE).await?.left > 0 {}
+        let claim = &seal(store, claim, 1).await?;
         let page = store.unsent(claim, 0).await?;
         let series = &page.items[0].series;
         assert_eq!(

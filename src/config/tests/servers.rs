@@ -22,9 +22,9 @@ fn redis(variables: &[(&str, &str)]) -> redis_link::Settings {
 }
 
 fn influxdb(variables: &[(&str, &str)]) -> influxdb::Settings {
-    match load_variables(variables).unwrap().output {
-        Output::InfluxDb(settings) => *settings,
-        Output::Stdout => panic!("{variables:?} is not InfluxDB"),
+    match load_variables(variables).unwrap().outputs.remove(0).target {
+        Target::InfluxDb(settings) => *settings,
+        Target::Stdout => panic!("{variables:?} is not InfluxDB"),
     }
 }
 

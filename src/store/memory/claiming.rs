@@ -1,22 +1,30 @@
 //! When a minute may be claimed, and until when a claim holds. Pure: each step is given the time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::state::{Held, Idle, PartitionState, deadline};
 use crate::event::Minute;
-use crate::store::ClaimRequest;
+use crate::store::{Claim, ClaimRequest, OutputName};
+
+/// The claims in the order of their deadlines, as a sorted set has them: those of one deadline by name.
+pub(super) fn by_deadline(claims: &BTreeMap<Minute, Held>) -> Vec<(i64, Minute)> {
+    let deadline = |(minute, held): (&Minute, &Held)| (held.deadline_ms, *minute);
+    let mut claims: Vec<_> = claims.iter().map(deadline).collect();
+    claims.sort_by_cached_key(|(deadline_ms, minute)| (*deadline_ms, minute.to_string()));
+    claims
+}
 
 impl PartitionState {
-    /// The claims in the order of their deadlines, as a sorted set has them: those of one deadline by name.
-    pub(super) fn by_deadline(&self) -> Vec<(i64, Minute)> {
-        let deadline = |(minute, held): (&Minute, &Held)| (held.deadline_ms, *minute);
-        let mut claims: Vec<_> = self.claims.iter().map(deadline).collect();
-        claims.sort_by_cached_key(|(deadline_ms, minute)| (*deadline_ms, minute.to_string()));
-        claims
-    }
-
-    pub(super) fn lapsed(&self, now_ms: i64, most: usize) -> Vec<Minute> {
-        let claims = self.by_deadline().into_iter();
+    /// Those that have lapsed, from the longest lapsed on.
+    pub(super) fn lapsed(
+        &mut self,
+        output: Option<&OutputName>,
+        now_ms: i64,
+        most: usize,
+    ) -> Vec<Minute> {
+        let claims = self.claims_of(output).map(|claims| by_deadline(claims));
+        let claims = claims.unwrap_or_default().into_iter();
         let lapsed = claims.take_while(|(deadline_ms, _)| *deadline_ms <= now_ms);
         lapsed.map(|(_, minute)| minute).take(most).collect()
     }
@@ -24,11 +32,15 @@ impl PartitionState {
     pub(super) fn grant(
         &mut self,
         node: &str,
-        minute: Minute,
+        (minute, output): (Minute, Option<&OutputName>),
         micros: i64,
         lease: Duration,
     ) -> String {
-        let last = self.claims.get(&minute).map_or(0, |held| held.number);
+        let claims = match output {
+            None => &mut self.claims,
+            Some(output) => self.sending.entry(output.clone()).or_default(),
+        };
+        let last = claims.get(&minute).map_or(0, |held| held.number);
         let number = micros.max(last + 1);
         let token = format!("{node}|{number}");
         let held = Held {
@@ -36,8 +48,46 @@ impl PartitionState {
             number,
             deadline_ms: deadline(micros.div_euclid(1000), lease),
         };
-        self.claims.insert(minute, held);
+        claims.insert(minute, held);
         token
+    }
+
+    /// Ends a claim to seal. Its holder gets claims to send to those of its outputs that lack something and that nobody sends
+    /// to; those to others that lack something are for whoever has them.
+    pub(super) fn hand_out(
+        &mut self,
+        sealed: &Claim,
+        lacking: &BTreeSet<OutputName>,
+        outputs: &[OutputName],
+        micros: i64,
+        lease: Duration,
+    ) -> Vec<Claim> {
+        let last = self.claims.remove(&sealed.minute);
+        let number = micros.max(last.map_or(0, |held| held.number) + 1);
+        let node = sealed.token.rsplit_once('|').map_or("", |(node, _)| node);
+        let token = format!("{node}|{number}");
+        let mut handed_out = Vec::new();
+        for output in outputs.iter().filter(|it| lacking.contains(*it)) {
+            let claims = self.sending.entry(output.clone()).or_default();
+            claims.entry(sealed.minute).or_insert_with(|| {
+                handed_out.push(Claim {
+                    output: Some(output.clone()),
+                    token: token.clone(),
+                    taken_over: false,
+                    ..sealed.clone()
+                });
+                Held {
+                    token: token.clone(),
+                    number,
+                    deadline_ms: deadline(micros.div_euclid(1000), lease),
+                }
+            });
+        }
+        for output in lacking {
+            let claims = self.sending.entry(output.clone()).or_default();
+            claims.entry(sealed.minute).or_default();
+        }
+        handed_out
     }
 
     /// Whether any node lags.
@@ -73,7 +123,11 @@ impl PartitionState {
     pub(super) fn set_back(&mut self, now_ms: i64, lease: Duration) {
         let back = self.witness.set_back_ms(now_ms);
         if back > 0 {
-            for held in self.claims.values_mut() {
+            let sending = self.sending.values_mut();
+            for held in sending
+                .chain([&mut self.claims])
+                .flat_map(BTreeMap::values_mut)
+            {
                 held.deadline_ms -= back;
             }
             for until_ms in self.lagging.values_mut() {

@@ -1,5 +1,6 @@
-//! From sets to counts that an output has.
+//! From sets to counts that every output has.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,8 +12,8 @@ use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::witness::kept_for;
 use crate::store::{
-    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, Page,
-    QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError, Testimony,
+    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, OutputBacklog,
+    OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError, Testimony,
 };
 
 #[async_trait]
@@ -62,6 +63,7 @@ impl Draining for MemoryStore {
         &self,
         index: Partition,
         request: &ClaimRequest,
+        sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError> {
         let micros = (self.clock)();
         let now_ms = micros.div_euclid(1000);
@@ -72,22 +74,30 @@ impl Draining for MemoryStore {
         if partition.is_lagging(now_ms) {
             request.grace = request.grace.max(request.max_hold);
         }
-        if !is_expected(&request, now_ms) {
+        let is_expected = is_expected(&request, now_ms);
+        if !is_expected {
             (request.lapsed_max, request.finished_max) = (0, 0);
         }
         let mut granted = Vec::new();
-        let mut grant = |partition: &mut PartitionState, minute, taken_over| {
-            let token = partition.grant(&self.node, minute, micros, request.lease);
-            granted.push(Claim {
-                partition: index,
-                minute,
-                token,
-                generation: 0,
-                taken_over,
-            });
-        };
-        for minute in partition.lapsed(now_ms, request.lapsed_max) {
-            grant(partition, minute, true);
+        let mut grant =
+            |partition: &mut PartitionState, minute, output: Option<&OutputName>, taken_over| {
+                let token = partition.grant(&self.node, (minute, output), micros, request.lease);
+                granted.push(Claim {
+                    partition: index,
+                    minute,
+                    output: output.cloned(),
+                    token,
+                    generation: 0,
+                    taken_over,
+                });
+            };
+        for minute in partition.lapsed(None, now_ms, request.lapsed_max) {
+            grant(partition, minute, None, true);
+        }
+        for (output, most) in sending.iter().filter(|_| is_expected) {
+            for minute in partition.lapsed(Some(output), now_ms, *most) {
+                grant(partition, minute, Some(output), true);
+            }
         }
         let mut finished = 0;
         for minute in partition.waiting.clone() {
@@ -96,7 +106,7 @@ impl Draining for MemoryStore {
             } else if minute.end_millis() > now_ms || finished >= request.finished_max {
                 break;
             } else if partition.is_finished(minute, now_ms, &request) {
-                grant(partition, minute, false);
+                grant(partition, minute, None, false);
                 partition.waiting.remove(&minute);
                 if let Some(state) = partition.minutes.get_mut(&minute) {
                     state.idle = None;
@@ -112,46 +122,65 @@ impl Draining for MemoryStore {
         claim: &Claim,
         series_max: usize,
         lease: Duration,
+        outputs: &[OutputName],
     ) -> Result<Compaction, StoreError> {
-        let now_ms = self.now_ms();
-        let mut state = self.lock();
-        let (partition, bytes) = state.held(claim)?;
-        partition.extend(claim.minute, deadline(now_ms, lease));
+        let micros = (self.clock)();
+        let now_ms = micros.div_euclid(1000);
+        let state = &mut *self.lock();
         let mut done = Compaction::default();
+        if claim.output.is_some() {
+            return Err(StoreError::ClaimLost);
+        }
+        let (partition, bytes) = state.held(claim)?;
+        partition.extend(claim, deadline(now_ms, lease));
         let is_closed = partition.witness.has_closed(claim.minute);
-        let Some(state) = partition.minutes.get_mut(&claim.minute) else {
-            return Ok(done);
-        };
+        let minute = partition.minutes.entry(claim.minute).or_default();
         for _ in 0..series_max {
-            let Some((series, sets)) = state.sets.pop_first() else {
+            let Some((series, sets)) = minute.sets.pop_first() else {
                 break;
             };
             *bytes -= sets.bytes;
-            if is_closed || state.counts.contains_key(&series) {
+            if is_closed || minute.counts.contains_key(&series) {
                 done.late += sets.cumulative();
             } else {
                 let counts = (sets.users.len() as u64, sets.cumulative());
-                state.admitted.remove(&series);
-                state.counts.insert(series.clone(), counts);
-                state.unsent.insert(series);
+                minute.admitted.remove(&series);
+                minute.counts.insert(series.clone(), counts);
+                for output in outputs {
+                    let unsent = minute.unsent.entry(output.clone()).or_default();
+                    unsent.insert(series.clone());
+                }
                 done.sealed += 1;
             }
         }
         if done.sealed > 0 {
             // Counts that were admitted after their events came would be forgotten otherwise.
-            state.expires_ms = None;
+            minute.expires_ms = None;
+            for output in outputs {
+                partition.sending.entry(output.clone()).or_default();
+            }
         }
-        done.left = state.sets.len() as u64;
+        done.left = minute.sets.len() as u64;
+        if done.left > 0 {
+            return Ok(done);
+        }
+        minute.arrivals = 0;
+        let lacking: BTreeSet<_> = minute.unsent.keys().cloned().collect();
+        done.sending = partition.hand_out(claim, &lacking, outputs, micros, lease);
+        state.end(claim.partition.index(), claim.minute, now_ms);
         Ok(done)
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         let mut state = self.lock();
         let partition = state.partition(claim.partition);
-        let Some(minute) = partition.minutes.get(&claim.minute) else {
+        let minute = partition.minutes.get(&claim.minute);
+        let unsent =
+            minute.and_then(|minute| Some((minute, minute.unsent.get(claim.output.as_ref()?)?)));
+        let Some((minute, unsent)) = unsent else {
             return Ok(Page::default());
         };
-        let Page { items, next } = page(minute.unsent.iter(), cursor);
+        let Page { items, next } = page(unsent.iter(), cursor);
         let counts = |series: &String| Some(series_counts(series, *minute.counts.get(series)?));
         Ok(Page {
             items: items.into_iter().filter_map(counts).collect(),
@@ -167,26 +196,26 @@ impl Draining for MemoryStore {
     ) -> Result<bool, StoreError> {
         let now_ms = self.now_ms();
         let state = &mut *self.lock();
-        let (retention, counts_max) = (state.retention, state.counts_max);
+        let retention = state.retention;
+        let output = claim.output.as_ref().ok_or(StoreError::ClaimLost)?;
         let (partition, _) = state.held(claim)?;
-        let mut expires_ms = i64::MAX;
+        let mut is_sealed = true;
         if let Some(minute) = partition.minutes.get_mut(&claim.minute) {
-            for series in series {
-                minute.unsent.remove(*series);
-            }
-            if !minute.sets.is_empty() || !minute.unsent.is_empty() {
-                partition.extend(claim.minute, deadline(now_ms, lease));
+            minute.confirm(output, series.iter().copied());
+            if minute.unsent.contains_key(output) {
+                partition.extend(claim, deadline(now_ms, lease));
                 return Ok(false);
             }
-            minute.arrivals = 0;
-            let counts = (minute.counts.len() + minute.admitted.len()) as u64;
-            let kept = kept_for(retention, counts_max, counts);
-            expires_ms = deadline(now_ms, kept);
-            minute.expires_ms = Some(expires_ms);
+            is_sealed = minute.sets.is_empty();
         }
-        partition.claims.remove(&claim.minute);
-        partition.close(claim.minute, retention);
-        state.next_expiry_ms = state.next_expiry_ms.min(expires_ms);
+        if let Some(of) = partition.sending.get_mut(output) {
+            of.remove(&claim.minute);
+        }
+        if is_sealed {
+            partition.witness.close(claim.minute);
+            partition.forget_closed((claim.minute, output), retention);
+            state.end(claim.partition.index(), claim.minute, now_ms);
+        }
         Ok(true)
     }
 
@@ -197,12 +226,14 @@ impl Draining for MemoryStore {
     ) -> Result<Vec<bool>, StoreError> {
         let now_ms = self.now_ms();
         let mut state = self.lock();
+        let output = claim.output.as_ref().ok_or(StoreError::ClaimLost)?;
         let (partition, _) = state.held(claim)?;
+        let quarantine = partition.quarantine.entry(output.clone()).or_default();
         let mut kept = Vec::new();
         for &(series, message) in refused {
             let state = partition.minutes.get_mut(&claim.minute);
             let counts = state.and_then(|state| {
-                state.unsent.remove(series);
+                state.confirm(output, [series]);
                 state.counts.get(series).copied()
             });
             // A store that went back may lack them; then they come to be sealed again, or are closed.
@@ -211,8 +242,7 @@ impl Draining for MemoryStore {
                 continue;
             };
             let entry = (claim.minute, series.to_owned());
-            let room = partition.quarantine.len() < QUARANTINE_MAX
-                || partition.quarantine.contains_key(&entry);
+            let room = quarantine.len() < QUARANTINE_MAX || quarantine.contains_key(&entry);
             if room {
                 let quarantined = Quarantined {
                     minute: claim.minute,
@@ -222,7 +252,7 @@ impl Draining for MemoryStore {
                     since: now_ms.div_euclid(1000),
                     message: message.to_owned(),
                 };
-                partition.quarantine.insert(entry, quarantined);
+                quarantine.insert(entry, quarantined);
             }
             kept.push(room);
         }
@@ -241,7 +271,7 @@ impl Draining for MemoryStore {
         let claims: Vec<_> = claims.iter().filter(held).collect();
         for claim in &claims {
             let deadline_ms = deadline(now_ms, lease);
-            state.partition(partition).extend(claim.minute, deadline_ms);
+            state.partition(partition).extend(claim, deadline_ms);
         }
         Ok(claims.len())
     }
@@ -250,29 +280,61 @@ impl Draining for MemoryStore {
         let mut state = self.lock();
         let partition = state.partition(partition);
         let (waiting, claims) = (&partition.waiting, &partition.claims);
+        let quarantined = |output| partition.quarantine.get(output).map_or(0, BTreeMap::len);
+        let outputs = partition.sending.iter().map(|(output, lacks)| {
+            let backlog = OutputBacklog {
+                unsent: lacks.len() as u64,
+                oldest: lacks.keys().next().copied(),
+                quarantined: quarantined(output) as u64,
+            };
+            (output.clone(), backlog)
+        });
         Ok(Backlog {
             waiting: waiting.len() as u64,
             claimed: claims.len() as u64,
-            quarantined: partition.quarantine.len() as u64,
             oldest: waiting.iter().chain(claims.keys()).min().copied(),
+            outputs: outputs.collect(),
         })
     }
 }
 
 impl State {
-    /// The different events that no output has, those of refused counts included.
+    /// Work on a minute has ended. Where nothing is left to do it is closed, and its counts get their time to live.
+    pub(super) fn end(&mut self, partition: usize, minute: Minute, now_ms: i64) {
+        let partition = &mut self.partitions[partition];
+        let is_awaited = partition.is_awaited(minute);
+        let state = partition.minutes.get_mut(&minute);
+        if is_awaited || state.as_ref().is_some_and(|state| !state.sets.is_empty()) {
+            return;
+        }
+        partition.witness.close(minute);
+        if let Some(state) = state {
+            let counts = (state.counts.len() + state.admitted.len()) as u64;
+            let kept = kept_for(self.retention, self.counts_max, counts);
+            let expires_ms = deadline(now_ms, kept);
+            state.expires_ms = Some(expires_ms);
+            self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
+        }
+    }
+
+    /// The different events of which an output lacks the counts, those of refused counts included.
     pub(super) fn unpublished(&self) -> u64 {
         let of = |partition: &PartitionState| {
-            let quarantine = partition
-                .quarantine
-                .values()
-                .map(|counts| counts.cumulative);
-            let minutes = partition.minutes.values().flat_map(|minute| {
-                let unsent = minute.unsent.iter().filter_map(|it| minute.counts.get(it));
-                let open = minute.sets.values().map(Sets::cumulative);
-                open.chain(unsent.map(|&(_, cumulative)| cumulative))
-            });
-            quarantine.chain(minutes).sum::<u64>()
+            let refused = partition.quarantine.values().flat_map(BTreeMap::values);
+            let mut lacking: BTreeMap<(Minute, &str), u64> = BTreeMap::new();
+            for counts in refused {
+                lacking.insert((counts.minute, counts.series.as_str()), counts.cumulative);
+            }
+            let mut open = 0;
+            for (minute, state) in &partition.minutes {
+                open += state.sets.values().map(Sets::cumulative).sum::<u64>();
+                for series in state.unsent.values().flatten() {
+                    if let Some(&(_, cumulative)) = state.counts.get(series) {
+                        lacking.insert((*minute, series.as_str()), cumulative);
+                    }
+                }
+            }
+            open + lacking.values().sum::<u64>()
         };
         self.partitions.iter().map(of).sum()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
+use super::claiming::by_deadline;
 use super::{MemoryStore, MinuteState, State};
 use crate::event::{Minute, Partition};
 use crate::store::reading::by_name;
@@ -62,7 +63,7 @@ impl CountReader for MemoryStore {
         let state = self.lock();
         let partition = &state.partitions[partition.index()];
         let waiting = partition.waiting.iter().rev().take(most).copied();
-        let claimed = partition.by_deadline().into_iter().rev().take(most);
+        let claimed = by_deadline(&partition.claims).into_iter().rev().take(most);
         let claimed = claimed.map(|(_, minute)| minute);
         let minutes: BTreeSet<Minute> = waiting.chain(claimed).collect();
         Ok(minutes.into_iter().rev().collect())

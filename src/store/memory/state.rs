@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::event::{Minute, Partition, Partitions};
-use crate::store::{Claim, Quarantined, StoreError};
+use crate::store::{Claim, OutputName, Quarantined, StoreError};
 
 /// All that the store knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,14 +26,16 @@ pub struct State {
 pub struct PartitionState {
     /// Minutes with something to do, that nobody has claimed.
     pub waiting: BTreeSet<Minute>,
-    /// Minutes that are claimed and not done.
+    /// Minutes that are claimed to be sealed.
     pub claims: BTreeMap<Minute, Held>,
+    /// Every output that anything was sealed for, and the minutes that it lacks counts of.
+    pub sending: BTreeMap<OutputName, BTreeMap<Minute, Held>>,
     /// What is known of each minute.
     pub minutes: HashMap<Minute, MinuteState>,
     /// Nodes that lag, and until when that counts in ms since the epoch.
     pub lagging: BTreeMap<String, i64>,
-    /// The output's message for counts that it refused.
-    pub quarantine: BTreeMap<(Minute, String), Quarantined>,
+    /// The message of each output for counts that it refused.
+    pub quarantine: BTreeMap<OutputName, BTreeMap<(Minute, String), Quarantined>>,
     /// What is known to be closed.
     pub witness: Witness,
 }
@@ -61,10 +63,10 @@ pub struct Witness {
     pub newest: Option<i64>,
 }
 
-/// A claim as the store sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A claim as the store sees it. The default has lapsed, and nobody holds it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// The proof that its holder has.
+    /// The proof that its holder has; empty: nobody does.
     pub token: String,
     /// The part of the token that grows.
     pub number: i64,
@@ -86,8 +88,8 @@ pub struct MinuteState {
     pub sets: BTreeMap<String, Sets>,
     /// Different users and different events, by series. Fixed for good.
     pub counts: BTreeMap<String, (u64, u64)>,
-    /// Series whose counts no output has confirmed.
-    pub unsent: BTreeSet<String>,
+    /// Series whose counts an output has not confirmed.
+    pub unsent: BTreeMap<OutputName, BTreeSet<String>>,
     /// When the counts are forgotten, in ms since the epoch.
     pub expires_ms: Option<i64>,
     /// How many events of it each process has seen.
@@ -154,10 +156,12 @@ impl State {
         claim: &Claim,
     ) -> Result<(&mut PartitionState, &mut u64), StoreError> {
         let partition = &mut self.partitions[claim.partition.index()];
-        match partition.claims.get(&claim.minute) {
-            Some(held) if held.token == claim.token => Ok((partition, &mut self.bytes)),
-            _ => Err(StoreError::ClaimLost),
+        let claims = partition.claims_of(claim.output.as_ref());
+        let held = claims.and_then(|claims| claims.get(&claim.minute));
+        if held.is_none_or(|held| held.token != claim.token) {
+            return Err(StoreError::ClaimLost);
         }
+        Ok((partition, &mut self.bytes))
     }
 
     /// Forgets what has outlived its time. As in Redis, that is when the millisecond in which it ends is over.
@@ -204,9 +208,44 @@ impl MinuteState {
 }
 
 impl PartitionState {
-    pub(super) fn extend(&mut self, minute: Minute, deadline_ms: i64) {
-        if let Some(held) = self.claims.get_mut(&minute) {
+    /// The claims to send to an output; those to seal without one.
+    pub(super) fn claims_of(
+        &mut self,
+        output: Option<&OutputName>,
+    ) -> Option<&mut BTreeMap<Minute, Held>> {
+        match output {
+            None => Some(&mut self.claims),
+            Some(output) => self.sending.get_mut(output),
+        }
+    }
+
+    pub(super) fn extend(&mut self, claim: &Claim, deadline_ms: i64) {
+        let claims = self.claims_of(claim.output.as_ref());
+        if let Some(held) = claims.and_then(|claims| claims.get_mut(&claim.minute)) {
             held.deadline_ms = deadline_ms;
+        }
+    }
+
+    /// Whether an output lacks counts of the minute.
+    pub(super) fn is_awaited(&self, minute: Minute) -> bool {
+        self.sending.values().any(|of| of.contains_key(&minute))
+    }
+}
+
+impl MinuteState {
+    /// Takes series out of what an output lacks.
+    pub(super) fn confirm<'a>(
+        &mut self,
+        output: &OutputName,
+        series: impl IntoIterator<Item = &'a str>,
+    ) {
+        if let Some(unsent) = self.unsent.get_mut(output) {
+            for series in series {
+                unsent.remove(series);
+            }
+            if unsent.is_empty() {
+                self.unsent.remove(output);
+            }
         }
     }
 }

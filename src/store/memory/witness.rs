@@ -3,7 +3,9 @@
 use super::state::{PartitionState, Witness};
 use crate::event::Minute;
 use crate::store::witness::closed_minutes;
-use crate::store::{Attested, CLOCK_TOLERANCE_MS, ClaimRequest, Known, StoreError, Testimony};
+use crate::store::{
+    Attested, CLOCK_TOLERANCE_MS, ClaimRequest, Known, OutputName, StoreError, Testimony,
+};
 
 /// The closed minutes that one answer holds.
 const CLOSED_MAX: usize = 1000;
@@ -35,7 +37,8 @@ impl Witness {
         before || self.closed.contains_key(&minute)
     }
 
-    fn close(&mut self, minute: Minute) {
+    /// From now on the minute seals nothing new.
+    pub(super) fn close(&mut self, minute: Minute) {
         if !self.has_closed(minute) {
             self.sequence += 1;
             self.closed.insert(minute, self.sequence);
@@ -98,18 +101,23 @@ pub(super) fn is_expected(request: &ClaimRequest, now_ms: i64) -> bool {
 }
 
 impl PartitionState {
-    /// Closes a minute whose claim has just ended.
-    pub(super) fn close(&mut self, minute: Minute, retention: std::time::Duration) {
+    /// Has `since` follow the newest closed minute, after an output got all of this one.
+    pub(super) fn forget_closed(
+        &mut self,
+        (minute, output): (Minute, &OutputName),
+        retention: std::time::Duration,
+    ) {
+        let lacks = self.sending.get(output);
+        let is_behind = !self.claims.is_empty() || lacks.is_some_and(|of| !of.is_empty());
         let witness = &mut self.witness;
         let number = minute.epoch_minutes();
-        witness.close(minute);
         let newest = witness.newest.max(Some(number)).unwrap_or(number);
         witness.newest = Some(newest);
         let waiting = self.waiting.first().map(|first| first.epoch_minutes());
         let since = newest.saturating_sub(closed_minutes(retention));
         let since = waiting.map_or(since, |waiting| since.min(waiting));
-        // It never passes a minute that has something to do.
-        if self.claims.is_empty() && witness.since.is_none_or(|before| since > before) {
+        // It never passes a minute that has something to do, or that is sealed and that no output has.
+        if !is_behind && witness.since.is_none_or(|before| since > before) {
             witness.since = Some(since);
             witness.forget_before_since();
         }

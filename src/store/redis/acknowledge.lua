@@ -1,18 +1,21 @@
 #!lua flags=allow-oom
--- Marks counts of a claimed minute as written, and ends the claim when nothing is left to do.
+-- Marks counts of a claimed minute as written to an output, and ends the claim when it lacks none.
 --
--- KEYS  claims, tokens, arrivals, event_types, counts, unsent, minutes, witness, closed
+-- KEYS  claims and tokens of the output, event_types, counts, the output's unsent, minutes, witness, closed, claims, outputs
 -- ARGV  minute's name, token, lease ms, how long to keep the counts in ms, how many counts to keep for a minute of that,
 --       epoch minute, the minutes for which it is known that they are closed, series…
--- Gives 1 when the minute is done and closed and the claim ended, 0 when not, or nothing when the claim is not held
-local claims, tokens, arrivals, event_types, counts, unsent, minutes, witness, closed = unpack(KEYS)
-local name, token, minute = ARGV[1], ARGV[2], tonumber(ARGV[6])
+-- Gives 1 when the output has all and the claim ended, 0 when not, or nothing when the claim is not held
+--
+-- The first output that has all closes the minute, for what it was given is the value of each of these points from then on.
+-- Not while there are sets: they are sealed first.
+local own, tokens, event_types, counts, unsent, minutes, witness, closed, claims, outputs = unpack(KEYS)
+local name, token, minute = ARGV[1], ARGV[2], ARGV[6]
 if redis.call('HGET', tokens, name) ~= token then
   return false
 end
 
 -- Closed minutes are not listed for ever: all before `since` count as closed. It follows the newest closed minute, and
--- never passes one that has something to do.
+-- never passes one that has something to do, or that is sealed and that no output has.
 local function forget(newest)
   local known = redis.call('HMGET', witness, 'newest', 'since')
   newest = math.max(newest, tonumber(known[1] or newest))
@@ -23,7 +26,7 @@ local function forget(newest)
     since = math.min(since, waiting)
   end
   local before = tonumber(known[2])
-  if redis.call('ZCARD', claims) > 0 or (before and since <= before) then
+  if redis.call('ZCARD', claims) > 0 or redis.call('ZCARD', own) > 0 or (before and since <= before) then
     return
   end
   redis.call('HSET', witness, 'since', string.format('%.0f', since))
@@ -45,20 +48,21 @@ for from = 8, #ARGV, 1000 do
   redis.call('SREM', unsent, unpack(ARGV, from, math.min(from + 999, #ARGV)))
 end
 
-if redis.call('SCARD', event_types) == 0 and redis.call('SCARD', unsent) == 0 then
-  -- The more there are the sooner they go: for questions only, since the minute is closed.
-  local share = math.floor(60000 * ARGV[5] / math.max(1, redis.call('HLEN', counts)))
-  redis.call('PEXPIRE', counts, math.min(ARGV[4], math.max(share, 60000)))
-  redis.call('HDEL', arrivals, name)
-  local since = tonumber(redis.call('HGET', witness, 'since'))
-  if not (since and minute < since) and not redis.call('ZSCORE', closed, ARGV[6]) then
-    redis.call('ZADD', closed, redis.call('HINCRBY', witness, 'sequence', 1), ARGV[6])
-  end
-  redis.call('ZREM', claims, name)
-  redis.call('HDEL', tokens, name)
-  forget(minute)
-  return 1
+if redis.call('SCARD', unsent) > 0 then
+  local time = redis.call('TIME')
+  redis.call('ZADD', own, 'XX', math.floor(time[1] * 1000 + time[2] / 1000) + ARGV[3], name)
+  return 0
 end
-local time = redis.call('TIME')
-redis.call('ZADD', claims, 'XX', math.floor(time[1] * 1000 + time[2] / 1000) + ARGV[3], name)
-return 0
+local is_sealed = redis.call('SCARD', event_types) == 0
+if is_sealed then
+  close(closed, witness, minute)
+  if not is_awaited(outputs, claims, name, own) then
+    let_expire(counts, ARGV[4], ARGV[5])
+  end
+end
+redis.call('ZREM', own, name)
+redis.call('HDEL', tokens, name)
+if is_sealed then
+  forget(tonumber(minute))
+end
+return 1

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- A node reports whether it lags, leaves a stamp, and hears what was closed: of one partition.
 --
--- KEYS  lagging, witness, stamps, claims, idle, closed
+-- KEYS  lagging, witness, stamps, claims, idle, closed, outputs
 -- ARGV  node, 1 if it lags: it has events of the partition that are not recorded, lease ms,
 --       what it knows: epoch (0: nothing), its last stamp ms, sequence; how far the clock may go back unnoticed in ms
 -- Gives {stamp ms, now ms, sequence, minutes closed since that which the node knows, since (empty: from the beginning)}; or
 --       nothing when Redis lacks what the node knows
-local lagging, witness, stamps, claims, idle, closed = unpack(KEYS)
+local lagging, witness, stamps, claims, idle, closed, outputs = unpack(KEYS)
 local node, lease = ARGV[1], tonumber(ARGV[3])
 
 -- When there are more stamps those of nodes that have not come for this long go.
@@ -49,9 +49,15 @@ end
 -- A clock that was set back would keep every deadline for as much longer. What was reported since is right already.
 local back = tonumber(known[3] or now) - now
 if back > tonumber(ARGV[7]) then
-  local held = redis.call('ZRANGE', claims, 0, -1, 'WITHSCORES')
-  for i = 1, #held, 2 do
-    redis.call('ZADD', claims, ms(held[i + 1] - back), held[i])
+  local function set_back(key)
+    local held = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #held, 2 do
+      redis.call('ZADD', key, ms(held[i + 1] - back), held[i])
+    end
+  end
+  set_back(claims)
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    set_back(claims .. ':' .. output)
   end
   local deadlines = redis.call('HGETALL', lagging)
   for i = 1, #deadlines, 2 do

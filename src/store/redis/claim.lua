@@ -4,8 +4,9 @@
 -- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
 --       what the node knows: epoch (0: nothing), its last stamp ms; what it expects the clock to show in ms (0: unknown),
---       and how far it may be from that
--- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim}; or nothing when Redis lacks what the node knows
+--       and how far it may be from that; then each output and the most lapsed claims to send to it
+-- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim, output or empty for a claim to seal}; or
+--       nothing when Redis lacks what the node knows
 --
 -- A minute is in `claims` before it leaves `minutes`, so that an error between two commands loses none.
 local minutes, claims, tokens, arrivals, idle, lagging, witness, stamps = unpack(KEYS)
@@ -26,7 +27,8 @@ local granted = {}
 -- A clock that was set forward makes minutes look over and idle that are neither, and claims lapsed; one that was set back
 -- would give too long a lease. The node sees it when it checks in.
 local expected = tonumber(ARGV[10])
-if expected ~= 0 and math.abs(now - expected) > tonumber(ARGV[11]) then
+local is_expected = expected == 0 or math.abs(now - expected) <= tonumber(ARGV[11])
+if not is_expected then
   lapsed_max, finished_max = 0, 0
 end
 
@@ -43,20 +45,27 @@ end
 
 -- The token is Redis' clock in microseconds, or one more than the last where that is not enough. So it grows
 -- also across a failover that lost the last one, and nothing has to be kept when the minute is done.
-local function grant(name, taken_over)
-  local last = redis.call('HGET', tokens, name)
+local function grant(name, taken_over, output)
+  local of = output == '' and '' or ':' .. output
+  local last = redis.call('HGET', tokens .. of, name)
   local number = now_us
   if last then
     number = math.max(number, tonumber(string.match(last, '|(%d+)$')) + 1)
   end
   local token = node .. '|' .. string.format('%.0f', number)
-  redis.call('HSET', tokens, name, token)
-  redis.call('ZADD', claims, now + lease, name)
-  granted[#granted + 1] = {name, token, taken_over}
+  redis.call('HSET', tokens .. of, name, token)
+  redis.call('ZADD', claims .. of, now + lease, name)
+  granted[#granted + 1] = {name, token, taken_over, output}
 end
 
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', claims, '-inf', now, 'LIMIT', 0, lapsed_max)) do
-  grant(name, 1)
+local function take_over(key, most, output)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most)) do
+    grant(name, 1, output)
+  end
+end
+take_over(claims, lapsed_max, '')
+for i = 12, is_expected and #ARGV or 0, 2 do
+  take_over(claims .. ':' .. ARGV[i], ARGV[i + 1], ARGV[i])
 end
 
 local function is_finished(name, minute)
@@ -88,7 +97,7 @@ for i = 1, #looked, 2 do
   elseif (minute + 1) * 60000 > now or finished >= finished_max then
     break
   elseif is_finished(name, minute) then
-    grant(name, 0)
+    grant(name, 0, '')
     redis.call('HDEL', idle, name)
     if filling == 0 then
       redis.call('ZPOPMIN', minutes)

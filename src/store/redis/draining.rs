@@ -1,8 +1,8 @@
-//! Draining: claims, and from sets to counts that an output has. Each step but reading is a script.
+//! Draining: claims, and from sets to counts that every output has. Each step but reading counts is a script.
 
 use std::time::Duration;
 
-use ::redis::{cmd, pipe};
+use ::redis::cmd;
 use async_trait::async_trait;
 
 use super::gateway::DRAINING;
@@ -13,7 +13,7 @@ use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
     Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
+    OutputBacklog, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
 };
 
 /// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
@@ -21,8 +21,12 @@ const LOOKED_AT_MAX: usize = 1000;
 /// The minutes that are handed back at once, for the same reason.
 const HANDED_BACK_MAX: usize = 1000;
 
-/// Minute's name, token, whether it was taken over.
-type Granted = (String, String, bool);
+/// Minute's name, token, whether it was taken over, output.
+type Granted = (String, String, bool, String);
+/// Sealed, late, left, the token of the claims to send, their outputs.
+type Compacted = (u64, u64, u64, String, Vec<String>);
+/// Output, names of minutes, counts in the quarantine.
+type OfOutput = (String, Vec<String>, u64);
 /// Stamp and clock in ms, the number of the last closing, closed minutes, since.
 type Heard = (i64, i64, u64, Vec<i64>, String);
 
@@ -76,7 +80,7 @@ impl Draining for RedisStore {
         let mut script = scripts::CHECK_IN.prepare_invoke();
         script
             .key(&[&keys.lagging, &keys.witness, &keys.stamps])
-            .key(&[&keys.claims, &keys.idle, &keys.closed])
+            .key(&[&keys.claims, &keys.idle, &keys.closed, &keys.outputs])
             .arg(&self.node)
             .arg(i32::from(lags))
             .arg(millis(lease))
@@ -101,6 +105,7 @@ impl Draining for RedisStore {
         &self,
         partition: Partition,
         request: &ClaimRequest,
+        sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError> {
         let keys = self.keys(partition);
         let known = &request.known;
@@ -119,6 +124,9 @@ impl Draining for RedisStore {
             .arg(known.stamp_ms)
             .arg(known.expected_ms.unwrap_or_default())
             .arg(CLOCK_TOLERANCE_MS);
+        for (output, most) in sending {
+            script.arg(output.as_str()).arg(most);
+        }
         let answer = self.invoke_in(request.generation, keys.slot, script);
         let granted: Option<Vec<Granted>> = answer.await?;
         let granted = granted.ok_or_else(|| self.forgot(keys))?;
@@ -126,10 +134,11 @@ impl Draining for RedisStore {
             0 => self.gateway.generation(keys.slot),
             bound => bound,
         };
-        let claim = |(name, token, taken_over): Granted| match name.parse::<Minute>() {
+        let claim = |(name, token, taken_over, output): Granted| match name.parse::<Minute>() {
             Ok(minute) => Some(Claim {
                 partition,
                 minute,
+                output: output.parse().ok(),
                 token,
                 generation,
                 taken_over,
@@ -147,28 +156,54 @@ impl Draining for RedisStore {
         claim: &Claim,
         series_max: usize,
         lease: Duration,
+        outputs: &[OutputName],
     ) -> Result<Compaction, StoreError> {
+        if claim.output.is_some() {
+            return Err(StoreError::ClaimLost);
+        }
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
         let mut script = scripts::COMPACT.prepare_invoke();
         script
             .key(&[&keys.claims, &keys.tokens])
-            .key(&["event_types", "counts", "unsent"].map(|what| format!("{base}{what}")))
-            .key(&[&keys.witness, &keys.closed])
+            .key(&["event_types", "counts"].map(|what| format!("{base}{what}")))
+            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs])
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(series_max)
             .arg(millis(lease))
             .arg(base)
-            .arg(claim.minute.epoch_minutes());
+            .arg(claim.minute.epoch_minutes())
+            .arg(millis(self.retention))
+            .arg(self.counts_max);
+        for output in outputs {
+            let of = |key: &str| PartitionKeys::of(key, Some(output));
+            let unsent = of(&format!("{}unsent", keys.minute(claim.minute)));
+            script
+                .key(&[of(&keys.claims), of(&keys.tokens), unsent])
+                .arg(output.as_str());
+        }
         let answer = self.invoke_in(claim.generation, keys.slot, script);
-        let (sealed, late, left) = held(answer.await?)?;
-        Ok(Compaction { sealed, late, left })
+        let (sealed, late, left, token, granted): Compacted = held(answer.await?)?;
+        let sending = granted.iter().filter_map(|output| {
+            Some(Claim {
+                output: Some(output.parse().ok()?),
+                token: token.clone(),
+                taken_over: false,
+                ..claim.clone()
+            })
+        });
+        Ok(Compaction {
+            sealed,
+            late,
+            left,
+            sending: sending.collect(),
+        })
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         let base = self.keys(claim.partition).minute(claim.minute);
-        let key = format!("{base}unsent");
+        let key = PartitionKeys::of(&format!("{base}unsent"), claim.output.as_ref());
         let page = self.scan::<String>(claim.partition, DRAINING, "SSCAN", &key, cursor);
         let Page { items, next } = page.await?;
         let mut counts: Vec<Option<String>> = Vec::new();
@@ -197,11 +232,14 @@ impl Draining for RedisStore {
     ) -> Result<bool, StoreError> {
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
+        let of = |key: &str| of_output(key, claim);
         let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
         script
-            .key(&[&keys.claims, &keys.tokens, &keys.arrivals])
-            .key(&["event_types", "counts", "unsent"].map(|what| format!("{base}{what}")))
+            .key(&[of(&keys.claims)?, of(&keys.tokens)?])
+            .key(&["event_types", "counts"].map(|what| format!("{base}{what}")))
+            .key(of(&format!("{base}unsent"))?)
             .key(&[&keys.minutes, &keys.witness, &keys.closed])
+            .key(&[&keys.claims, &keys.outputs])
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(millis(lease))
@@ -220,11 +258,12 @@ impl Draining for RedisStore {
     ) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
+        let of = |key: &str| of_output(key, claim);
         let mut script = scripts::QUARANTINE.prepare_invoke();
         script
-            .key(&keys.tokens)
-            .key(&["counts", "unsent"].map(|what| format!("{base}{what}")))
-            .key(&keys.quarantine)
+            .key(of(&keys.tokens)?)
+            .key(format!("{base}counts"))
+            .key(&[of(&format!("{base}unsent"))?, of(&keys.quarantine)?])
             .arg(claim.minute.to_string())
             .arg(&claim.token)
             .arg(QUARANTINE_MAX);
@@ -241,8 +280,10 @@ impl Draining for RedisStore {
         lease: Duration,
     ) -> Result<usize, StoreError> {
         let keys = self.keys(partition);
+        let output = claims.first().and_then(|claim| claim.output.as_ref());
+        let of = [&keys.claims, &keys.tokens].map(|key| PartitionKeys::of(key, output));
         let mut script = scripts::EXTEND.prepare_invoke();
-        script.key(&[&keys.claims, &keys.tokens]).arg(millis(lease));
+        script.key(&of).arg(millis(lease));
         for claim in claims {
             script.arg(claim.minute.to_string()).arg(&claim.token);
         }
@@ -251,26 +292,35 @@ impl Draining for RedisStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         let keys = self.keys(partition);
-        let mut pipeline = pipe();
-        // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
-        pipeline
-            .zcard(&keys.minutes)
-            .zrange(&keys.minutes, 0, 0)
-            .zrange(&keys.claims, 0, -1)
-            .hlen(&keys.quarantine);
-        let (waiting, mut names, claimed, quarantined) = self
-            .drain(partition, async move |connection| {
-                let answer = pipeline.query_async(connection);
-                answer.await as Result<(u64, Vec<String>, Vec<String>, u64), _>
-            })
-            .await?;
+        let mut script = scripts::BACKLOG.prepare_invoke();
+        script
+            .key(&[&keys.minutes, &keys.claims])
+            .key(&[&keys.quarantine, &keys.outputs]);
+        let (waiting, mut names, claimed, of_outputs): (
+            u64,
+            Vec<String>,
+            Vec<String>,
+            Vec<OfOutput>,
+        ) = self.invoke(keys.slot, script).await?;
         let count = claimed.len() as u64;
+        // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+        let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
         names.extend(claimed);
+        let of_outputs = of_outputs
+            .into_iter()
+            .filter_map(|(output, lacks, quarantined)| {
+                let backlog = OutputBacklog {
+                    unsent: lacks.len() as u64,
+                    oldest: earliest(&lacks),
+                    quarantined,
+                };
+                Some((output.parse().ok()?, backlog))
+            });
         Ok(Backlog {
             waiting,
             claimed: count,
-            quarantined,
-            oldest: Minute::earliest(names.iter().map(String::as_str)),
+            oldest: earliest(&names),
+            outputs: of_outputs.collect(),
         })
     }
 }
@@ -286,6 +336,12 @@ impl RedisStore {
 /// The scripts answer nothing when the token is not that of the claim.
 fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
     answer.ok_or(StoreError::ClaimLost)
+}
+
+/// The name of one of these keys for the output of a claim. One to seal is none to send.
+fn of_output(key: &str, claim: &Claim) -> Result<String, StoreError> {
+    let output = claim.output.as_ref().ok_or(StoreError::ClaimLost)?;
+    Ok(PartitionKeys::of(key, Some(output)))
 }
 
 /// One that no other has. Below 2^53, which Lua holds exactly, and never 0.

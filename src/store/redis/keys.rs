@@ -11,6 +11,7 @@ use std::num::NonZeroU16;
 use redis_link::slot;
 
 use crate::event::{Minute, Partition, Partitions};
+use crate::store::OutputName;
 
 /// How many slots a Redis Cluster has.
 const SLOTS: u32 = 16384;
@@ -39,6 +40,7 @@ pub(super) struct PartitionKeys {
     pub(super) idle: String,
     pub(super) lagging: String,
     pub(super) quarantine: String,
+    pub(super) outputs: String,
     pub(super) witness: String,
     pub(super) closed: String,
     pub(super) stamps: String,
@@ -146,6 +148,7 @@ impl PartitionKeys {
             idle: key("idle"),
             lagging: key("lagging"),
             quarantine: key("quarantine"),
+            outputs: key("outputs"),
             witness: key("witness"),
             closed: key("closed"),
             stamps: key("stamps"),
@@ -153,6 +156,11 @@ impl PartitionKeys {
             slot,
             tag,
         }
+    }
+
+    /// The name of one of these keys as it is for an output.
+    pub(super) fn of(key: &str, output: Option<&OutputName>) -> String {
+        output.map_or_else(|| key.to_owned(), |output| format!("{key}:{output}"))
     }
 
     /// What the names of a minute's keys begin with, colon included.
@@ -211,6 +219,9 @@ mod tests {
             partition.minute("20161204:1118".parse().unwrap()),
             "{eds:0}:20161204:1118:"
         );
+        let output = "backup".parse().unwrap();
+        let claims = PartitionKeys::of(&partition.claims, Some(&output));
+        assert_eq!(claims, "{eds:0}:claims:backup");
         assert_eq!(keys.settings(), "eds:settings");
     }
 

@@ -92,43 +92,44 @@ impl RedisStore {
                 .operate(keys.slot, Cmd::zrange(key, 0, -1))
                 .await
         };
-        let (waiting, claimed) = (
-            counts(ask(&keys.minutes).await?),
-            counts(ask(&keys.claims).await?),
-        );
-        let (mut quarantined, mut cursor) = (0, 0_u64);
-        loop {
-            let mut page = cmd("HSCAN");
-            page.arg(&keys.quarantine)
-                .arg(cursor)
-                .arg("COUNT")
-                .arg(PAGE);
-            let (next, entries): (u64, Vec<(String, String)>) =
-                self.gateway.operate(keys.slot, page).await?;
-            let names = entries.into_iter().map(|(entry, _)| {
-                let end = entry
-                    .match_indices(':')
-                    .nth(1)
-                    .map_or(entry.len(), |(at, _)| at);
-                entry[..end].to_owned()
-            });
-            quarantined += counts(names.collect());
-            cursor = next;
-            if cursor == 0 {
-                return Ok(Left {
-                    waiting,
-                    claimed,
-                    quarantined,
+        let mut left = Left {
+            waiting: counts(ask(&keys.minutes).await?),
+            claimed: counts(ask(&keys.claims).await?),
+            quarantined: 0,
+        };
+        let outputs: Vec<String> = {
+            let outputs = Cmd::smembers(&keys.outputs);
+            self.gateway.operate(keys.slot, outputs).await?
+        };
+        for output in outputs {
+            left.claimed += counts(ask(&format!("{}:{output}", keys.claims)).await?);
+            let quarantine = format!("{}:{output}", keys.quarantine);
+            let mut cursor = Some(0_u64);
+            while let Some(at) = cursor {
+                let mut page = cmd("HSCAN");
+                page.arg(&quarantine).arg(at).arg("COUNT").arg(PAGE);
+                let (next, entries): (u64, Vec<(String, String)>) =
+                    self.gateway.operate(keys.slot, page).await?;
+                let names = entries.into_iter().map(|(entry, _)| {
+                    let end = entry
+                        .match_indices(':')
+                        .nth(1)
+                        .map_or(entry.len(), |(at, _)| at);
+                    entry[..end].to_owned()
                 });
+                left.quarantined += counts(names.collect());
+                cursor = (next != 0).then_some(next);
             }
         }
+        Ok(left)
     }
 
     /// What waits in partitions that this store does not have, in words.
     pub async fn leftovers(&self, rests: u32) -> Result<Option<String>, StoreError> {
         let mut tags = BTreeSet::new();
         self.find("[mcq][ilu]*", rests, |tag, name| {
-            if matches!(name, "minutes" | "claims" | "quarantine") && !self.keys.has(tag) {
+            let kind = name.split(':').next().unwrap_or_default();
+            if matches!(kind, "minutes" | "claims" | "quarantine") && !self.keys.has(tag) {
                 tags.insert(tag.to_owned());
             }
         })

@@ -43,10 +43,16 @@ pub mod scripts {
 
     use redis::Script;
 
+    /// With what those share that may be the last to work on a minute, behind the line that has the flags.
+    fn script(text: &str) -> Script {
+        let (flags, code) = text.split_once('\n').unwrap_or((text, ""));
+        Script::new(&format!("{flags}\n{}{code}", include_str!("ending.lua")))
+    }
+
     macro_rules! scripts {
         ($($name:ident, $sha1:ident => $file:literal;)*) => {$(
             pub(super) static $name: LazyLock<Script> =
-                LazyLock::new(|| Script::new(include_str!($file)));
+                LazyLock::new(|| script(include_str!($file)));
 
             #[doc = concat!("The SHA1 by which Redis knows `", $file, "`.")]
             #[must_use]
@@ -67,6 +73,8 @@ pub mod scripts {
         QUARANTINE, quarantine_sha1 => "quarantine.lua";
         REQUEUE, requeue_sha1 => "requeue.lua";
         DISCARD, discard_sha1 => "discard.lua";
+        DROP_OUTPUT, drop_output_sha1 => "drop_output.lua";
+        BACKLOG, backlog_sha1 => "backlog.lua";
     }
 }
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Takes counts that the output refuses out of `unsent` and keeps them with the server's message.
+-- Takes counts that an output refuses out of its `unsent` and keeps them with the server's message.
 --
--- KEYS  tokens, counts, unsent, quarantine
+-- KEYS  the output's tokens, counts, the output's unsent and quarantine
 -- ARGV  minute's name, token, most entries, then for each count: series, the server's message
 -- Gives for each count 1 when it is kept, 0 when the quarantine is full; or nothing when the claim is not held
 local tokens, counts, unsent, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

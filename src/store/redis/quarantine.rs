@@ -1,20 +1,27 @@
-//! The quarantine in Redis.
+//! The quarantines in Redis, and what is dropped of an output that is gone.
 
+use ::redis::aio::MultiplexedConnection;
+use ::redis::cmd;
 use async_trait::async_trait;
 
 use super::gateway::DRAINING;
-use super::{RedisStore, scripts};
+use super::keys::PartitionKeys;
+use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::{Page, Quarantine, Quarantined, StoreError};
+use crate::store::{Dropped, OutputName, Page, Quarantine, Quarantined, StoreError};
+
+/// The minutes of an output that are dropped at once: Redis serves nobody else meanwhile.
+const DROPPED_AT_ONCE: usize = 100;
 
 #[async_trait]
 impl Quarantine for RedisStore {
     async fn quarantined_page(
         &self,
         partition: Partition,
+        output: &OutputName,
         cursor: u64,
     ) -> Result<Page<Quarantined>, StoreError> {
-        let key = &self.keys(partition).quarantine;
+        let key = &PartitionKeys::of(&self.keys(partition).quarantine, Some(output));
         let page = self.scan::<(String, String)>(partition, DRAINING, "HSCAN", key, cursor);
         let Page { items, next } = page.await?;
         let known = items.iter().filter_map(|(entry, content)| {
@@ -33,30 +40,79 @@ impl Quarantine for RedisStore {
     async fn requeue(
         &self,
         partition: Partition,
+        output: &OutputName,
         minute: Minute,
         series: &[&str],
     ) -> Result<u64, StoreError> {
         let keys = self.keys(partition);
         let base = keys.minute(minute);
+        let of = |key: &str| PartitionKeys::of(key, Some(output));
         let mut script = scripts::REQUEUE.prepare_invoke();
         script
-            .key(&keys.minutes)
-            .key(&["counts", "unsent"].map(|what| format!("{base}{what}")))
-            .key(&keys.quarantine)
+            .key(&[of(&keys.claims), format!("{base}counts")])
+            .key(&[of(&format!("{base}unsent")), of(&keys.quarantine)])
+            .key(&keys.outputs)
             .arg(minute.to_string())
-            .arg(minute.epoch_minutes())
+            .arg(output.as_str())
             .arg(series);
-        self.invoke(self.keys(partition).slot, script).await
+        self.invoke(keys.slot, script).await
     }
 
-    async fn discard(&self, partition: Partition, seen: &[Quarantined]) -> Result<u64, StoreError> {
+    async fn discard(
+        &self,
+        partition: Partition,
+        output: &OutputName,
+        seen: &[Quarantined],
+    ) -> Result<u64, StoreError> {
+        let quarantine = &self.keys(partition).quarantine;
         let mut script = scripts::DISCARD.prepare_invoke();
-        script.key(&self.keys(partition).quarantine);
+        script.key(PartitionKeys::of(quarantine, Some(output)));
         for seen in seen {
             let (entry, content) = written(seen);
             script.arg(entry).arg(content);
         }
         self.invoke(self.keys(partition).slot, script).await
+    }
+
+    async fn drop_output(
+        &self,
+        partition: Partition,
+        output: &OutputName,
+    ) -> Result<Dropped, StoreError> {
+        let keys = self.keys(partition);
+        let mut first = cmd("ZRANGE");
+        first
+            .arg(PartitionKeys::of(&keys.claims, Some(output)))
+            .arg(0)
+            .arg(DROPPED_AT_ONCE - 1);
+        let mut dropped = Dropped::default();
+        loop {
+            let ask = async |connection: &mut MultiplexedConnection| {
+                first.query_async::<Vec<String>>(connection).await
+            };
+            let names = self.drain(partition, ask).await?;
+            let mut script = scripts::DROP_OUTPUT.prepare_invoke();
+            script
+                .key(&[&keys.claims, &keys.tokens, &keys.quarantine])
+                .key(&[&keys.outputs, &keys.witness, &keys.closed])
+                .arg(output.as_str())
+                .arg(&keys.tag)
+                .arg(millis(self.retention))
+                .arg(self.counts_max);
+            for name in &names {
+                // What is no minute is dropped all the same.
+                let minute = name.parse::<Minute>().unwrap_or(Minute::MIN);
+                script.arg(name).arg(minute.epoch_minutes());
+            }
+            let (counts, quarantined, is_all): (u64, u64, bool) =
+                self.invoke(keys.slot, script).await?;
+            dropped.minutes += names.len() as u64;
+            dropped.counts += counts;
+            dropped.quarantined += quarantined;
+            if is_all {
+                return Ok(dropped);
+            }
+        }
     }
 }
 

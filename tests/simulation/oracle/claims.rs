@@ -3,18 +3,28 @@
 use event_data_service::store::memory::State;
 use event_data_service::store::{Claim, ClaimRequest, Testimony};
 
+use super::super::plan::output_number;
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
 
 fn place(claim: &Claim) -> Place {
     (claim.partition.index(), claim.minute.epoch_minutes())
 }
 
+/// Which of the claims of a minute it is: 0 to seal, the next for each output.
+fn kind(claim: &Claim) -> usize {
+    let output = claim.output.as_ref();
+    output.map_or(0, |name| 1 + output_number(name))
+}
+
 impl Oracle {
+    fn book(&self, claim: &Claim) -> Option<&ClaimBook> {
+        self.places.get(&place(claim))?.claims[kind(claim)].as_ref()
+    }
+
     /// Whether nobody else took this claim and it has not ended.
     pub(crate) fn is_current(&self, claim: &Claim) -> bool {
-        let book = self.places.get(&place(claim));
-        let held = book.and_then(|book| book.claim.as_ref());
-        held.is_some_and(|held| held.token == claim.token)
+        self.book(claim)
+            .is_some_and(|held| held.token == claim.token)
     }
 
     /// Closed minutes were handed back.
@@ -45,24 +55,20 @@ impl Oracle {
     }
 
     fn granted(&mut self, claim: &Claim, request: &ClaimRequest, now_ms: i64) -> Verdict {
-        let at = place(claim);
         let minute = claim.minute;
-        let book = self.places.entry(at).or_default();
-        let number = claim.token.rsplit('|').next();
-        let number: i64 = number.and_then(|number| number.parse().ok()).unwrap_or(-1);
-        must!(
-            number > book.token_number,
-            "the token of {minute} did not grow"
-        );
-        book.token_number = number;
+        let book = self.places.entry(place(claim)).or_default();
+        let held = &book.claims[kind(claim)];
         if claim.taken_over {
-            let deadline_ms = book.claim.as_ref().map(|held| held.deadline_ms);
+            let deadline_ms = held.as_ref().map(|held| held.deadline_ms);
             must!(
                 deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms),
                 "{minute} was taken over at {now_ms} although its lease lasts until {deadline_ms:?}"
             );
         } else {
-            must!(book.claim.is_none(), "{minute} was claimed twice");
+            must!(
+                held.is_none() && claim.output.is_none(),
+                "{minute} was claimed twice"
+            );
             let end_ms = end_ms(minute.epoch_minutes());
             must!(
                 now_ms >= end_ms,
@@ -77,10 +83,47 @@ impl Oracle {
             );
             book.recorded_ms = None;
         }
-        book.claim = Some(ClaimBook {
+        self.take(claim, now_ms + millis(request.lease))
+    }
+
+    /// Enters who has a claim from now on.
+    fn take(&mut self, claim: &Claim, deadline_ms: i64) -> Verdict {
+        let book = self.places.entry(place(claim)).or_default();
+        let number = claim.token.rsplit('|').next();
+        let number: i64 = number.and_then(|number| number.parse().ok()).unwrap_or(-1);
+        let last = &mut book.token_numbers[kind(claim)];
+        must!(number > *last, "the token of {} did not grow", claim.minute);
+        *last = number;
+        book.claims[kind(claim)] = Some(ClaimBook {
             token: claim.token.clone(),
-            deadline_ms: now_ms + millis(request.lease),
+            deadline_ms,
         });
+        Ok(())
+    }
+
+    /// All sets of a minute are sealed: its claim ended, and its holder has these to send what is unsent.
+    pub(super) fn handed_out(
+        &mut self,
+        sealed: &Claim,
+        sending: &[Claim],
+        (now_ms, deadline_ms): (i64, i64),
+    ) -> Verdict {
+        let (retention_ms, outputs) = (self.retention_ms, self.outputs);
+        let book = self.places.entry(place(sealed)).or_default();
+        book.claims[0] = None;
+        let free = |output: &usize| book.has_unsent(*output) && book.claims[1 + output].is_none();
+        let expected: Vec<usize> = (0..outputs).filter(free).map(|output| 1 + output).collect();
+        let found: Vec<usize> = sending.iter().map(kind).collect();
+        must!(
+            expected == found,
+            "the outputs that lack something of {} are {expected:?}, and it is to be sent to {found:?}",
+            sealed.minute
+        );
+        for claim in sending {
+            self.take(claim, deadline_ms)?;
+        }
+        let book = self.places.entry(place(sealed)).or_default();
+        book.ends(now_ms, retention_ms);
         Ok(())
     }
 
@@ -102,7 +145,7 @@ impl Oracle {
 
     pub(super) fn renew(&mut self, claim: &Claim, deadline_ms: i64) {
         let book = self.places.entry(place(claim)).or_default();
-        if let Some(held) = &mut book.claim {
+        if let Some(held) = &mut book.claims[kind(claim)] {
             held.deadline_ms = deadline_ms;
         }
     }
@@ -118,28 +161,26 @@ impl Oracle {
     ) -> Verdict {
         let at = place(claim);
         let minute = claim.minute;
+        let output = kind(claim) - 1;
         let retention_ms = self.retention_ms;
         let book = self.places.entry(at).or_default();
         for series in series {
-            let point = book.series.entry(*series).or_default();
+            let point = &mut book.series.entry(*series).or_default().of[output];
             must!(
                 point.written,
                 "series {series} of {minute} was acknowledged before it was written"
             );
             point.acknowledged = true;
         }
-        let over = !book.has_sets() && !book.has_unsent();
+        let over = !book.has_unsent(output);
         must!(
             done == over,
             "the claim of {minute} ended: {done}; nothing was left: {over}"
         );
         if over {
-            book.claim = None;
-            book.closed = true;
-            // What was forgotten already does not come back by a claim that found nothing to do.
-            if book.keep_until_ms.is_none_or(|until| until > now_ms) {
-                book.keep_until_ms = Some(now_ms + retention_ms);
-            }
+            book.claims[1 + output] = None;
+            book.closed |= !book.has_sets();
+            book.ends(now_ms, retention_ms);
         } else {
             self.renew(claim, deadline_ms);
         }

@@ -1,16 +1,19 @@
 //! The end: everything is counted, written once, and nothing is left but counts.
 
+use std::collections::BTreeMap;
+
 use event_data_service::store::memory::State;
 
-use super::{Oracle, Verdict, must};
+use super::{Oracle, OutputBook, Verdict, must};
 
 impl Oracle {
     /// Whether nothing is left to do in the store.
     pub(crate) fn is_drained(state: &State) -> bool {
-        state
-            .partitions
-            .iter()
-            .all(|partition| partition.waiting.is_empty() && partition.claims.is_empty())
+        state.partitions.iter().all(|partition| {
+            partition.waiting.is_empty()
+                && partition.claims.is_empty()
+                && partition.sending.values().all(BTreeMap::is_empty)
+        })
     }
 
     /// Looks at everything after the schedule.
@@ -28,10 +31,9 @@ impl Oracle {
                     point.counts.is_some() || book.closed,
                     "series {series} of {at:?} was never counted"
                 );
+                let is_there = |of: &OutputBook| of.quarantined || (of.written && of.acknowledged);
                 must!(
-                    point.counts.is_none()
-                        || point.quarantined
-                        || (point.written && point.acknowledged),
+                    point.counts.is_none() || point.of[..self.outputs].iter().all(is_there),
                     "the counts of series {series} of {at:?} are nowhere: {point:?}"
                 );
             }

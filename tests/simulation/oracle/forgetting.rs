@@ -19,9 +19,9 @@ pub(super) struct ForgettingBook {
     pub(super) has_forgotten: bool,
     /// Every value that was ever sealed.
     sealed: BTreeMap<Point, BTreeSet<(u64, u64)>>,
-    /// What the output took.
-    taken: BTreeSet<(Point, (u64, u64))>,
-    /// What the output has or may get, and the lives that know it.
+    /// What each output took.
+    taken: BTreeSet<(usize, Point, (u64, u64))>,
+    /// What any output has or may get, and the lives that know it.
     published: BTreeMap<Point, Published>,
     /// What was confirmed lately: when in ms, to which life, of which partition.
     confirmed: Vec<(i64, usize, usize, Event)>,
@@ -44,8 +44,8 @@ impl ForgettingBook {
         self.sealed.entry(point).or_default().insert(values);
     }
 
-    pub(super) fn takes(&mut self, point: Point, values: (u64, u64)) {
-        self.taken.insert((point, values));
+    pub(super) fn takes(&mut self, output: usize, point: Point, values: (u64, u64)) {
+        self.taken.insert((output, point, values));
     }
 
     pub(super) fn sealed(&self, point: Point, values: (u64, u64)) -> bool {
@@ -132,10 +132,10 @@ impl Oracle {
         let book = &mut self.forgetting;
         book.has_forgotten = true;
         book.excused.clone_from(&book.ended);
-        for &((partition, minute, series), values) in &book.taken {
+        for &(output, (partition, minute, series), values) in &book.taken {
             let place = self.places.get_mut(&(partition, minute));
             if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-                point.written |= point.counts == Some(values);
+                point.of[output].written |= point.counts == Some(values);
             }
         }
         let lost = book

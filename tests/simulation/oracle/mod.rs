@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::event::Event;
+use super::plan::OUTPUTS;
 
 use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
@@ -30,10 +31,12 @@ pub(crate) type Place = (usize, i64);
 #[derive(Debug)]
 pub(crate) struct Oracle {
     retention_ms: i64,
+    /// How many outputs there are.
+    outputs: usize,
     places: BTreeMap<Place, PlaceBook>,
-    /// How many writes came to the output, and which of them it accepted last.
-    writes: u64,
-    accepted: u64,
+    /// How many writes came to each output, and which of them it accepted last.
+    writes: [u64; OUTPUTS],
+    accepted: [u64; OUTPUTS],
     lives: Vec<LifeBook>,
     forgetting: ForgettingBook,
 }
@@ -42,9 +45,10 @@ pub(crate) struct Oracle {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
-    claim: Option<ClaimBook>,
-    /// The greatest token so far.
-    token_number: i64,
+    /// To seal, and to send to each output.
+    claims: [Option<ClaimBook>; 1 + OUTPUTS],
+    /// The greatest token of each so far.
+    token_numbers: [i64; 1 + OUTPUTS],
     /// The first and the last recording since it was last claimed, ms.
     recorded_ms: Option<(i64, i64)>,
     /// When its counts may be forgotten, if nothing more comes.
@@ -56,7 +60,7 @@ pub(crate) struct PlaceBook {
     unused_until_ms: Option<i64>,
     /// It may have been forgotten and begun anew, so a minute with places may be full all the same.
     anew: bool,
-    /// A claim of it ended, and no event before it: what comes later is late.
+    /// An output has all of it: what comes later is late.
     closed: bool,
     /// Under which series each event is counted: series, user, timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
@@ -77,18 +81,25 @@ struct PointBook {
     events: BTreeSet<(u8, u8, i64)>,
     /// Unique and cumulative, fixed.
     counts: Option<(u64, u64)>,
-    /// The output took it.
+    of: [OutputBook; OUTPUTS],
+}
+
+/// What the model knows of a point at an output.
+#[derive(Debug, Clone, Copy, Default)]
+struct OutputBook {
+    /// It took it.
     written: bool,
-    /// The store was asked to.
+    /// The store was told so.
     acknowledged: bool,
     quarantined: bool,
-    /// The write in which the output last rejected it alone.
+    /// The write in which it last rejected it alone.
     rejected: Option<u64>,
 }
 
 impl PointBook {
-    const fn is_unsent(&self) -> bool {
-        self.counts.is_some() && !self.acknowledged && !self.quarantined
+    const fn is_unsent(&self, output: usize) -> bool {
+        let of = self.of[output];
+        self.counts.is_some() && !of.acknowledged && !of.quarantined
     }
 }
 
@@ -97,8 +108,21 @@ impl PlaceBook {
         self.series.values().any(|point| !point.events.is_empty())
     }
 
-    fn has_unsent(&self) -> bool {
-        self.series.values().any(PointBook::is_unsent)
+    fn has_unsent(&self, output: usize) -> bool {
+        self.series.values().any(|point| point.is_unsent(output))
+    }
+
+    /// Nothing is left to do: its counts may be forgotten after a while.
+    fn ends(&mut self, now_ms: i64, retention_ms: i64) {
+        let is_awaited = self.claims[1..].iter().any(Option::is_some);
+        if self.has_sets() || is_awaited {
+            return;
+        }
+        self.closed = true;
+        // What was forgotten already does not come back by a claim that found nothing to do.
+        if self.keep_until_ms.is_none_or(|until| until > now_ms) {
+            self.keep_until_ms = Some(now_ms + retention_ms);
+        }
     }
 }
 
@@ -121,12 +145,13 @@ fn millis(span: Duration) -> i64 {
 }
 
 impl Oracle {
-    pub(crate) fn new(retention: Duration) -> Self {
+    pub(crate) fn new(retention: Duration, outputs: usize) -> Self {
         Self {
             retention_ms: millis(retention),
+            outputs,
             places: BTreeMap::new(),
-            writes: 0,
-            accepted: 0,
+            writes: [0; OUTPUTS],
+            accepted: [0; OUTPUTS],
             lives: Vec::new(),
             forgetting: ForgettingBook::default(),
         }

@@ -5,6 +5,7 @@ use event_data_service::store::memory::State;
 use event_data_service::store::{Claim, Compaction};
 
 use super::super::event::{Event, series_name, series_number, user_name};
+use super::super::plan::{output_name, output_number};
 use super::{Oracle, Place, Verdict, end_ms, must};
 
 impl Oracle {
@@ -45,7 +46,7 @@ impl Oracle {
     pub(crate) fn compacted(
         &mut self,
         claim: &Claim,
-        answer: Compaction,
+        answer: &Compaction,
         (now_ms, deadline_ms): (i64, i64),
         state: &State,
     ) -> Verdict {
@@ -73,17 +74,23 @@ impl Oracle {
                 expected.late += events;
             }
         }
+        let done = |it: &Compaction| (it.sealed, it.late, it.left);
         must!(
-            answer == expected,
+            done(answer) == done(&expected),
             "the compaction of {minute} answered {answer:?}, and did {expected:?}"
         );
-        self.renew(claim, deadline_ms);
+        if answer.left == 0 {
+            self.handed_out(claim, &answer.sending, (now_ms, deadline_ms))?;
+        } else {
+            self.renew(claim, deadline_ms);
+        }
         self.compare(at, now_ms, state)
     }
 
-    /// Counts came to the output, which took them.
+    /// Counts came to an output, which took them.
     pub(crate) fn written(
         &mut self,
+        output: usize,
         partition: usize,
         (minute, series): (i64, u8),
         counts: (u64, u64),
@@ -96,29 +103,35 @@ impl Oracle {
             "{counts:?} was written for series {series} of minute {minute}; right is {point:?}"
         );
         if let Some(point) = point {
-            point.written |= point.counts == Some(counts);
+            point.of[output].written |= point.counts == Some(counts);
         }
-        self.forgetting.takes((partition, minute, series), counts);
+        let point = (partition, minute, series);
+        self.forgetting.takes(output, point, counts);
         Ok(())
     }
 
-    /// The output accepted a write as a whole.
-    pub(crate) const fn accepted(&mut self) {
-        self.writes += 1;
-        self.accepted = self.writes;
+    /// An output accepted a write as a whole.
+    pub(crate) const fn accepted(&mut self, output: usize) {
+        self.writes[output] += 1;
+        self.accepted[output] = self.writes[output];
     }
 
-    /// The output rejected a write of this count alone.
-    pub(crate) fn rejected(&mut self, partition: usize, (minute, series): (i64, u8)) {
-        self.writes += 1;
+    /// An output rejected a write of this count alone.
+    pub(crate) fn rejected(
+        &mut self,
+        output: usize,
+        partition: usize,
+        (minute, series): (i64, u8),
+    ) {
+        self.writes[output] += 1;
         // The store may have forgotten the point meanwhile.
         let place = self.places.get_mut(&(partition, minute));
         if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
-            point.rejected = Some(self.writes);
+            point.of[output].rejected = Some(self.writes[output]);
         }
     }
 
-    /// The output refuses these for good, and the store keeps them apart.
+    /// An output refuses these for good, and the store keeps them apart.
     pub(crate) fn quarantine(
         &mut self,
         claim: &Claim,
@@ -127,6 +140,7 @@ impl Oracle {
         state: &State,
     ) -> Verdict {
         let at = (claim.partition.index(), claim.minute.epoch_minutes());
+        let output = claim.output.as_ref().map_or(0, output_number);
         let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
         for series in series {
@@ -135,16 +149,16 @@ impl Oracle {
                 continue;
             }
             must!(
-                point.counts.is_some() && (point.rejected.is_some() || forgot),
+                point.counts.is_some() && (point.of[output].rejected.is_some() || forgot),
                 "series {series} of {} was quarantined, and was never rejected alone",
                 claim.minute
             );
             must!(
-                point.rejected < Some(self.accepted),
+                point.of[output].rejected < Some(self.accepted[output]),
                 "series {series} of {} was quarantined without a proof: nothing was accepted since it was rejected",
                 claim.minute
             );
-            point.quarantined = true;
+            point.of[output].quarantined = true;
         }
         self.compare(at, now_ms, state)
     }
@@ -163,14 +177,23 @@ impl Oracle {
         let book = self.places.get(&(partition, minute)).unwrap_or(&empty);
         let reachable = there.waiting.contains(&name) || there.claims.contains_key(&name);
         must!(
-            reachable || !(book.has_sets() || book.has_unsent()),
+            reachable || !book.has_sets(),
             "{name} has something to do, and no claim will find it"
         );
-        must!(
-            book.claim.as_ref().map(|held| &held.token)
-                == there.claims.get(&name).map(|held| &held.token),
-            "{name} is not held by whom it should be"
-        );
+        let to_send = (0..self.outputs).map(|output| there.sending.get(&output_name(output)));
+        let claims = std::iter::once(Some(&there.claims)).chain(to_send);
+        for (kind, claims) in claims.enumerate() {
+            let held = claims.and_then(|claims| claims.get(&name));
+            must!(
+                book.claims[kind].as_ref().map(|held| &held.token) == held.map(|held| &held.token),
+                "{name} is not held by whom it should be"
+            );
+            // Before the last set is sealed nothing is to be sent.
+            must!(
+                kind == 0 || reachable || held.is_some() || !book.has_unsent(kind - 1),
+                "{name} has something to send, and no claim will find it"
+            );
+        }
         if let Some(found) = found {
             for series in found.sets.keys().chain(found.counts.keys()) {
                 must!(
@@ -215,17 +238,22 @@ impl Oracle {
                 "the counts of {series} of {name} are {counts:?}; right is {:?}",
                 point.counts
             );
-            let is_unsent = found.is_some_and(|found| found.unsent.contains(series));
-            let is_quarantined = !there.quarantine.is_empty()
-                && there.quarantine.contains_key(&(name, series.to_owned()));
-            must!(
-                is_unsent == point.is_unsent() && is_quarantined == point.quarantined,
-                "{series} of {name} is unsent: {is_unsent}, quarantined: {is_quarantined}, but {point:?}"
-            );
-            must!(
-                counts.is_none() || is_unsent || is_quarantined || point.written,
-                "the counts of {series} of {name} are nowhere"
-            );
+            for output in 0..self.outputs {
+                let (to, of) = (output_name(output), &point.of[output]);
+                let unsent = found.and_then(|found| found.unsent.get(&to));
+                let is_unsent = unsent.is_some_and(|unsent| unsent.contains(series));
+                let quarantine = there.quarantine.get(&to).filter(|all| !all.is_empty());
+                let is_quarantined =
+                    quarantine.is_some_and(|all| all.contains_key(&(name, series.to_owned())));
+                must!(
+                    is_unsent == point.is_unsent(output) && is_quarantined == of.quarantined,
+                    "{series} of {name} is unsent: {is_unsent}, quarantined: {is_quarantined}, but {point:?}"
+                );
+                must!(
+                    counts.is_none() || is_unsent || is_quarantined || of.written,
+                    "the counts of {series} of {name} are nowhere"
+                );
+            }
         }
         Ok(())
     }

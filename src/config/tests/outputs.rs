@@ -1,0 +1,113 @@
+//! Several `[[output]]`.
+
+use super::*;
+
+const TWO: &str = "[[output]]\nname = \"here\"\nurl = \"http://localhost:8086\"\napi = \"v1\"\ndatabase = \"d\"\n\
+                   [[output]]\nname = \"there\"\nurl = \"http://localhost:9086\"\norg = \"o\"\nbucket = \"b\"\n\
+                   batch_lines = 10\n";
+
+fn names(config: &Config) -> Vec<&str> {
+    config.outputs.iter().map(|it| it.name.as_str()).collect()
+}
+
+#[test]
+fn each_output_has_keys_of_its_own() {
+    let (config, effective) = load_with(TWO, &[], Flags::default()).unwrap();
+    assert_eq!(names(&config), ["here", "there"]);
+    let url = |output: &Output| match &output.target {
+        Target::InfluxDb(settings) => settings.url.to_string(),
+        Target::Stdout => panic!("no URL"),
+    };
+    let urls: Vec<_> = config.outputs.iter().map(url).collect();
+    assert_eq!(urls, ["http://localhost:8086/", "http://localhost:9086/"]);
+    let most: Vec<_> = config
+        .outputs
+        .iter()
+        .map(|it| it.write_counts_max)
+        .collect();
+    assert_eq!(most, [2500, 5]);
+    // What is shown is a file that says the same.
+    let shown = effective.to_toml(true);
+    assert_eq!(shown.matches("[[output]]").count(), 2, "{shown}");
+    let again = load_file(&shown).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{config:?}"));
+    let one = load_file("").unwrap();
+    assert_eq!(names(&one), ["default"]);
+}
+
+#[test]
+fn a_mistake_in_one_of_several_outputs_names_it() {
+    check_refused(
+        r#"
+[[output]]
+name = "here"
+url = "http://h"
+org = "o"
+bucket = "b"
+database = "d"
+[[output]]
+name = "there"
+url = "ftp://h"
+tokn = "x"
+=> FILE:6: output.database of "here": is for output.api = "v1", which is not in force; leave it out, or set output.api to "v1"
+=> FILE:9: output.url of "there": "ftp://h" is not an output; write stdout:, http://host:8086 or https://host:8086
+=> FILE:10: unknown key output.tokn; did you mean output.token?
+=> output.token_file of "here": is not set, but output.api = "v2" needs a token unless the server is plain http on this host; set it, or EDS_OUTPUT__TOKEN
+[[output]]
+[[output]]
+=> output.name of "default": is the name of another output, too; give each of them a name of its own
+[[output]]
+name = "Me"
+=> FILE:2: output.name: "Me" is not a name; write 1 to 32 of a-z 0-9 _ -
+output = [1]
+=> FILE:1: output: is no list of values; write [[output]] above the keys of each output
+output = []
+=> FILE:1: output: is a section; write [output] on a line of its own, and its keys below
+[[output]]
+name = "a"
+[[output]]
+name = "b"
+EDS_OUTPUT__TIMEOUT=1s
+=> environment EDS_OUTPUT__TIMEOUT: is of one output, and the file has several; write it below the [[output]] that it is for, a secret as a file of its own
+"#,
+    );
+}
+
+#[test]
+fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
+    let one = "[[output]]\nname = \"here\"\nurl = \"https://h\"\norg = \"o\"\nbucket = \"b\"";
+    let token = [("EDS_OUTPUT__TOKEN", "t")];
+    let (config, _) = load_with(one, &token, Flags::default()).unwrap();
+    assert_eq!(names(&config), ["here"]);
+    let flags = Flags {
+        output: Some("stdout:".to_owned()),
+        ..Flags::default()
+    };
+    let (config, _) = load_with(TWO, &[], flags).unwrap();
+    assert_eq!(names(&config), ["default"]);
+    assert!(matches!(config.outputs[0].target, Target::Stdout));
+}
+
+#[test]
+fn the_nodes_compare_names_and_places_in_any_order() {
+    let outputs = |text: &str| {
+        let alike = load_file(text).unwrap().alike().to_vec();
+        alike
+            .into_iter()
+            .find(|(key, _)| *key == OUTPUTS)
+            .unwrap()
+            .1
+    };
+    let written = "here http://localhost:8086 api=v1 database=d; \
+                   there http://localhost:9086 api=v2 org=o bucket=b";
+    assert_eq!(outputs(TWO), written);
+    let (first, second) = TWO.split_at(TWO.rfind("[[output]]").unwrap());
+    assert_eq!(outputs(&format!("{second}{first}")), written);
+    assert_eq!(outputs(""), "default stdout:");
+    let slower = TWO.replace("batch_lines = 10", "timeout = \"1m\"");
+    assert_eq!(
+        outputs(&slower),
+        written,
+        "how it is written is a node's own"
+    );
+}

@@ -1,0 +1,219 @@
+//! One round of sending: from counts to points. It reads what is unsent, writes it in large pieces, and acknowledges.
+//!
+//! It writes all that it has once, the minutes that are claimed for the first time before those that lapsed, and
+//! acknowledges what the output accepts. Only then it searches what was not accepted ([`Delivery`]), for a limited time:
+//! the next minutes must not wait. What it has not come to lapses with its claim, and is taken up again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::delivery::{Delivery, Refusal};
+use super::sender::Sender;
+use super::suspects::Body;
+use crate::event::Minute;
+use crate::output::{Output, SealedCounts, WriteError};
+use crate::store::{Claim, StoreError};
+use crate::telemetry::Metrics;
+
+/// How long a round searches at most, and how long it writes what lapsed: a third of the lease, and no more than this.
+const TURN_MAX: Duration = Duration::from_secs(4);
+
+impl Sender {
+    pub(super) async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {
+        let now = Minute::of_nanos(self.node.clock.now_nanos());
+        let last = self.breaker.accepted.take();
+        let output = self.output.clone();
+        let metrics = self.metrics.clone();
+        let mut delivery = Delivery::new(&output, &metrics, last, now);
+        let turn = TURN_MAX.min(self.settings.lease / 3);
+        let mut result = self.write_all(&mut delivery, claims, turn).await;
+        if claims.is_empty() {
+            result = delivery.probe().await;
+        } else if result.is_ok() {
+            let until = Instant::now() + turn;
+            // From 0 to 1.
+            let shift = 2.0 * self.node.rng.jitter() - 1.0;
+            result = delivery.search(until, shift).await;
+        }
+        self.note_health(&delivery);
+        self.breaker.accepted = delivery.last.take();
+        self.quarantine(claims, delivery.refused()).await;
+        self.acknowledge_all(claims, &delivery.written).await;
+        self.finish(claims, &delivery).await;
+        if let Err(error) = &result {
+            self.write_failed(error);
+        }
+        result
+    }
+
+    /// Writes everything once. What lapsed goes last, and only as long as its turn lasts.
+    async fn write_all(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        claims: &[Claim],
+        turn: Duration,
+    ) -> Result<(), WriteError> {
+        let began = Instant::now();
+        let most = self.write_counts_max;
+        let mut pending = Body::default();
+        let mut is_lapsed = false;
+        for (index, claim) in claims.iter().enumerate() {
+            if !self.outbox.held.has(claim) {
+                continue;
+            }
+            if claim.taken_over && !is_lapsed {
+                is_lapsed = true;
+                // Old suspects would make suspects of the new counts beside them.
+                self.write(delivery, claims, std::mem::take(&mut pending))
+                    .await?;
+            }
+            if is_lapsed && began.elapsed() >= turn {
+                // Sooner than those that were tried in this round, so that these come first in the next.
+                self.outbox
+                    .held
+                    .let_lapse(&*self.store, &claims[index..], Duration::ZERO)
+                    .await;
+                break;
+            }
+            match self.read(claim).await {
+                Ok(counts) if counts.is_empty() => self.acknowledge(claim, &[]).await,
+                Ok(counts) => pending.push(index, counts),
+                Err(error) => self.failed(claim, &error),
+            }
+            while pending.len() >= most {
+                let rest = pending.split_off(most);
+                let full = std::mem::replace(&mut pending, rest);
+                self.write(delivery, claims, full).await?;
+            }
+        }
+        self.write(delivery, claims, pending).await
+    }
+
+    /// All unsent counts of a claim, before any of them is acknowledged, which would move the pages.
+    async fn read(&self, claim: &Claim) -> Result<Vec<SealedCounts>, StoreError> {
+        let mut counts = Vec::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let page = self.store.unsent(claim, at).await?;
+            counts.extend(page.items.into_iter().map(|unsent| SealedCounts {
+                minute: claim.minute,
+                series: unsent.series,
+                unique: unsent.unique,
+                cumulative: unsent.cumulative,
+            }));
+            cursor = page.next;
+        }
+        // Kin beside each other, so that they share a body; a series may be there twice.
+        counts.sort_unstable_by(|a, b| a.series.cmp(&b.series));
+        counts.dedup_by(|a, b| a.series == b.series);
+        Ok(counts)
+    }
+
+    async fn write(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        claims: &[Claim],
+        body: Body,
+    ) -> Result<(), WriteError> {
+        if body.len() == 0 {
+            return Ok(());
+        }
+        let minutes = body.claims.iter().map(|&index| &claims[index]);
+        let minutes = minutes.map(|claim| (claim.partition, claim.minute));
+        self.watches.publishes(minutes).await;
+        if let Some(accepted) = delivery.write(body).await? {
+            self.note_health(delivery);
+            self.acknowledge_all(claims, &accepted).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the claims of which counts were refused and nothing is left, and lets those rest at whose counts the
+    /// output fails.
+    async fn finish(&self, claims: &[Claim], delivery: &Delivery<'_>) {
+        let of = |refusals: &[Refusal]| -> BTreeSet<usize> {
+            let places = refusals.iter().flat_map(|refusal| &refusal.body.claims);
+            places.copied().collect()
+        };
+        for index in of(delivery.refused()) {
+            if self.outbox.held.has(&claims[index]) {
+                self.acknowledge(&claims[index], &[]).await;
+            }
+        }
+        let Some(first) = delivery.failing.first() else {
+            return;
+        };
+        tracing::warn!(
+            name = %self.name,
+            output = self.output.describe(),
+            counts = delivery.failing.len(),
+            minute = %first.body.counts[0].minute,
+            series = first.body.counts[0].series,
+            message = first.message,
+            "the output fails at these counts alone; they stay unsent and are tried again, all others are written"
+        );
+        if delivery.is_complete() {
+            let failing = of(&delivery.failing).into_iter();
+            let failing: Vec<Claim> = failing.map(|index| claims[index].clone()).collect();
+            self.outbox
+                .held
+                .let_lapse(&*self.store, &failing, self.settings.lease)
+                .await;
+        }
+    }
+
+    async fn acknowledge_all(&self, claims: &[Claim], body: &Body) {
+        let mut by_claim: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for (&index, counts) in body.claims.iter().zip(&body.counts) {
+            by_claim.entry(index).or_default().push(&counts.series);
+        }
+        for (index, series) in by_claim {
+            self.metrics.points_sent.inc_by(2 * series.len() as u64);
+            if self.outbox.held.has(&claims[index]) {
+                self.acknowledge(&claims[index], &series).await;
+            }
+        }
+    }
+
+    async fn acknowledge(&self, claim: &Claim, series: &[&str]) {
+        match self
+            .store
+            .acknowledge(claim, series, self.settings.lease)
+            .await
+        {
+            Ok(false) => {}
+            Ok(true) => {
+                self.outbox.held.let_go(claim);
+                let now_ms = self.node.clock.now_nanos() / 1_000_000;
+                let delay_ms = now_ms - claim.minute.end_millis();
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "a delay in ms is far below 2^52"
+                )]
+                self.metrics
+                    .publish_delay_seconds
+                    .observe(delay_ms as f64 / 1000.0);
+            }
+            Err(error) => self.failed(claim, &error),
+        }
+    }
+
+    pub(super) fn failed(&self, claim: &Claim, error: &StoreError) {
+        log_claim_error(&self.totals, claim, error);
+        self.outbox.held.let_go(claim);
+    }
+}
+
+/// Tells that a claim is left as it is. It lapses, and is taken up again.
+pub(super) fn log_claim_error(metrics: &Metrics, claim: &Claim, error: &StoreError) {
+    let minute = claim.minute;
+    let partition = claim.partition.index();
+    if matches!(error, StoreError::ClaimLost) {
+        metrics.claims_lost.inc();
+        tracing::warn!(%minute, partition, "another node took the claim over: the lease had run out");
+    } else {
+        tracing::warn!(%minute, partition, %error, "cannot work on a claim; it is taken up again");
+    }
+}
