@@ -29,6 +29,7 @@ mod messages;
 mod minutes;
 mod outage;
 mod output_faults;
+mod outputs;
 mod overload;
 mod partitions;
 mod power_cut;

@@ -121,6 +121,19 @@ impl Node {
         table.insert(key.to_owned(), typed);
     }
 
+    /// Gives it these outputs in place of those that it has, each with these keys, for the next launch.
+    pub(crate) fn set_outputs(&mut self, outputs: &[&[(&str, &str)]]) {
+        let table = |keys: &&[(&str, &str)]| {
+            let keys = keys.iter();
+            let keys =
+                keys.map(|(key, value)| ((*key).to_owned(), Value::String((*value).to_owned())));
+            Value::Table(keys.collect())
+        };
+        let outputs = outputs.iter().map(table).collect();
+        self.config
+            .insert("output".to_owned(), Value::Array(outputs));
+    }
+
     /// Where it takes events, for the next launch.
     pub(crate) fn listen_on(&mut self, addresses: &[impl ToString]) {
         let addresses = addresses.iter().map(|at| Value::String(at.to_string()));
@@ -276,6 +289,11 @@ impl Node {
         let answer = self.get("/metrics").expect("a node answers /metrics");
         assert_eq!(answer.status, 200, "{}", answer.body);
         Metrics::parse(&answer.body)
+    }
+
+    /// One of the metrics of an output.
+    pub(crate) fn count_of_output(&self, name: &str, output: &str) -> u64 {
+        self.metrics().count_of(name, &[("output", output)])
     }
 
     /// Waits until one of its metrics, summed over all labels, is as it must be.

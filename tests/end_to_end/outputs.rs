@@ -1,0 +1,362 @@
+//! Several databases, each at its own pace: one that is away delays neither sealing nor the others, one that refuses counts
+//! does so alone; and one is added and removed while the cluster runs.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::{HttpProxy, Mode};
+use testing::influxdb::InfluxServer;
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::points::{Expected, Points, compare};
+use testing::read_back;
+use testing::redis::RedisServer;
+
+use crate::site::{DATABASE, Site};
+use crate::support::load::Sender;
+use crate::support::node::{Node, eds};
+
+/// A minute closes 2 s after its last event, and is looked for every 200 ms.
+const IN_TIME: Duration = Duration::from_secs(6);
+/// Enough for the longest pause between two probes, and a take-over.
+const BACK: Duration = Duration::from_secs(60);
+
+/// A second database, behind a proxy of its own.
+struct Other {
+    address: SocketAddr,
+    writes: HttpProxy,
+    _server: InfluxServer,
+}
+
+impl Other {
+    fn start(server: InfluxServer) -> Self {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
+        let query = [("q", format!("CREATE DATABASE {DATABASE}"))];
+        let create = testing::http::post(address, "/query").query(&query);
+        assert_eq!(testing::http::answer(create).unwrap().status, 200);
+        Self {
+            address,
+            writes: HttpProxy::start(Some(address)),
+            _server: server,
+        }
+    }
+
+    fn points(&self) -> Points {
+        read_back::influxdb(self.address, DATABASE)
+    }
+
+    #[track_caller]
+    fn wait_exact(&self, expected: &Points, within: Duration) {
+        eventually("the other database holds the exact counts", within, || {
+            compare(expected, &self.points())
+        });
+    }
+}
+
+/// Has the node write to the site's database, and to these others besides.
+fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)]) {
+    let url = site.writes.url();
+    let urls: Vec<_> = others.iter().map(|(_, other)| other.writes.url()).collect();
+    let here = [("default", url.as_str())].into_iter();
+    let there = others.iter().zip(&urls);
+    let all = here.chain(there.map(|((name, _), url)| (*name, url.as_str())));
+    let keys: Vec<_> = all
+        .map(|(name, url)| {
+            [
+                ("name", name),
+                ("url", url),
+                ("api", "v1"),
+                ("database", DATABASE),
+                ("timeout", "1s"),
+            ]
+        })
+        .collect();
+    let keys: Vec<&[(&str, &str)]> = keys.iter().map(|keys| &keys[..]).collect();
+    node.set_outputs(&keys);
+}
+
+/// What a command says with this node's configuration, and how it ends.
+fn command(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
+    node.write_config();
+    let mut command: Command = eds();
+    command
+        .args(arguments)
+        .arg("--config")
+        .arg(node.config_path());
+    let output = command.output().expect("the binary starts");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// Sends the events of a minute. Answers what must come of it.
+fn send(sender: &mut Sender, nodes: [&Node; 2], minute: i64) -> Points {
+    let mut expected = Expected::default();
+    for number in 0..200 {
+        let at = SEED_MINUTE_NS + minute * MINUTE_NS + number;
+        let (series, user) = (number % 20, number % 70);
+        let line = format!("event_type=t{series},product=p value=u{user} {at}");
+        expected.receive(line.as_bytes());
+        sender.send(line.as_bytes(), nodes[0], &[nodes[1].udp()]);
+    }
+    sender.wait_received(nodes[0]);
+    expected.points()
+}
+
+fn has(points: &Points, expected: &Points) -> Result<(), String> {
+    let found = expected
+        .keys()
+        .filter_map(|point| Some((point.clone(), *points.get(point)?)));
+    compare(expected, &found.collect())
+}
+
+#[test]
+fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back() {
+    const MINUTES: i64 = 8;
+    let site = Site::start();
+    let mut other = Other::start(InfluxServer::start());
+    let keys = [("store.partitions", "8")];
+    let mut nodes = ["one", "two"].map(|name| site.node(name, &keys));
+    for node in &mut nodes {
+        set_outputs(node, &site, &[("backup", &other)]);
+        node.run();
+    }
+    let [one, two] = &nodes;
+    let mut sender = Sender::paced_by(one);
+    let took = |sender: &mut Sender, minute: i64| {
+        let expected = send(sender, [one, two], minute);
+        let sent = Instant::now();
+        eventually("the minute is in the one that is there", IN_TIME, || {
+            has(&site.points(), &expected)
+        });
+        sent.elapsed()
+    };
+    let before = (0..3).map(|minute| took(&mut sender, minute));
+    let before = before.max().unwrap();
+    other.writes.set(Mode::Hang);
+    let during = (3..3 + MINUTES).map(|minute| took(&mut sender, minute));
+    let during = during.max().unwrap();
+    eprintln!(
+        "written after {before:?} at most while both are there, after {during:?} while one is away"
+    );
+    assert!(
+        during < before + Duration::from_secs(2),
+        "{before:?} {during:?}"
+    );
+    assert_eq!(site.sets(), 0, "all is sealed");
+    eventually("what the one lacks is told, and nothing else", SOON, || {
+        let unsent = |output| one.count_of_output("eds_backlog_unsent", output);
+        let (here, there) = (unsent("default"), unsent("backup"));
+        let partitions = 8 * MINUTES.unsigned_abs();
+        when(
+            here == 0 && (1..=partitions).contains(&there),
+            (here, there),
+        )
+        .map_err(|seen| format!("{seen:?}"))
+    });
+    for node in [one, two] {
+        eventually("each node knows which is away", SOON, || {
+            let up =
+                ["default", "backup"].map(|output| node.count_of_output("eds_output_up", output));
+            when(up == [1, 0], format!("{up:?}"))
+        });
+    }
+    let ready = one.get("/readyz").unwrap();
+    assert_eq!(ready.status, 200);
+    let warning = "output backup takes no points";
+    assert!(ready.body.contains(warning), "{}", ready.body);
+
+    other.writes.set(Mode::Pass);
+    let back = Instant::now();
+    let expected = sender.expected.points();
+    other.wait_exact(&expected, BACK);
+    eprintln!("exact {:?} after it was back", back.elapsed());
+    site.wait_exact(&expected, SOON);
+    for node in [one, two] {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn what_one_database_refuses_is_quarantined_for_that_one() {
+    const VALUES_MAX: usize = 4;
+    let site = Site::start();
+    let other = Other::start(InfluxServer::start_with_tag_limit(VALUES_MAX));
+    let mut node = site.node("one", &[]);
+    set_outputs(&mut node, &site, &[("backup", &other)]);
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    for value in 0..=VALUES_MAX {
+        let at = SEED_MINUTE_NS + i64::try_from(value).unwrap() * MINUTE_NS;
+        let line = format!("event_type=t{value} value=ann {at}");
+        sender.send(line.as_bytes(), &node, &[]);
+        sender.wait_received(&node);
+        let named = format!("event_type=t{value}");
+        eventually("the minute is in the database that takes all", SOON, || {
+            let points = site.points();
+            when(points.keys().any(|it| it.series == named), points.len())
+        });
+    }
+    eventually("the other one refuses the last", SOON, || {
+        let refused = node.count_of_output("eds_counts_quarantined", "backup");
+        when(refused == 1, refused)
+    });
+    assert_eq!(
+        node.count_of_output("eds_points_quarantined_total", "default"),
+        0
+    );
+
+    let (code, said) = command(&node, &["quarantine", "list"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("default, backup; name one of them"), "{said}");
+    let (code, said) = command(&node, &["quarantine", "list", "--output", "default"]);
+    assert!(
+        code == Some(0) && said.contains("nothing is quarantined"),
+        "{said}"
+    );
+    let of_backup = ["quarantine", "list", "--output", "backup"];
+    let (code, said) = command(&node, &of_backup);
+    assert!(code == Some(0) && said.contains("event_type=t4"), "{said}");
+    let (code, said) = command(&node, &["outputs", "list"]);
+    let lines: Vec<Vec<&str>> = said
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(lines[1], ["backup", "0", "-", "1", "yes"], "{said}");
+    assert_eq!(lines[2], ["default", "0", "-", "0", "yes"], "{said}");
+
+    let drop_series =
+        "DROP SERIES FROM unique_user_event, cumulative_user_event WHERE event_type = 't0'";
+    let query = [("db", DATABASE), ("q", drop_series)];
+    let drop_series = testing::http::post(other.address, "/query").query(&query);
+    assert_eq!(testing::http::answer(drop_series).unwrap().status, 200);
+    let (code, said) = command(
+        &node,
+        &["quarantine", "retry", "--all", "--output", "backup"],
+    );
+    assert_eq!(code, Some(0), "{said}");
+    let mut expected = sender.expected.points();
+    site.wait_exact(&expected, SOON);
+    expected.retain(|point, _| point.series != "event_type=t0");
+    other.wait_exact(&expected, SOON);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_database_is_added_and_removed_node_after_node() {
+    let site = Site::start();
+    let mut other = Other::start(InfluxServer::start());
+    let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &[]));
+    let mut sender = Sender::paced_by(&one);
+    let restart = |one: &mut Node, two: &mut Node, others: &[(&str, &Other)]| {
+        for node in [&mut *one, &mut *two] {
+            set_outputs(node, &site, others);
+        }
+        one.apply_settings();
+        for node in [two, one] {
+            assert_eq!(node.terminate().code(), Some(0));
+            node.run();
+        }
+    };
+    let mut here = send(&mut sender, [&one, &two], 0);
+    site.wait_exact(&here, SOON);
+
+    restart(&mut one, &mut two, &[("backup", &other)]);
+    sender = Sender::paced_by(&one);
+    let added = send(&mut sender, [&one, &two], 1);
+    here.extend(added.clone());
+    site.wait_exact(&here, SOON);
+    other.wait_exact(&added, SOON);
+
+    other.writes.set(Mode::Refuse);
+    here.extend(send(&mut sender, [&one, &two], 2));
+    site.wait_exact(&here, SOON);
+    let (code, said) = command(&one, &["outputs", "drop", "backup"]);
+    assert!(
+        code == Some(1) && said.contains("is configured here"),
+        "{said}"
+    );
+    restart(&mut one, &mut two, &[]);
+    sender = Sender::paced_by(&one);
+    here.extend(send(&mut sender, [&one, &two], 3));
+    site.wait_exact(&here, SOON);
+
+    // What waits is told, and kept.
+    eventually("its metric tells", SOON, || {
+        let unsent = one.count_of_output("eds_backlog_unsent", "backup");
+        when(unsent > 0, unsent)
+    });
+    eventually("the log tells", SOON, || {
+        let log = one.log();
+        when(
+            log.contains("WARN counts wait for outputs that this node does not have"),
+            log,
+        )
+    });
+    let line = || {
+        let (code, said) = command(&one, &["outputs", "list"]);
+        assert_eq!(code, Some(0), "{said}");
+        let line = said.lines().find(|line| line.starts_with("backup "));
+        line.map(|line| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+    };
+    let waiting = line().expect("it is listed");
+    assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
+    let (code, said) = command(&one, &["outputs", "drop", "backup"]);
+    assert!(
+        code == Some(0) && said.contains("20 unsent counts"),
+        "{said}"
+    );
+    assert_eq!(line(), None);
+    eventually("its metric is gone", SOON, || {
+        let metrics = one.metrics();
+        let unsent = metrics.count_of("eds_backlog_unsent", &[("output", "backup")]);
+        when(unsent == 0, unsent)
+    });
+    other.writes.set(Mode::Pass);
+    site.wait_exact(&here, SOON);
+    other.wait_exact(&added, SOON);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+}
+
+/// What the process has is sent before it ends, to whichever output it takes longest.
+#[test]
+fn a_stop_with_a_memory_store_waits_for_every_output() {
+    let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
+    let mut other = Other::start(InfluxServer::start());
+    let mut node = site.node(
+        "one",
+        &[("store.url", "memory:"), ("input.drain_timeout", "50s")],
+    );
+    set_outputs(&mut node, &site, &[("backup", &other)]);
+    node.run();
+    other.writes.set(Mode::Answer(503));
+    let mut sender = Sender::paced_by(&node);
+    for user in 0..5 {
+        let line = format!("event_type=a value=u{user} {SEED_MINUTE_NS}");
+        sender.send(line.as_bytes(), &node, &[]);
+    }
+    sender.wait_received(&node);
+    let expected = sender.expected.points();
+    site.wait_exact(&expected, SOON);
+    node.signal("TERM");
+    eventually("it drains", SOON, || {
+        when(node.log().contains("draining"), node.log())
+    });
+    eventually("it goes on trying", SOON, || {
+        let tried = other.writes.writes().len();
+        when(tried >= 3, tried)
+    });
+    other.writes.set(Mode::Pass);
+    assert_eq!(node.wait_for_exit(BACK).code(), Some(0));
+    compare(&expected, &other.points()).unwrap();
+    compare(&expected, &site.points()).unwrap();
+}
