@@ -48,7 +48,8 @@ pub(crate) enum RedisFault {
 pub(crate) enum Fault {
     Node(usize, NodeFault),
     Redis(RedisFault),
-    Output(Mode),
+    /// Of one of the two databases.
+    Output(usize, Mode),
     /// A sender whose events keep a minute from ever being idle.
     Straggler,
 }
@@ -69,7 +70,7 @@ const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
 /// How long before it is killed a Redis that goes back is copied, in ms: less and more than `store.replay_window`.
 const GOES_BACK_MS: std::ops::Range<u64> = 2_000..25_000;
 
-/// What a phase brings: one to four faults, each to another victim. Nothing befalls the anchor alone. A straggler comes
+/// What a phase brings: one to five faults, each to another victim. Nothing befalls the anchor alone. A straggler comes
 /// only where Redis is well, so that its events come when they are sent.
 pub(crate) fn plan(
     random: &mut SmallRng,
@@ -90,8 +91,10 @@ pub(crate) fn plan(
         } else if may_straggle && random.random_bool(0.2) {
             planned.push(Fault::Straggler);
         }
-        if random.random_bool(0.6) {
-            planned.push(Fault::Output(output_fault(random)));
+        for output in 0..2 {
+            if random.random_bool(0.45) {
+                planned.push(Fault::Output(output, output_fault(random)));
+            }
         }
     }
     let mut timed = |fault| {

@@ -1,6 +1,6 @@
-//! Torture: real nodes, a real Redis with a replica (or a Cluster, or one that sentinels watch), a real InfluxDB, and one
+//! Torture: real nodes, a real Redis with a replica (or a Cluster, or one that sentinels watch), two real InfluxDB, and one
 //! fault after another, drawn from a seed.
-//! What is published in the end must be exact. `scripts/torture --minutes N --seed S` is the long way to run
+//! What is published in the end must be exact in both. `scripts/torture --minutes N --seed S` is the long way to run
 //! it.
 #![allow(
     clippy::unwrap_used,

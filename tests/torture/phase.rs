@@ -140,7 +140,7 @@ fn phase(
             (Fault::Straggler, false) => {}
             (Fault::Redis(RedisFault::WentBack), false) => {
                 rollback = Some(Rollback {
-                    published: world.site.points(),
+                    published: world.points(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
                     counted: 0,
                 });
@@ -245,7 +245,8 @@ impl Load {
         };
         let is_published = |load: &Self| {
             let straggler = load.straggler.as_ref().expect("it straggles");
-            world.site.points().contains_key(&straggler.points()[0])
+            let point = &straggler.points()[0];
+            world.points().iter().all(|found| found.contains_key(point))
         };
         while !is_published(self) {
             assert!(

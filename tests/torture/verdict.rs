@@ -19,8 +19,8 @@ const CUMULATIVE: &str = "cumulative_user_event";
 
 /// What is known of a Redis that went back.
 pub(crate) struct Rollback {
-    /// The points that InfluxDB had right before. They stay exact.
-    pub(crate) published: Points,
+    /// The points that each InfluxDB had right before. They stay exact.
+    pub(crate) published: [Points; 2],
     /// The last minute that had any events by then.
     pub(crate) last_minute_ns: i64,
     /// What the anchor counted as forgotten in this phase, and all nodes as late.
@@ -115,13 +115,15 @@ impl Verdict {
                 self.phases, self.again
             );
         });
-        self.world.site.assert_one_value_a_point();
+        for site in &self.world.sites {
+            site.assert_one_value_a_point();
+        }
         self.report(lost, took);
     }
 
     fn report(&self, lost: u64, took: Duration) {
-        let (open, exact): (Vec<_>, Vec<_>) =
-            self.expected.iter().partition(|it| self.was_open(it.0));
+        let was_open = |point: &Point| (0..2).any(|database| self.was_open(database, point));
+        let (open, exact): (Vec<_>, Vec<_>) = self.expected.iter().partition(|it| was_open(it.0));
         let events = |points: &[(&Point, &u64)]| -> u64 {
             let cumulative = points.iter().filter(|it| it.0.measurement == CUMULATIVE);
             cumulative.map(|it| it.1).sum()
@@ -157,16 +159,30 @@ impl Verdict {
         self.rollbacks.iter().map(|it| it.counted).sum()
     }
 
-    /// Whether a point was not in InfluxDB yet when Redis went back, and had events then.
-    fn was_open(&self, point: &Point) -> bool {
+    /// Whether a point was not in this InfluxDB yet when Redis went back, and had events then.
+    fn was_open(&self, database: usize, point: &Point) -> bool {
         self.rollbacks.iter().any(|it| {
-            point.minute_start_ns <= it.last_minute_ns && !it.published.contains_key(point)
+            let is_published = it.published[database].contains_key(point);
+            point.minute_start_ns <= it.last_minute_ns && !is_published
         })
     }
 
-    /// Compares what InfluxDB holds with what it must, and answers how many events it lacks of those that may be lost.
+    /// Compares what the databases hold with what they must, and answers how many events one lacks at most of those that
+    /// may be lost. None has another value than the other, whatever happened.
     fn judge(&self) -> Result<u64, String> {
-        let mut found = self.world.site.points();
+        let [one, two] = self.world.points();
+        for (point, value) in &one {
+            if two.get(point).is_some_and(|other| other != value) {
+                return Err(format!(
+                    "{point:?} is {value} in one and {} in two",
+                    two[point]
+                ));
+            }
+        }
+        Ok(self.judge_of(0, one)?.max(self.judge_of(1, two)?))
+    }
+
+    fn judge_of(&self, database: usize, mut found: Points) -> Result<u64, String> {
         let mut report = String::new();
         for straggler in &self.stragglers {
             report += &straggler
@@ -177,7 +193,7 @@ impl Verdict {
         let mut lost = 0;
         let mut exact = self.expected.clone();
         for (point, expected) in &self.expected {
-            if !self.was_open(point) {
+            if !self.was_open(database, point) {
                 continue;
             }
             exact.remove(point);
@@ -201,7 +217,7 @@ impl Verdict {
         if report.is_empty() {
             Ok(lost)
         } else {
-            Err(report)
+            Err(format!("database {database}: {report}"))
         }
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
+use testing::points::Points;
 use testing::redis::RedisServer;
 use testing::tcp_proxy::Traffic;
 
 use crate::fault::{Fault, NodeFault};
-use crate::site::Site;
+use crate::site::{DATABASE, Site};
 use crate::store::{Kind, Store};
 use crate::support::node::Node;
 
@@ -35,8 +36,8 @@ pub(crate) const LEDGER: [&str; 12] = [
 
 /// See the module.
 pub(crate) struct World {
-    /// Without a Redis of its own.
-    pub(crate) site: Site,
+    /// The two databases, without a Redis of their own.
+    pub(crate) sites: [Site; 2],
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
     /// What nodes had counted when their lives ended, by name.
@@ -52,7 +53,18 @@ const NODES: [(&str, Option<&str>); 3] = [
 
 impl World {
     pub(crate) fn start(kind: Kind, max_hold: Duration) -> Self {
-        let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
+        let database = || Site::with(RedisServer::down(&[]), InfluxServer::start());
+        let sites = [database(), database()];
+        let urls = sites.each_ref().map(|site| site.writes.url());
+        let outputs = [("one", &*urls[0]), ("two", &*urls[1])].map(|(name, url)| {
+            [
+                ("name", name),
+                ("url", url),
+                ("api", "v1"),
+                ("database", DATABASE),
+                ("timeout", "2s"),
+            ]
+        });
         let store = Store::start(kind, NODES.len());
         let mut nodes = Vec::new();
         for (index, (name, skew)) in NODES.into_iter().enumerate() {
@@ -65,7 +77,8 @@ impl World {
                 ("log.level", "info".to_owned()),
             ];
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
-            let mut node = site.node(name, &keys);
+            let mut node = sites[0].node(name, &keys);
+            node.set_outputs(&[&outputs[0], &outputs[1]]);
             // So few that an outage sends most to the disk.
             node.set("input.queue_events", "3000");
             node.set("input.spool_dir", &node.spool().display().to_string());
@@ -76,7 +89,7 @@ impl World {
             nodes.push(node);
         }
         let mut world = Self {
-            site,
+            sites,
             store,
             nodes,
             past: BTreeMap::new(),
@@ -100,7 +113,7 @@ impl World {
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("STOP"),
             Fault::Node(node, NodeFault::Redis(traffic)) => self.store.set_traffic(node, traffic),
             Fault::Redis(fault) => self.store.begin(fault),
-            Fault::Output(mode) => self.site.writes.set(mode),
+            Fault::Output(output, mode) => self.sites[output].writes.set(mode),
             Fault::Straggler => {}
         }
     }
@@ -115,7 +128,7 @@ impl World {
             Fault::Node(node, NodeFault::Asleep) => self.nodes[node].signal("CONT"),
             Fault::Node(node, NodeFault::Redis(_)) => self.store.set_traffic(node, Traffic::Open),
             Fault::Redis(fault) => self.store.end(fault),
-            Fault::Output(_) => self.site.writes.set(Mode::Pass),
+            Fault::Output(output, _) => self.sites[output].writes.set(Mode::Pass),
             Fault::Straggler => {}
         }
     }
@@ -138,6 +151,11 @@ impl World {
             Ok(())
         });
         self.store.wait_in_step();
+    }
+
+    /// What the databases hold.
+    pub(crate) fn points(&self) -> [Points; 2] {
+        self.sites.each_ref().map(Site::points)
     }
 
     /// How often each node has reported that Redis went back, in this life.
