@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServiceSettings;
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
-use crate::ingest::{BindError, InheritError, Inherited, ListenAddress, Listener};
+use crate::ingest::{Inherited, ListenAddress, Listener, OpenError};
 use crate::node::{LedgerTotals, Node};
 use crate::spool::SpoolError;
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
@@ -33,20 +33,17 @@ const DISK_MAX: Duration = Duration::from_secs(12);
 /// The same when the node is to end at once.
 const AT_ONCE_MAX: Duration = Duration::from_secs(1);
 /// How long HTTP connections that are open may take.
-const SIDE_MAX: Duration = Duration::from_secs(1);
+pub(super) const SIDE_MAX: Duration = Duration::from_secs(1);
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A socket cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Open(#[from] OpenError),
     /// The spool cannot be had.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// A socket of the service manager cannot be used.
-    #[error(transparent)]
-    Inherit(#[from] InheritError),
     /// The HTTP address cannot be had.
     #[error("cannot listen on {address} (http.listen): {source}")]
     BindHttp {
@@ -195,16 +192,7 @@ impl Service {
 
     /// Waits until a part ends by itself, which only happens when it fails.
     pub async fn failed(&mut self) -> PartFailed {
-        loop {
-            let ended = tokio::select! {
-                Some(ended) = self.ingest.join_next() => ended,
-                Some(ended) = self.flush.join_next() => ended,
-                else => std::future::pending().await,
-            };
-            if let Err(error) = ended {
-                return error.into();
-            }
-        }
+        next_failure([&mut self.ingest, &mut self.flush]).await
     }
 
     /// Stops: reads what the kernel holds, records what is queued, for `within` at most, and releases all
@@ -212,16 +200,7 @@ impl Service {
     /// became of all events.
     pub async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> LedgerTotals {
         let deadline = Instant::now() + within;
-        let until = async |deadline: Instant, after: Duration| {
-            let cut_short = async {
-                at_once.cancelled().await;
-                tokio::time::sleep(after).await;
-            };
-            tokio::select! {
-                () = tokio::time::sleep_until(deadline) => {}
-                () = cut_short => {}
-            }
-        };
+        let until = |deadline, after| until(deadline, at_once, after);
         self.stop.cancel();
         // What they would have read stays where it is.
         self.listeners.clear();
@@ -265,8 +244,34 @@ impl Service {
     }
 }
 
+/// Waits until a part ends by itself, which only happens when it fails.
+pub(super) async fn next_failure([some, others]: [&mut JoinSet<()>; 2]) -> PartFailed {
+    loop {
+        let ended = tokio::select! {
+            Some(ended) = some.join_next() => ended,
+            Some(ended) = others.join_next() => ended,
+            else => std::future::pending().await,
+        };
+        if let Err(error) = ended {
+            return error.into();
+        }
+    }
+}
+
+/// Waits until then, or until so long after `at_once` is cancelled.
+pub(super) async fn until(deadline: Instant, at_once: &CancellationToken, after: Duration) {
+    let cut_short = async {
+        at_once.cancelled().await;
+        tokio::time::sleep(after).await;
+    };
+    tokio::select! {
+        () = tokio::time::sleep_until(deadline) => {}
+        () = cut_short => {}
+    }
+}
+
 /// Waits for the end of all parts, but not for longer than this. Answers whether they have ended.
-async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output = ()>) -> bool {
+pub(super) async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output = ()>) -> bool {
     let all = async {
         while let Some(ended) = parts.join_next().await {
             if let Err(error) = ended {

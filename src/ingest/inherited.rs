@@ -27,7 +27,7 @@ pub enum InheritError {
     /// Not a socket at which events come in.
     #[error(
         "the service manager passes descriptor {descriptor}, which is {what}; eds takes sockets for datagrams only, which \
-         ListenDatagram= of eds.socket makes of an address with a port or of an absolute path"
+         ListenDatagram= of a .socket unit makes of an address with a port or of an absolute path"
     )]
     NotForEvents {
         /// Its number.
@@ -38,15 +38,17 @@ pub enum InheritError {
     /// The configuration has no such address.
     #[error(
         "the service manager passes a socket at {address}, which input.listen does not name; it has {listen:?}. \
-         Nobody would read that socket: set ListenDatagram= of eds.socket to input.listen (systemctl edit eds.socket; \
-         systemctl restart eds.socket), or do without it: systemctl disable --now eds.socket; systemctl start \
-         eds.service"
+         Nobody would read that socket: set ListenDatagram= of {unit}.socket to input.listen (systemctl edit {unit}.socket; \
+         systemctl restart {unit}.socket), or do without it: systemctl disable --now {unit}.socket; systemctl start \
+         {unit}.service"
     )]
     NotNamed {
         /// Where the socket is.
         address: ListenAddress,
         /// What the configuration has.
         listen: Vec<ListenAddress>,
+        /// What the units are called.
+        unit: &'static str,
     },
     /// The system refuses what a node does to its sockets.
     #[error("cannot use the socket at {address} that the service manager passes: {source}")]
@@ -92,23 +94,25 @@ fn address(socket: &Socket) -> Result<ListenAddress, &'static str> {
     .ok_or("a socket without an address")
 }
 
-/// Whether every socket has its address in `listen`.
-pub fn check_all_named(
+/// Whether every socket has its address in `listen`. `unit` is what the units of the service manager are called.
+pub(super) fn check_all_named(
     inherited: &[Inherited],
     listen: &[ListenAddress],
+    unit: &'static str,
 ) -> Result<(), InheritError> {
     let stray = inherited.iter().find(|it| !listen.contains(&it.address));
     stray.map_or(Ok(()), |stray| {
         Err(InheritError::NotNamed {
             address: stray.address.clone(),
             listen: listen.to_vec(),
+            unit,
         })
     })
 }
 
 /// Takes those at this address out of `inherited`, ready to be read like sockets that the node has bound. There are
 /// several where they share the address (`ReusePort=`).
-pub fn take_at(
+pub(super) fn take_at(
     inherited: &mut Vec<Inherited>,
     address: &ListenAddress,
     settings: &BindSettings,
@@ -133,7 +137,7 @@ fn prepare(socket: &Socket, address: &ListenAddress, settings: &BindSettings) ->
     if address.ip().is_unspecified() && address.is_ipv6() && socket.only_v6()? {
         tracing::info!(
             %address,
-            "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in eds.socket)"
+            "the socket of the service manager receives IPv6 only (BindIPv6Only=ipv6-only in its unit)"
         );
     }
     widen(socket, address, settings.receive_buffer)
@@ -160,7 +164,7 @@ fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
             asked_bytes = asked,
             got_bytes = got,
             "the socket of the service manager has a smaller receive buffer than input.receive_buffer asks for; raise \
-             ReceiveBuffer= in eds.socket"
+             ReceiveBuffer= in its unit"
         );
     }
     Ok(())
@@ -228,8 +232,8 @@ mod tests {
         let (one, other) = (passed(udp()), passed(udp()));
         let (at, other_at) = (one.address.clone(), other.address.clone());
         let all = [one, other];
-        check_all_named(&all, &[other_at.clone(), at.clone()]).unwrap();
-        let error = check_all_named(&all, &[at]).unwrap_err().to_string();
+        check_all_named(&all, &[other_at.clone(), at.clone()], "eds").unwrap();
+        let error = check_all_named(&all, &[at], "eds").unwrap_err().to_string();
         assert!(
             error.contains(&format!("a socket at {other_at}")),
             "{error}"

@@ -249,7 +249,8 @@ impl LineBatcher {
 }
 
 /// The beginning of what somebody sent, escaped for the log.
-pub(super) fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
+#[must_use]
+pub fn beginning(bytes: &[u8]) -> impl std::fmt::Display {
     bytes.get(..SAMPLE_BYTES).unwrap_or(bytes).escape_ascii()
 }
 

@@ -5,16 +5,14 @@
 //! the socket outlives the process, which leaves it to the next), hands over every batch, and ends, which closes its side
 //! of the channels.
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::line_batcher::beginning;
-use super::{LineBatcher, Receiver, Sample, SourceRates};
+use super::{Failure, LineBatcher, Receiver, Sample, SourceRates};
 use crate::event::datagram::pieces;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
@@ -27,10 +25,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 const DISK_MAX: Duration = Duration::from_secs(10);
 /// The pause at the end for recorders and a disk that are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
-/// The pause before a socket that failed is read again: first, and at most.
-const FAILED_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often a socket that fails, or is left unread, is logged, at most.
-const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is logged that a socket is left unread, at most.
+const UNREAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long a read of a socket may wait, so that no batch gets older than `linger`.
 #[must_use]
@@ -65,13 +61,6 @@ struct Waiting {
     logged: Throttle,
 }
 
-/// How a socket fails.
-struct Failure {
-    /// When it is read again, and the pause before that; `None` while it does not fail.
-    retry: Option<(Instant, Duration)>,
-    logged: Throttle,
-}
-
 impl Listener {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
@@ -79,25 +68,25 @@ impl Listener {
         let (mut swept, mut reported) = (now, now);
         let interval = read_timeout(self.linger);
         let age = self.linger.saturating_sub(2 * interval);
-        let mut failure = Failure {
-            retry: None,
-            logged: Throttle::new(FAILURE_INTERVAL),
-        };
+        let mut failure = Failure::default();
         let mut waiting = Waiting {
             now: false,
-            logged: Throttle::new(FAILURE_INTERVAL),
+            logged: Throttle::new(UNREAD_INTERVAL),
         };
         while !self.stop.is_cancelled() {
-            let fails = failure.retry.is_some_and(|(at, _)| now < at);
-            if fails || self.makes_senders_wait(&mut waiting) {
+            if failure.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
                 now = Instant::now();
             } else {
                 let read = self.receiver.wait();
                 now = Instant::now();
-                match read {
-                    Ok(arrived) => self.reads(&mut failure, arrived, now),
-                    Err(error) => self.fails(&mut failure, &error, now),
+                let failing = &self.node.listeners_failing;
+                // One that fails does not beat: if that lasts the process is unhealthy, and a new one may fix it.
+                if let Some(arrived) = failure.note(read, &self.receiver, failing, now) {
+                    self.heartbeat.beat();
+                    if arrived {
+                        self.add_datagrams(now);
+                    }
                 }
             }
             if now - swept >= interval {
@@ -132,40 +121,6 @@ impl Listener {
             );
         }
         wait
-    }
-
-    fn reads(&mut self, failure: &mut Failure, arrived: bool, now: Instant) {
-        self.heartbeat.beat();
-        if failure.retry.take().is_some() {
-            self.node.listeners_failing.fetch_sub(1, Ordering::Relaxed);
-            tracing::info!(
-                address = self.receiver.address().map(tracing::field::display),
-                "the socket can be read again"
-            );
-        }
-        if arrived {
-            self.add_datagrams(now);
-        }
-    }
-
-    /// Does not beat: a socket that fails for long makes the process unhealthy, and a new process may fix it.
-    fn fails(&self, failure: &mut Failure, error: &io::Error, now: Instant) {
-        let (first, longest) = FAILED_PAUSES;
-        let pause = if let Some((_, pause)) = failure.retry {
-            longest.min(pause * 2)
-        } else {
-            self.node.listeners_failing.fetch_add(1, Ordering::Relaxed);
-            first
-        };
-        failure.retry = Some((now + pause, pause));
-        if failure.logged.is_due() {
-            tracing::error!(
-                address = self.receiver.address().map(tracing::field::display),
-                %error,
-                "cannot read the socket: what is sent to it is not counted here; trying again, and /readyz reports it \
-                 meanwhile; if this goes on restart the node, and eds.socket if that holds the socket"
-            );
-        }
     }
 
     /// Adds what was read to the batches.

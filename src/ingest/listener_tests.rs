@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::num::NonZeroU16;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 

@@ -10,6 +10,7 @@ mod caps;
 mod coverage;
 mod dedup;
 mod drops;
+mod failure;
 mod inherited;
 mod line_batcher;
 mod listener;
@@ -18,6 +19,7 @@ mod receive;
 mod recorder;
 mod replay;
 mod socket;
+mod sockets;
 mod unix;
 mod unspooler;
 
@@ -31,14 +33,17 @@ use crate::event::Batch;
 
 pub use caps::CapSettings;
 pub use dedup::DedupBudget;
-pub use inherited::{InheritError, Inherited, check_all_named, inherited, take_at};
-pub use line_batcher::{BatcherSettings, LineBatcher, QueueLimits, Sample};
+pub use failure::Failure;
+pub use inherited::{InheritError, Inherited, inherited};
+use inherited::{check_all_named, take_at};
+pub use line_batcher::{BatcherSettings, LineBatcher, QueueLimits, Sample, beginning};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::Receiver;
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
 pub use socket::{BindError, BindSettings, ListenAddress, bind};
+pub use sockets::{OpenError, Opened, Sockets};
 pub use unix::SocketFile;
 pub use unspooler::Unspooler;
 

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use socket2::Socket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Service, StartError};
+use super::Service;
 use crate::config::ServiceSettings;
 use crate::event::{OverflowSeries, Partition};
 use crate::ingest::{
-    self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher,
-    ListenAddress, Listener, QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, SocketFile,
-    SourceRates, Unspooler,
+    self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher, Listener,
+    OpenError, QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
 };
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Recording;
@@ -21,29 +19,26 @@ impl Service {
     pub(super) fn open(
         &mut self,
         settings: &ServiceSettings,
-        mut inherited: Vec<Inherited>,
-    ) -> Result<Vec<Receiver>, StartError> {
-        let how = BindSettings {
-            receive_buffer: settings.receive_buffer,
-            socket_mode: settings.socket_mode,
-            read_timeout: ingest::read_timeout(settings.linger),
+        inherited: Vec<Inherited>,
+    ) -> Result<Vec<Receiver>, OpenError> {
+        let sockets = Sockets {
+            listen: &settings.listen,
+            how: BindSettings {
+                receive_buffer: settings.receive_buffer,
+                socket_mode: settings.socket_mode,
+                read_timeout: ingest::read_timeout(settings.linger),
+            },
+            threads: settings.threads,
+            datagram_max: settings.datagram_max,
+            unit: "eds",
         };
-        ingest::check_all_named(&inherited, &settings.listen)?;
-        let mut receivers = Vec::new();
-        for address in &settings.listen {
-            let held = ingest::take_at(&mut inherited, address, &how)?;
-            if held.is_empty() {
-                let (socket, file) = ingest::bind(address, &settings.listen, &how)?;
-                receivers.extend(self.receivers(settings, socket, file)?);
-            }
-            for socket in held {
-                let held = self.receivers(settings, socket, None)?.into_iter();
-                receivers.extend(held.map(Receiver::outliving).inspect(|receiver| {
-                    self.report_inherited(address, receiver.drops_before());
-                }));
-            }
-        }
-        Ok(receivers)
+        let opened = sockets.open(inherited)?;
+        let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
+        let metrics = &self.metrics;
+        metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
+        (metrics.kernel_drops_inherited).set(gauge(opened.drops_before));
+        self.addresses = opened.addresses;
+        Ok(opened.receivers)
     }
 
     pub(super) fn start_spool(
@@ -79,44 +74,6 @@ impl Service {
             stop: self.stop.clone(),
         };
         self.ingest.spawn(unspooler.run());
-    }
-
-    /// The receivers of one socket. Threads share it: a single sender is one flow, which several sockets would not
-    /// spread.
-    fn receivers(
-        &mut self,
-        settings: &ServiceSettings,
-        socket: Socket,
-        file: Option<SocketFile>,
-    ) -> Result<Vec<Receiver>, StartError> {
-        // The kernel reports the double of what it has room for.
-        let buffer = i64::try_from(socket.recv_buffer_size()? / 2).unwrap_or(i64::MAX);
-        let file = file.map(Arc::new);
-        let mut receivers = Vec::new();
-        for _ in 1..settings.threads {
-            let socket = socket.try_clone()?;
-            let receiver = Receiver::sharing(socket, settings.datagram_max);
-            receivers.push(receiver.with_file(file.clone()));
-        }
-        let receiver = Receiver::new(socket, settings.datagram_max);
-        self.addresses.extend(receiver.address());
-        if !receiver.makes_senders_wait() {
-            self.metrics.receive_buffer_bytes.inc_by(buffer);
-        }
-        receivers.push(receiver.with_file(file));
-        Ok(receivers)
-    }
-
-    fn report_inherited(&self, address: &ListenAddress, drops: u32) {
-        self.metrics.kernel_drops_inherited.inc_by(i64::from(drops));
-        if drops > 0 {
-            tracing::warn!(
-                %address,
-                datagrams = drops,
-                "the kernel dropped datagrams from this socket before this process read it; the nodes before it have \
-                 counted them up to their end, and what was dropped since then is counted here only"
-            );
-        }
     }
 
     pub(super) fn start_recorders(
