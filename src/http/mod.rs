@@ -13,19 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use prometheus_client::metrics::gauge::Gauge;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use self::api::{Queries, QuerySources};
 use self::problem::Problem;
-use crate::node::Node;
+use crate::node::{Node, Progress};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
 
@@ -40,7 +42,10 @@ pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the answers are made from.
+/// What is not ready when a socket fails.
+pub const SOCKET_FAILS: &str = "a socket cannot be read; the log says which and why";
+
+/// What the answers of a node are made from.
 #[derive(Debug, Clone)]
 pub struct Health {
     /// Asked whether it answers and has room.
@@ -53,14 +58,32 @@ pub struct Health {
     pub draining: CancellationToken,
 }
 
-#[derive(Debug, Serialize)]
-struct Readiness {
-    ready: bool,
-    reasons: Vec<String>,
-    warnings: Vec<String>,
+/// Why a process should not be sent events, and what else an operator should look at.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    /// Why not; empty: it should.
+    pub reasons: Vec<String>,
+    /// What else is wrong.
+    pub warnings: Vec<String>,
 }
 
-/// Serves so many connections at a time until `stop` is cancelled.
+/// What health and metrics are answered from.
+#[async_trait]
+pub trait Vitals: std::fmt::Debug + Send + Sync {
+    /// The heartbeats of all workers.
+    fn progress(&self) -> &Progress;
+
+    /// Whether it should be sent events; that a worker stalls is known from `progress`.
+    async fn readiness(&self) -> Readiness;
+
+    /// All metrics as text.
+    fn metrics(&self, format: Format) -> Result<String, std::fmt::Error>;
+
+    /// Where the connections that are open are counted.
+    fn connections(&self) -> Gauge;
+}
+
+/// Serves health, metrics and queries to so many connections at a time until `stop` is cancelled.
 pub async fn serve(
     listener: TcpListener,
     connections: usize,
@@ -68,14 +91,54 @@ pub async fn serve(
     queries: Arc<Queries>,
     stop: CancellationToken,
 ) {
-    let open = health.metrics.http_connections.clone();
+    let there_are = "/healthz, /readyz, /metrics and, under /api/v1, minutes, live, series, top and coverage";
+    let more = api::router(queries);
+    serve_with(
+        listener,
+        connections,
+        Arc::new(health),
+        more,
+        there_are,
+        stop,
+    )
+    .await;
+}
+
+/// Serves health and metrics.
+pub async fn serve_vitals(
+    listener: TcpListener,
+    connections: usize,
+    vitals: Arc<dyn Vitals>,
+    stop: CancellationToken,
+) {
+    let there_are = "/healthz, /readyz and /metrics";
+    serve_with(
+        listener,
+        connections,
+        vitals,
+        Router::new(),
+        there_are,
+        stop,
+    )
+    .await;
+}
+
+async fn serve_with(
+    listener: TcpListener,
+    connections: usize,
+    vitals: Arc<dyn Vitals>,
+    more: Router,
+    there_are: &'static str,
+    stop: CancellationToken,
+) {
+    let open = vitals.connections();
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(health)
-        .merge(api::router(queries))
-        .fallback(async || Problem::no_path())
+        .with_state(vitals)
+        .merge(more)
+        .fallback(async move || Problem::no_path(there_are))
         .method_not_allowed_fallback(async || Problem::method())
         .layer(middleware::from_fn(bounded));
     connections::serve(listener, router, connections, open, stop).await;
@@ -91,8 +154,49 @@ async fn bounded(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-async fn healthz(State(health): State<Health>) -> Response {
-    let stalled = health.node.progress.stalled(STALLED_AFTER);
+#[async_trait]
+impl Vitals for Health {
+    fn progress(&self) -> &Progress {
+        &self.node.progress
+    }
+
+    async fn readiness(&self) -> Readiness {
+        let mut reasons = Vec::new();
+        let mut warnings = self.store.warnings();
+        match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.check()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => reasons.push(error.to_string()),
+            Err(_) => reasons.push("store is unavailable: no answer".to_owned()),
+        }
+        if self.draining.is_cancelled() {
+            reasons.push("the node is shutting down".to_owned());
+        }
+        if self.node.listeners_failing.load(Ordering::Relaxed) > 0 {
+            reasons.push(SOCKET_FAILS.to_owned());
+        }
+        for output in self.node.outputs_down.names() {
+            warnings.push(format!(
+                "output {output} takes no points; counts wait in the store"
+            ));
+        }
+        if self.node.name_taken.load(Ordering::Relaxed) {
+            let warning = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
+            warnings.push(warning.to_owned());
+        }
+        Readiness { reasons, warnings }
+    }
+
+    fn metrics(&self, format: Format) -> Result<String, std::fmt::Error> {
+        self.metrics.encode(format)
+    }
+
+    fn connections(&self) -> Gauge {
+        self.metrics.http_connections.clone()
+    }
+}
+
+async fn healthz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
+    let stalled = vitals.progress().stalled(STALLED_AFTER);
     if stalled.is_empty() {
         (StatusCode::OK, "ok\n").into_response()
     } else {
@@ -101,47 +205,36 @@ async fn healthz(State(health): State<Health>) -> Response {
     }
 }
 
-async fn readyz(State(health): State<Health>) -> Response {
-    let mut reasons = Vec::new();
-    let mut warnings = health.store.warnings();
-    match tokio::time::timeout(STORE_ANSWERS_WITHIN, health.store.check()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => reasons.push(error.to_string()),
-        Err(_) => reasons.push("store is unavailable: no answer".to_owned()),
+async fn readyz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
+    #[derive(Serialize)]
+    struct Body {
+        ready: bool,
+        reasons: Vec<String>,
+        warnings: Vec<String>,
     }
-    if health.draining.is_cancelled() {
-        reasons.push("the node is shutting down".to_owned());
-    }
-    if health.node.listeners_failing.load(Ordering::Relaxed) > 0 {
-        reasons.push("a socket cannot be read; the log says which and why".to_owned());
-    }
-    for worker in health.node.progress.stalled(STALLED_AFTER) {
+
+    let Readiness {
+        mut reasons,
+        warnings,
+    } = vitals.readiness().await;
+    for worker in vitals.progress().stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} is stalled"));
     }
-    for output in health.node.outputs_down.names() {
-        warnings.push(format!(
-            "output {output} takes no points; counts wait in the store"
-        ));
-    }
-    if health.node.name_taken.load(Ordering::Relaxed) {
-        let warning = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
-        warnings.push(warning.to_owned());
-    }
-    let readiness = Readiness {
+    let body = Body {
         ready: reasons.is_empty(),
         reasons,
         warnings,
     };
-    let status = if readiness.ready {
+    let status = if body.ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    let body = serde_json::to_string(&readiness).unwrap_or_default();
+    let body = serde_json::to_string(&body).unwrap_or_default();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-async fn metrics(State(health): State<Health>, headers: HeaderMap) -> Response {
+async fn metrics(State(vitals): State<Arc<dyn Vitals>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::wanted(&accept.join(","));
@@ -149,7 +242,7 @@ async fn metrics(State(health): State<Health>, headers: HeaderMap) -> Response {
         (header::CONTENT_TYPE, format.content_type()),
         (header::VARY, "accept"),
     ];
-    match health.metrics.encode(format) {
+    match vitals.metrics(format) {
         Ok(text) => (head, text).into_response(),
         Err(error) => Problem::unavailable(error.to_string()).into_response(),
     }

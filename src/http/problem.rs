@@ -51,9 +51,8 @@ impl Problem {
     }
 
     /// There is no such path.
-    pub(super) fn no_path() -> Self {
-        let detail = "there is nothing at this path; there are /healthz, /readyz, /metrics and, under /api/v1, minutes, \
-                      live, series, top and coverage";
+    pub(super) fn no_path(there_are: &str) -> Self {
+        let detail = format!("there is nothing at this path; there are {there_are}");
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 

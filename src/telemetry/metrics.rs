@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -14,9 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::exposition::Format;
-use super::one;
-use super::process::Process;
+use super::{Format, encode, family, one, registry};
 use crate::event::Rejection;
 use crate::node::{DropReason, Node};
 
@@ -60,8 +57,7 @@ macro_rules! metrics {
             /// the field's documentation as its help.
             #[must_use]
             pub fn new(node: Arc<Node>) -> Self {
-                let mut registry = Registry::default();
-                registry.register_collector(Box::new(Process::default()));
+                let mut registry = registry();
                 let ours = registry.sub_registry_with_prefix("eds");
                 ours.register_collector(Box::new(NodeCollector(node)));
                 $(
@@ -221,9 +217,7 @@ impl Metrics {
 
     /// All metrics as text.
     pub fn encode(&self, format: Format) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(format.of_open_metrics(text))
+        encode(&self.registry, format)
     }
 }
 
@@ -314,12 +308,8 @@ fn by_reason(
     help: &str,
     counts: impl Iterator<Item = (&'static str, u64)>,
 ) -> Result<(), fmt::Error> {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (reason, count) in counts {
-        let labels = [("reason", reason)];
-        ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    let samples = counts.map(|(reason, count)| ([("reason", reason)], ConstCounter::new(count)));
+    family(encoder, name, help, samples)
 }
 
 #[cfg(test)]
