@@ -17,6 +17,8 @@
 //! - [`flush`] claims a minute, seals its counts, sends them, and acknowledges them or puts them into the quarantine.
 //! - [`output`] writes points to InfluxDB or to standard output, and says whether to try again when that fails.
 //!
+//! Before all that stands [`relay`], a program of its own: it sends every event to all nodes, and all other lines elsewhere.
+//!
 //! The rest serves these:
 //!
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
@@ -41,6 +43,7 @@ pub mod ingest;
 pub mod node;
 pub mod output;
 pub mod quarantine;
+pub mod relay;
 pub mod secret;
 pub mod spool;
 pub mod store;

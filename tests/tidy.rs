@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "event", "flush", "http", "ingest", "output", "secret", "spool", "store",
+            "event", "flush", "http", "ingest", "output", "relay", "secret", "spool", "store",
         ],
     ),
     ("store", &["event", "secret", "text"]),
@@ -32,6 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("flush", &["event", "node", "output", "store", "telemetry"]),
     ("http", &["event", "node", "store", "telemetry"]),
     ("quarantine", &["event", "store"]),
+    ("relay", &["event", "ingest", "node", "output", "telemetry"]),
     (
         "daemon",
         &[
@@ -43,6 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "node",
             "output",
             "quarantine",
+            "relay",
             "spool",
             "store",
             "telemetry",

@@ -45,6 +45,16 @@ pub struct LineLimits {
     pub user: usize,
 }
 
+impl LineLimits {
+    /// As long as one likes.
+    pub const NONE: Self = Self {
+        line: usize::MAX,
+        series: usize::MAX,
+        tag: usize::MAX,
+        user: usize::MAX,
+    };
+}
+
 /// What makes a line valid, beyond the grammar.
 #[derive(Debug, Clone)]
 pub struct LineRules {

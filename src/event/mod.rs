@@ -21,5 +21,5 @@ pub use overflow::{
 };
 pub use partition::{Partition, Partitions};
 pub use rejection::Rejection;
-pub use scan::tags;
+pub use scan::{escape, head, tags};
 pub use timestamp::{Precision, Window};

@@ -48,8 +48,9 @@ rejections! {
     TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement, eds_overflow and eds_probe are reserved";
     /// A tag key or value longer than `input.max_tag`.
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
-    /// A tag that ends in a backslash, which line protocol cannot represent.
-    TrailingBackslash => "trailing_backslash", "a tag ends in a backslash, which line protocol cannot represent";
+    /// A tag that ends in a backslash, which line protocol cannot represent; at a relay also a line without a timestamp that
+    /// ends in one, for no timestamp can follow it.
+    TrailingBackslash => "trailing_backslash", "a tag ends in a backslash, which line protocol cannot represent (at a relay: or the line does, and has no timestamp)";
     /// A tag with a backslash right before an escaped character. Servers differ in what they read there, and
     /// InfluxDB 1 and 2 may take the lines that follow into the point.
     AmbiguousBackslash => "ambiguous_backslash", "a tag has a backslash before an escaped character, which servers read differently";

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::Rejection;
 
-/// Escapes a tag key or value, or a field key, for line protocol.
-pub(super) fn escape(text: &str) -> Vec<u8> {
+/// Escapes a measurement, a tag key or value, or a field key, for line protocol.
+#[must_use]
+pub fn escape(text: &str) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(text.len());
     for byte in text.bytes() {
         if is_special(byte) {
@@ -69,6 +70,30 @@ pub(super) fn scan_until(line: &[u8], at: usize, ends: &Stops) -> Result<usize, 
             Some(_) | None => return Ok(at),
         }
     }
+}
+
+/// The measurement, with an empty key, and the tags of a line, as they are written; up to what is neither.
+pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let start = skip_spaces(line, 0);
+    let mut next = Some(start);
+    std::iter::from_fn(move || {
+        let at = next.take()?;
+        let key_end = scan_until(line, at, &NAME_ENDS).ok()?;
+        let has_value = line.get(key_end) == Some(&b'=');
+        if !has_value && at != start {
+            return None;
+        }
+        let (key, value) = if has_value {
+            (&line[at..key_end], key_end + 1)
+        } else {
+            (&line[..0], at)
+        };
+        let end = scan_until(line, value, &NAME_ENDS).ok()?;
+        if line.get(end) == Some(&b',') {
+            next = Some(end + 1);
+        }
+        Some((key, &line[value..end]))
+    })
 }
 
 /// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.

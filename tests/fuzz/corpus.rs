@@ -15,6 +15,7 @@ const TARGETS: &[&str] = &[
     "datagram__any_bytes_as_a_datagram",
     "line__any_bytes_as_a_line",
     "points__any_series_as_points",
+    "relay__any_bytes_through_a_relay",
     "spool__any_bytes_as_a_segment",
 ];
 

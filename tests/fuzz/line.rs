@@ -6,10 +6,10 @@ use crate::spelling::{self, spelled};
 
 /// An event that owns its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Event {
+pub(crate) struct Event {
     series: String,
     user: String,
-    timestamp: Option<i64>,
+    pub(crate) timestamp: Option<i64>,
 }
 
 impl From<Line<'_>> for Event {

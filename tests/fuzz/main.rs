@@ -15,6 +15,7 @@ mod corpus;
 mod datagram;
 mod line;
 mod points;
+mod relay;
 mod spelling;
 mod spool;
 

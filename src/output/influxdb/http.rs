@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, Response, Url};
+use reqwest::{Body, Client, Response, Url};
 
 use super::answer::{Dialect, Reply, judge};
 use super::message::{retry_after, unanswered};
@@ -39,7 +39,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn new(settings: &Settings) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
         let timeout = settings.timeout;
         let mut builder = Client::builder()
             .user_agent(USER_AGENT)
@@ -59,7 +59,7 @@ impl Http {
         let client = builder.build();
         Ok(Self {
             client: client.map_err(|error| SettingsError(chain(&error)))?,
-            url: write_url(&settings.url, &settings.api),
+            url: write_url(&settings.url, &settings.api, precision),
             dialect: settings.api.dialect(),
             credentials: credentials(&settings.api)?,
         })
@@ -89,7 +89,7 @@ fn credentials(api: &Api) -> Result<Credentials, SettingsError> {
 }
 
 /// The API's path below that of `base`, and its query.
-fn write_url(base: &Url, api: &Api) -> Url {
+fn write_url(base: &Url, api: &Api, precision: &str) -> Url {
     let mut url = base.clone();
     let below = base.path().trim_end_matches('/');
     match api {
@@ -104,7 +104,7 @@ fn write_url(base: &Url, api: &Api) -> Url {
                 .append_pair("bucket", bucket);
         }
     }
-    url.query_pairs_mut().append_pair("precision", "ns");
+    url.query_pairs_mut().append_pair("precision", precision);
     url
 }
 
@@ -118,7 +118,7 @@ impl fmt::Debug for Http {
 
 impl Http {
     /// Posts the lines, once.
-    pub(super) async fn post(&self, body: String) -> Result<(), WriteError> {
+    pub(super) async fn post(&self, body: impl Into<Body>) -> Result<(), WriteError> {
         let request = self.client.post(self.url.clone()).body(body);
         let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8");
         let request = match &self.credentials {
@@ -210,7 +210,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                write_url(&Url::parse(base).unwrap(), api).as_str(),
+                write_url(&Url::parse(base).unwrap(), api, "ns").as_str(),
                 expected
             );
         }

@@ -62,12 +62,40 @@ impl InfluxDb {
             Api::V2 { org, bucket, token } if url.scheme() == "http" && url.path() == "/" => {
                 Client::Crate(V2::new(url, org, bucket, token.as_ref(), settings.timeout)?)
             }
-            Api::V2 { .. } | Api::V1 { .. } => Client::Own(Http::new(settings)?),
+            Api::V2 { .. } | Api::V1 { .. } => Client::Own(Http::new(settings, "ns")?),
         };
         Ok(Self {
             client,
             description: describe(url, &settings.api),
         })
+    }
+}
+
+/// Writes lines of somebody else as they are, in requests of its own, whichever the API.
+#[derive(Debug)]
+pub struct LineWriter {
+    client: Http,
+    description: String,
+}
+
+impl LineWriter {
+    /// Connects to nothing yet. `precision` is the unit of the lines' timestamps, as the API names it.
+    pub fn new(settings: &Settings, precision: &str) -> Result<Self, SettingsError> {
+        Ok(Self {
+            client: Http::new(settings, precision)?,
+            description: describe(&settings.url, &settings.api),
+        })
+    }
+
+    /// Writes the lines in one request. On `Err` any part of them may have been written.
+    pub async fn write(&self, lines: Vec<u8>) -> Result<(), WriteError> {
+        self.client.post(lines).await
+    }
+
+    /// Where they go, for the log, without secrets.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
     }
 }
 

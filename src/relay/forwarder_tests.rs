@@ -1,0 +1,144 @@
+//! What goes where, over real sockets.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use super::*;
+use crate::event::LineRules;
+use crate::ingest::Received;
+use crate::relay::Queue;
+
+const NOW: i64 = 1_480_876_707_352_348_928;
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let wait = Some(Duration::from_secs(10));
+    socket.set_read_timeout(wait).unwrap();
+    socket
+}
+
+fn outlet(to: &UdpSocket) -> Arc<Outlet> {
+    Arc::new(Outlet::new(&to.local_addr().unwrap().to_string()))
+}
+
+fn forwarder(nodes: Vec<Arc<Outlet>>, rest: Rest) -> Forwarder {
+    let stamps = Stamps::new(7, Precision::Nanoseconds);
+    let ledger = Ledger::new(nodes.len());
+    Forwarder::new(
+        Sorter::new(&LineRules::default(), Vec::new()),
+        60,
+        Arc::new(stamps),
+        nodes,
+        rest,
+        Arc::new(ledger),
+    )
+}
+
+fn received(socket: &UdpSocket) -> String {
+    let mut buffer = [0; 2000];
+    let length = socket.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
+    let [one, two, rest] = [(); 3].map(|()| socket());
+    let way = Rest::Udp(outlet(&rest));
+    let mut forwarder = forwarder(vec![outlet(&one), outlet(&two)], way);
+    // Whole, comments and all.
+    let others = "# cpu\r\ncpu,host=a usage=1 5\r\n\nmem free=2\n";
+    for datagram in [
+        "a=b value=u 5\r\n",
+        others,
+        "c=d value=v\ncpu,host=b usage=2 5\nc=d value=v",
+        "e=f value=w 6",
+    ] {
+        forwarder.add(Received::from(datagram), NOW);
+    }
+    assert_eq!(received(&rest), others);
+    assert_eq!(received(&rest), "cpu,host=b usage=2 5\n");
+    assert!(forwarder.has_events());
+    forwarder.flush();
+    let expected = [
+        "a=b value=u 5\nc=d value=v 1480876707352348007\n",
+        "c=d value=v 1480876707352349007\ne=f value=w 6",
+    ];
+    for node in [&one, &two] {
+        let padding = |text: String| text.trim_end_matches('\n').to_owned();
+        for expected in expected {
+            assert_eq!(padding(received(node)), expected.trim_end());
+        }
+    }
+    let totals = forwarder.ledger.totals();
+    assert!(totals.is_balanced(), "{totals:?}");
+    assert_eq!((totals.received, totals.events), (7, 4));
+    assert_eq!((totals.rest.sent, totals.nodes[1].sent), (3, 4));
+    assert_eq!(totals.lost(), 0);
+}
+
+#[test]
+fn a_server_gets_lines_of_utf8_and_nothing_else() {
+    let queue = Arc::new(Queue::new(1000));
+    let mut forwarder = forwarder(Vec::new(), Rest::Server(Arc::clone(&queue)));
+    forwarder.add(Received::from("# a comment\n"), NOW);
+    assert!(queue.take().is_none());
+    let other = Received {
+        bytes: b"cpu usage=1 5\r\n\xff\nmem free=2\n",
+        ..Received::from("")
+    };
+    forwarder.add(other, NOW);
+    assert_eq!(queue.take().unwrap().bytes, b"cpu usage=1 5\nmem free=2\n");
+    forwarder.commit();
+    let totals = forwarder.ledger.totals();
+    assert!(totals.is_balanced(), "{totals:?}");
+    assert_eq!((totals.rest.queued, totals.rest.lost()), (2, 1));
+}
+
+#[test]
+fn what_no_node_was_sent_is_lost() {
+    let away = || Arc::new(Outlet::new("somewhere:1"));
+    let node = socket();
+    for (nodes, lost) in [(vec![away(), away()], 1), (vec![away(), outlet(&node)], 0)] {
+        let mut forwarder = forwarder(nodes, Rest::Nowhere);
+        forwarder.add(Received::from("a=b value=u 5\nx"), NOW);
+        forwarder.flush();
+        let totals = forwarder.ledger.totals();
+        assert!(totals.is_balanced(), "{totals:?}");
+        assert_eq!(totals.nodes[0].dropped[Loss::NoAddress as usize], 1);
+        assert_eq!(totals.lost(), lost);
+    }
+}
+
+#[test]
+fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
+    let rest = socket();
+    let mut forwarder = forwarder(Vec::new(), Rest::Udp(outlet(&rest)));
+    let cut = Received {
+        truncated: true,
+        ..Received::from("cpu usage=1 5\ncpu usage=2")
+    };
+    forwarder.add(cut, NOW);
+    assert_eq!(received(&rest), "cpu usage=1 5\n");
+    let sample = forwarder.take_sample().unwrap();
+    assert_eq!(sample.reason, Rejection::Truncated);
+    forwarder.commit();
+    let totals = forwarder.ledger.totals();
+    assert_eq!(totals.rejected[Rejection::Truncated.index()], 1);
+}
+
+#[test]
+fn timestamps_differ_within_a_relay_and_between_relays() {
+    let [one, other] = [1, 2].map(|number| Stamps::new(number, Precision::Nanoseconds));
+    let mut all: Vec<_> = [&one, &other, &one, &one, &other]
+        .map(|stamps| stamps.stamp(NOW))
+        .into();
+    assert!(
+        all.iter()
+            .all(|stamp| (NOW - 1000..NOW + 4000).contains(stamp))
+    );
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 5);
+    let coarse = Stamps::new(1, Precision::Milliseconds);
+    assert_eq!(coarse.stamp(NOW), NOW / 1_000_000);
+}

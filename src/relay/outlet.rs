@@ -1,0 +1,296 @@
+//! [`Outlet`]: a UDP address that datagrams are sent to, by name.
+//!
+//! Its socket is connected, so that the kernel reports a port at which nobody listens: when the next datagram is sent, of one
+//! that was sent before. It never blocks: what the kernel does not take at once is dropped and counted, so an outlet in
+//! trouble costs the others nothing. A line that the kernel took counts as sent, whoever listens: UDP promises no more.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use socket2::{Domain, MsgHdr, Protocol, Socket, Type};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Loss, Pack, Place};
+use crate::node::Throttle;
+
+/// Linux' number of the option by which it cuts one buffer into datagrams.
+const UDP_SEGMENT: i32 = 103;
+/// What the kernel may hold of what was sent; it gives what `net.core.wmem_max` allows.
+const SEND_BUFFER: usize = 4 << 20;
+/// How often a send is tried that is answered by the error of one before.
+const TRIES_MAX: usize = 4;
+/// How long after its last failure an outlet counts as in trouble. Refusals come once a second at most.
+const TROUBLE_LASTS: Duration = Duration::from_secs(5);
+/// How often the trouble is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Outlet {
+    name: String,
+    /// `None` while no address is known.
+    link: RwLock<Option<Arc<Link>>>,
+    trouble: Mutex<Trouble>,
+    /// Told when sending fails, so that the name is looked up again.
+    pub(super) failed: Notify,
+    datagrams: AtomicU64,
+    refusals: AtomicU64,
+}
+
+/// A connected socket.
+#[derive(Debug)]
+struct Link {
+    socket: Socket,
+    address: SocketAddr,
+    /// Whether the kernel cuts buffers on the way there.
+    segments: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    last: Option<Instant>,
+    logged: Throttle,
+}
+
+impl Outlet {
+    /// An outlet to this `HOST:PORT`. An address can be sent to at once, a name when it was looked up.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let outlet = Self {
+            name: name.to_owned(),
+            link: RwLock::new(None),
+            trouble: Mutex::new(Trouble {
+                last: None,
+                logged: Throttle::new(LOG_INTERVAL),
+            }),
+            failed: Notify::new(),
+            datagrams: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        };
+        if let Ok(address) = name.parse() {
+            outlet.lead_to(address);
+        }
+        outlet
+    }
+
+    /// As it is configured.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The datagrams that the kernel took.
+    #[must_use]
+    pub fn datagrams(&self) -> u64 {
+        self.datagrams.load(Ordering::Relaxed)
+    }
+
+    /// How often the kernel reported that nobody listens there.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that was sent lately got on its way, as far as is known.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        let in_trouble = (self.trouble().last).is_some_and(|at| at.elapsed() < TROUBLE_LASTS);
+        self.address().is_some() && !in_trouble
+    }
+
+    /// Where it sends to.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.link().map(|link| link.address)
+    }
+
+    /// Sends to this address from now on, by a new socket.
+    pub(super) fn lead_to(&self, address: SocketAddr) {
+        match Link::open(address) {
+            Ok(link) => *self.write() = Some(Arc::new(link)),
+            Err(error) => self.has_no_address(&error),
+        }
+    }
+
+    /// The name leads nowhere. An address that was known stays.
+    pub(super) fn has_no_address(&self, error: &io::Error) {
+        self.report(error, "has no address");
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
+        link.clone()
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Option<Arc<Link>>> {
+        self.link.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends the datagrams of a pack. Answers what became of the lines, and marks the datagrams that were `taken`.
+    pub fn send(&self, pack: &Pack, taken: &mut [bool]) -> Place {
+        let mut outcome = Place::default();
+        let Some(link) = self.link() else {
+            outcome.dropped[Loss::NoAddress as usize] = pack.lines();
+            return outcome;
+        };
+        let (bytes, length) = pack.whole();
+        if bytes.len() > length && link.segments.load(Ordering::Relaxed) {
+            let sent = self.attempt(|| link.send_cut(bytes, length));
+            match sent {
+                Ok(()) => {
+                    self.datagrams
+                        .fetch_add(taken.len() as u64, Ordering::Relaxed);
+                    taken.fill(true);
+                    outcome.sent = pack.lines();
+                    return outcome;
+                }
+                Err(error) if is_of_the_option(&error) => {
+                    link.segments.store(false, Ordering::Relaxed);
+                    tracing::debug!(to = self.name, %error, "the kernel cuts no buffers on this way; sending one by one");
+                }
+                Err(error) => {
+                    outcome.dropped[self.fails(&error) as usize] = pack.lines();
+                    return outcome;
+                }
+            }
+        }
+        for ((datagram, lines), taken) in pack.datagrams().zip(taken) {
+            match self.send_by(&link, datagram) {
+                Ok(()) => {
+                    *taken = true;
+                    outcome.sent += lines;
+                }
+                Err(loss) => outcome.dropped[loss as usize] += lines,
+            }
+        }
+        outcome
+    }
+
+    /// Sends one datagram as it is.
+    pub fn send_one(&self, datagram: &[u8]) -> Result<(), Loss> {
+        let link = self.link().ok_or(Loss::NoAddress)?;
+        self.send_by(&link, datagram)
+    }
+
+    fn send_by(&self, link: &Link, datagram: &[u8]) -> Result<(), Loss> {
+        let sent = self.attempt(|| link.socket.send(datagram).map(drop));
+        sent.map_err(|error| self.fails(&error))?;
+        self.datagrams.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Tries again what met the error of a datagram before it.
+    fn attempt(&self, send: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let mut result = send();
+        for _ in 1..TRIES_MAX {
+            match &result {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    self.refusals.fetch_add(1, Ordering::Relaxed);
+                    self.report(error, "refuses: nobody listens there");
+                    result = send();
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => result = send(),
+                _ => break,
+            }
+        }
+        result
+    }
+
+    fn fails(&self, error: &io::Error) -> Loss {
+        self.report(error, "cannot be sent to");
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Loss::Busy,
+            _ => Loss::Unreachable,
+        }
+    }
+
+    fn report(&self, error: &io::Error, what: &str) {
+        self.failed.notify_one();
+        let mut trouble = self.trouble();
+        trouble.last = Some(Instant::now());
+        if trouble.logged.is_due() {
+            tracing::error!(
+                %error,
+                "{} {what}: lines for it may be lost, and are counted; others get theirs. Look whether it runs, at its \
+                 address, and at relay.to and rest.url",
+                self.name
+            );
+        }
+    }
+}
+
+impl Link {
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
+        let any: SocketAddr = if address.is_ipv4() {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        socket.set_nonblocking(true)?;
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.bind(&any.into())?;
+        socket.connect(&address.into())?;
+        Ok(Self {
+            socket,
+            address,
+            segments: AtomicBool::new(true),
+        })
+    }
+
+    /// Sends a buffer that the kernel cuts into datagrams of this length.
+    fn send_cut(&self, bytes: &[u8], length: usize) -> io::Result<()> {
+        let length = u16::try_from(length).map_err(|_| ErrorKind::InvalidInput)?;
+        let control = control(length);
+        let parts = [IoSlice::new(bytes)];
+        let message = MsgHdr::new().with_buffers(&parts).with_control(&control);
+        self.socket.sendmsg(&message, 0).map(drop)
+    }
+}
+
+/// What a `cmsghdr` has before its data: its length, a level and a type. Both are aligned as its length is.
+const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
+/// With the data, two bytes.
+const CONTROL: usize = HEAD + size_of::<usize>();
+
+/// The control message by which the kernel cuts a buffer.
+fn control(length: u16) -> [u8; CONTROL] {
+    let mut control = [0; CONTROL];
+    let with_data = HEAD + size_of::<u16>();
+    let parts: [&[u8]; 4] = [
+        &with_data.to_ne_bytes(),
+        &libc::IPPROTO_UDP.to_ne_bytes(),
+        &UDP_SEGMENT.to_ne_bytes(),
+        &length.to_ne_bytes(),
+    ];
+    let bytes = parts.into_iter().flatten();
+    control
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
+    control
+}
+
+/// Whether this is said of the option, and not of where it goes: an old kernel, a tunnel, datagrams beyond the way's MTU.
+fn is_of_the_option(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+    )
+}
+
+#[cfg(test)]
+#[path = "outlet_tests.rs"]
+mod tests;

@@ -1,0 +1,78 @@
+//! Real datagrams over loopback, and what the kernel says when they get nowhere.
+
+use std::net::UdpSocket;
+
+use super::*;
+
+fn receiver() -> (UdpSocket, Outlet) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let outlet = Outlet::new(&socket.local_addr().unwrap().to_string());
+    (socket, outlet)
+}
+
+fn pack(lines: &[&str]) -> Pack {
+    let mut pack = Pack::new(20);
+    assert!(lines.iter().all(|line| pack.add(line.as_bytes(), None)));
+    pack
+}
+
+/// By one call for all datagrams, and by one for each.
+#[test]
+fn a_pack_arrives_as_its_datagrams_whether_the_kernel_cuts_it_or_not() {
+    let (socket, outlet) = receiver();
+    let pack = pack(&["a=1", "b=2 value=user", "c=3", "d=4 value=user", "e=5"]);
+    let expected: Vec<_> = pack.datagrams().map(|(bytes, _)| bytes.to_vec()).collect();
+    assert_eq!(expected.len(), 3);
+    for cuts in [true, false] {
+        let link = outlet.link().unwrap();
+        link.segments.store(cuts, Ordering::Relaxed);
+        let mut taken = [false; 3];
+        let outcome = outlet.send(&pack, &mut taken);
+        assert_eq!((outcome.sent, outcome.lost(), taken), (5, 0, [true; 3]));
+        assert_eq!(
+            link.segments.load(Ordering::Relaxed),
+            cuts,
+            "the kernel refuses"
+        );
+        let mut buffer = [0; 100];
+        for expected in &expected {
+            let length = socket.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], expected);
+        }
+    }
+    assert!(outlet.is_up());
+    assert_eq!((outlet.datagrams(), outlet.refusals()), (6, 0));
+}
+
+#[test]
+fn nobody_who_listens_is_told_and_takes_no_time() {
+    let (socket, outlet) = receiver();
+    drop(socket);
+    let pack = pack(&["a=1", "b=2 value=user"]);
+    for _ in 0..10 {
+        let outcome = outlet.send(&pack, &mut [false; 1]);
+        assert_eq!(outcome.sent, 2, "the kernel takes it, as every datagram");
+    }
+    assert_eq!(outlet.refusals(), 9, "the next send reports it");
+    assert!(!outlet.is_up());
+}
+
+#[test]
+fn without_an_address_lines_are_dropped() {
+    let outlet = Outlet::new("somewhere:8094");
+    let outcome = outlet.send(&pack(&["a=1", "b=2"]), &mut [false]);
+    assert_eq!(outcome.dropped[Loss::NoAddress as usize], 2);
+    assert!(!outlet.is_up());
+}
+
+#[test]
+fn what_is_too_long_for_a_datagram_is_dropped() {
+    let (_socket, outlet) = receiver();
+    let mut pack = Pack::new(100);
+    assert!(pack.add(&vec![b'x'; 65_520], None));
+    let outcome = outlet.send(&pack, &mut [false]);
+    assert_eq!(outcome.dropped[Loss::Unreachable as usize], 1);
+}

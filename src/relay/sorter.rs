@@ -1,0 +1,178 @@
+//! [`Sorter`]: whether a line is an event, for the nodes, or belongs to the rest.
+//!
+//! Without rules an event is what a node counts. With rules it is what one of them names; one that no node could read is
+//! rejected here, since its quotes might swallow the line behind it in a datagram.
+
+use std::str::FromStr;
+
+use crate::event::{LineRules, Parser, Rejection, escape, head};
+
+/// Names lines, by their measurement or one of their tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventRule {
+    /// Lines of this measurement, as it is written in a line.
+    Measurement(Vec<u8>),
+    /// Lines with a tag of this key.
+    TagKey(Vec<u8>),
+    /// Lines with this tag: key and value.
+    Tag(Vec<u8>, Vec<u8>),
+}
+
+impl FromStr for EventRule {
+    type Err = &'static str;
+
+    /// `login`, `event_type=` and `event_type=paid`. Nothing in it is escaped.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.contains(char::is_control) {
+            return Err("holds control characters");
+        }
+        match text.split_once('=') {
+            None if text.is_empty() => Err("is empty"),
+            None => Ok(Self::Measurement(escape(text))),
+            Some(("", _)) => Err("has no tag key"),
+            Some((key, "")) => Ok(Self::TagKey(escape(key))),
+            Some((key, value)) => Ok(Self::Tag(escape(key), escape(value))),
+        }
+    }
+}
+
+impl EventRule {
+    /// Whether it names lines with this measurement (which has no key) or tag.
+    fn names(&self, key: &[u8], value: &[u8]) -> bool {
+        match self {
+            Self::Measurement(name) => key.is_empty() && name == value,
+            Self::TagKey(name) => name == key,
+            Self::Tag(name, of) => name == key && of == value,
+        }
+    }
+}
+
+/// What a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// For every node.
+    Event {
+        /// Whether it says when it happened.
+        has_time: bool,
+    },
+    /// For the rest.
+    Rest,
+    /// An event that no node can count.
+    Rejected(Rejection),
+}
+
+/// Sorts lines, one at a time.
+#[derive(Debug)]
+pub struct Sorter {
+    parser: Parser,
+    rules: Vec<EventRule>,
+}
+
+impl Sorter {
+    /// By these rules; none: an event is what a node counts by `grammar`.
+    #[must_use]
+    pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
+        Self {
+            parser: Parser::new(grammar),
+            rules,
+        }
+    }
+
+    /// Says what a line is, without its end.
+    pub fn sort(&mut self, line: &[u8]) -> Kind {
+        let is_named = |(key, value)| self.rules.iter().any(|rule| rule.names(key, value));
+        if !self.rules.is_empty() && !head(line).any(is_named) {
+            return Kind::Rest;
+        }
+        match self.parser.parse(line) {
+            // What is appended would be a part of its last field.
+            Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
+                Kind::Rejected(Rejection::TrailingBackslash)
+            }
+            Ok(parsed) => Kind::Event {
+                has_time: parsed.timestamp.is_some(),
+            },
+            Err(reason) if !self.rules.is_empty() => Kind::Rejected(reason),
+            Err(_) => Kind::Rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(rules: &[&str], expected: &[(&str, Kind)]) {
+        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let mut sorter = Sorter::new(&LineRules::default(), rules);
+        for (line, kind) in expected {
+            assert_eq!(sorter.sort(line.as_bytes()), *kind, "{line}");
+        }
+    }
+
+    const TIMED: Kind = Kind::Event { has_time: true };
+    const UNTIMED: Kind = Kind::Event { has_time: false };
+
+    #[test]
+    fn without_rules_an_event_is_what_a_node_counts() {
+        check(
+            &[],
+            &[
+                ("a=b value=u 5", TIMED),
+                ("login,a=b value=\"u\",n=1i", UNTIMED),
+                ("login value=u", UNTIMED),
+                ("a=b value=u  ", UNTIMED),
+                (r"a=b value=u\ ", UNTIMED),
+                ("cpu,host=a usage=0.5 5", Kind::Rest),
+                ("a=b value=\"u", Kind::Rest),
+                ("gorets:1|c", Kind::Rest),
+                ("a=b value=u x", Kind::Rest),
+            ],
+        );
+    }
+
+    #[test]
+    fn with_rules_an_event_is_what_one_of_them_names() {
+        let rejected = Kind::Rejected;
+        check(
+            &["login", "event_type=", "kind=a b", "web page"],
+            &[
+                ("login,a=b value=u 5", TIMED),
+                ("login value=u", UNTIMED),
+                (" x=y,event_type=paid value=u 5", TIMED),
+                (r"kind=a\ b value=u 5", TIMED),
+                (r"web\ page,x=y value=u 5", TIMED),
+                (r"kind=a\ bc value=u 5", Kind::Rest),
+                ("logins,a=b value=u 5", Kind::Rest),
+                ("a=login value=u 5", Kind::Rest),
+                ("a=b,event_types=paid value=u 5", Kind::Rest),
+                ("a=b event_type=paid,value=u 5", Kind::Rest),
+                ("login,a=b value=\"u", rejected(Rejection::QuoteUnclosed)),
+                ("event_type=paid n=1", rejected(Rejection::UserMissing)),
+            ],
+        );
+    }
+
+    /// A backslash at the end stands for itself; before the space of a timestamp it would escape that.
+    #[test]
+    fn a_line_that_no_timestamp_can_follow_is_rejected() {
+        let rejected = Kind::Rejected(Rejection::TrailingBackslash);
+        check(
+            &[],
+            &[
+                (r"a=b value=u\", rejected),
+                (r"a=b value=u,note=x\", rejected),
+                (r#"a=b value="u\\""#, UNTIMED),
+                (r"a=b value=u\ 5", UNTIMED),
+            ],
+        );
+    }
+
+    #[test]
+    fn rules_that_name_nothing_are_refused() {
+        for text in ["", "=", "=x", "a\nb"] {
+            text.parse::<EventRule>().unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Any bytes as datagrams through a relay: what comes out for the nodes are the events that went in, each once.
+
+use event_data_service::event::datagram::{Piece, pieces};
+use event_data_service::event::{LineLimits, LineRules, Parser, Precision};
+use event_data_service::relay::{EventRule, Kind, Pack, Sorter};
+
+use crate::line::Event;
+use crate::spelling::{self, spelled};
+
+/// What ends a datagram in an input: no line of a node has it.
+const DATAGRAM_END: u8 = 0xff;
+/// Short ones, so that lines meet and do not fit.
+const DATAGRAM_MAX: usize = 64;
+
+/// The events of a pack, as a node reads them.
+fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (datagram, lines) in pack.datagrams() {
+        let before = events.len();
+        for piece in pieces(datagram, false) {
+            let Piece::Line(line) = piece else {
+                unreachable!("it was not cut")
+            };
+            let event = parser
+                .parse(line)
+                .expect("a relay sends only what a node can read");
+            events.push(Event::from(event));
+        }
+        assert_eq!((events.len() - before) as u64, lines);
+    }
+    events
+}
+
+fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
+    let mut parser = Parser::new(grammar);
+    let mut sorter = Sorter::new(grammar, rules.to_vec());
+    let mut pack = Pack::new(DATAGRAM_MAX);
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    for datagram in input.split(|&byte| byte == DATAGRAM_END) {
+        for piece in pieces(datagram, false) {
+            let Piece::Line(line) = piece else {
+                unreachable!("it was not cut")
+            };
+            let parsed = parser.parse(line).map(Event::from);
+            match sorter.sort(line) {
+                Kind::Event { has_time } => {
+                    let mut event = parsed.unwrap();
+                    assert_eq!(has_time, event.timestamp.is_some());
+                    let stamp = (!has_time).then(|| i64::try_from(expected.len()).unwrap());
+                    event.timestamp = event.timestamp.or(stamp);
+                    if !pack.add(line, stamp) {
+                        found.extend(read(&pack, &mut parser));
+                        pack.clear();
+                        assert!(pack.add(line, stamp), "an empty pack has room");
+                    }
+                    expected.push(event);
+                }
+                Kind::Rest => assert!(!rules.is_empty() || parsed.is_err()),
+                Kind::Rejected(_) => {
+                    let is_unstampable = parsed.is_ok_and(|event| event.timestamp.is_none());
+                    assert!(!rules.is_empty() || is_unstampable && line.ends_with(b"\\"));
+                }
+            }
+        }
+    }
+    found.extend(read(&pack, &mut parser));
+    assert_eq!(found, expected);
+}
+
+fn check_all(input: &[u8]) {
+    let usual = LineRules {
+        limits: LineLimits::NONE,
+        ..LineRules::default()
+    };
+    // So that a stamp is what it is.
+    assert_eq!(usual.precision, Precision::Nanoseconds);
+    let bare = LineRules {
+        measurement_tag: None,
+        ..usual.clone()
+    };
+    let rules = ["m", "a=", "b=a"].map(|rule| rule.parse().unwrap());
+    for grammar in [&usual, &bare] {
+        check(input, grammar, &[]);
+        check(input, grammar, &rules);
+    }
+}
+
+#[test]
+fn any_bytes_through_a_relay() {
+    bolero::check!()
+        .with_test_time(crate::RANDOM_INPUTS_FOR)
+        .for_each(|input: &[u8]| {
+            check_all(input);
+            // Pieces of lines, some of them in datagrams of their own.
+            let mut datagrams = Vec::new();
+            for part in input.chunks(6) {
+                datagrams.extend(spelled(part, spelling::LINE));
+                datagrams.push(DATAGRAM_END);
+            }
+            check_all(&datagrams);
+        });
+}
