@@ -25,7 +25,7 @@ RUN apt-get update \
     && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin eds \
     && install --directory --owner 10001 --mode 0700 /var/lib/eds
 COPY --from=build /usr/local/bin/eds /usr/bin/eds
-COPY config/eds.toml /usr/share/doc/eds/eds.toml
+COPY config/eds.toml config/relay.toml /usr/share/doc/eds/
 COPY LICENSE-* /usr/share/doc/eds/
 USER 10001
 # Within a container loopback is nobody's; the ports are opened to the network that one chooses.

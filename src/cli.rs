@@ -1,6 +1,6 @@
 //! The command line: what may be typed, and which exit code comes of it.
 //!
-//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node that ended and lost events;
+//! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events;
 //! `eds send` that is stopped by a signal ends with 128 and its number. Nothing below exits by itself.
 
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config, ConfigErrors, Flags};
+use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
 use crate::daemon::SettingsAction;
 use crate::event::datagram::first_line;
 use crate::{daemon, demo, quarantine, text};
@@ -31,6 +31,9 @@ enum Command {
     /// Receive events, count them, send the counts: the service. Exit code 3 means that it stopped in order, and that
     /// events are lost: the last line of the log says how many, and how
     Run(Flags),
+    /// Send every event that comes in by UDP to all nodes, and all other lines elsewhere. Exit code 3 means that it stopped
+    /// in order, and that lines are lost
+    Relay(RelayArguments),
     /// Show the whole path in one process, at once, with nothing to install
     Demo,
     /// Check the configuration and print the effective values with their origins, secrets hidden
@@ -103,6 +106,18 @@ struct WithFlags<A: Args> {
 }
 
 #[derive(Debug, Args)]
+struct RelayArguments {
+    #[command(flatten)]
+    flags: RelayFlags,
+    /// Only check the configuration, and print the effective values with their origins, secrets hidden
+    #[arg(long)]
+    check: bool,
+    /// With --check: print what each key is for, too
+    #[arg(long, requires = "check")]
+    explain: bool,
+}
+
+#[derive(Debug, Args)]
 struct CheckArguments {
     #[command(flatten)]
     flags: Flags,
@@ -117,6 +132,7 @@ struct CheckArguments {
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(flags) => run(&flags),
+        Command::Relay(arguments) => relay(&arguments),
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
         Command::Quarantine(command) => quarantine(command),
@@ -198,9 +214,22 @@ fn settings(command: &SettingsCommand) -> anyhow::Result<()> {
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
-    for warning in config.warnings() {
+    show(&config.warnings(), &effective, arguments.explain)
+}
+
+fn relay(arguments: &RelayArguments) -> anyhow::Result<()> {
+    let environment: Vec<_> = std::env::vars_os().collect();
+    let (config, effective) = config::load_relay(&arguments.flags, environment.iter().cloned())?;
+    if arguments.check {
+        return show(&config.warnings(), &effective, arguments.explain);
+    }
+    daemon::relay(&config, &arguments.flags, &environment)
+}
+
+fn show(warnings: &[String], effective: &Effective, explain: bool) -> anyhow::Result<()> {
+    for warning in warnings {
         writeln!(io::stderr(), "warning: {warning}")?;
     }
-    io::stdout().write_all(effective.to_toml(arguments.explain).as_bytes())?;
+    io::stdout().write_all(effective.to_toml(explain).as_bytes())?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use event_data_service::config::{Form, KEYS, Key};
+use event_data_service::config::{Form, KEYS, Key, Program};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const SECRET: &str = "open-sesame";
@@ -66,7 +66,25 @@ fn check_sample(path: &Path, directory: &Path) -> Output {
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
-    eds(&["check", "--config", path.to_str().unwrap()], &variables)
+    eds(&check(program_of(path), path), &variables)
+}
+
+/// What reads a sample.
+fn program_of(path: &Path) -> Program {
+    if path.ends_with("relay.toml") {
+        Program::Relay
+    } else {
+        Program::Node
+    }
+}
+
+/// The arguments that check a file.
+fn check(program: Program, path: &Path) -> Vec<&str> {
+    let path = path.to_str().unwrap();
+    match program {
+        Program::Node => vec!["check", "--config", path],
+        Program::Relay => vec!["relay", "--check", "--config", path],
+    }
 }
 
 #[test]
@@ -89,43 +107,50 @@ fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
         assert!(!out(&checked).contains(SECRET));
         let printed = directory.path().join("printed.toml");
         std::fs::write(&printed, out(&checked)).unwrap();
-        let again = eds(&["check", "--config", printed.to_str().unwrap()], &[]);
+        let again = eds(&check(program_of(&path), &printed), &[]);
         assert!(again.status.success(), "{}", err(&again));
     }
-    assert!(count >= 4, "only {count} samples");
+    assert!(count >= 5, "only {count} samples");
 }
 
+/// The file that explains the keys of each program.
+const EXPLAINED: [(&str, Program); 2] = [
+    ("config/eds.toml", Program::Node),
+    ("config/relay.toml", Program::Relay),
+];
+
 #[test]
-fn the_explained_file_has_every_key_with_its_default() {
-    let text = read("config/eds.toml");
-    // The one key whose default depends on the host is there as a comment.
-    let text = text.replace("\n#node = \"eds-1\"", "\nnode = \"\"");
-    let documented: toml::Table = text.parse().unwrap();
-    let mut found = BTreeMap::new();
-    for (name, value) in &documented {
-        match value {
-            toml::Value::Table(section) => {
-                for (key, value) in section {
-                    found.insert(format!("{name}.{key}"), shown(value));
+fn the_explained_files_have_every_key_with_its_default() {
+    for (file, program) in EXPLAINED {
+        let text = read(file);
+        // The one key whose default depends on the host is there as a comment.
+        let text = text.replace("\n#node = \"eds-1\"", "\nnode = \"\"");
+        // The one that has no default is there with an example.
+        let text = text.replace("\nto = [\"127.0.0.1:8094\"]", "\nto = []");
+        let documented: toml::Table = text.parse().unwrap();
+        let mut found = BTreeMap::new();
+        for (name, value) in &documented {
+            match value {
+                toml::Value::Table(section) => {
+                    for (key, value) in section {
+                        found.insert(format!("{name}.{key}"), shown(value));
+                    }
+                }
+                value => {
+                    found.insert(name.clone(), shown(value));
                 }
             }
-            value => {
-                found.insert(name.clone(), shown(value));
-            }
         }
-    }
-    // Secrets have no place in the file; it says so where it explains the key that has.
-    let is_secret = |key: &&&Key| key.kind.form() == Form::Secret;
-    let plain = KEYS.iter().filter(|key| !is_secret(key));
-    let expected: BTreeMap<_, _> = plain
-        .map(|key| (key.path.to_owned(), key.default.to_owned()))
-        .collect();
-    assert_eq!(
-        found, expected,
-        "left: config/eds.toml; right: the table of keys"
-    );
-    for key in KEYS.iter().filter(is_secret) {
-        assert!(text.contains(&key.variable()), "{}", key.variable());
+        // Secrets have no place in the file; it says so where it explains the key that has.
+        let is_secret = |key: &&Key| key.kind.form() == Form::Secret;
+        let plain = program.keys().filter(|key| !is_secret(key));
+        let expected: BTreeMap<_, _> = plain
+            .map(|key| (key.path.to_owned(), key.default_in(program).to_owned()))
+            .collect();
+        assert_eq!(found, expected, "left: {file}; right: the table of keys");
+        for key in program.keys().filter(is_secret) {
+            assert!(text.contains(&key.variable()), "{}", key.variable());
+        }
     }
 }
 
@@ -139,16 +164,18 @@ fn shown(value: &toml::Value) -> String {
 }
 
 #[test]
-fn every_key_of_the_explained_file_has_a_comment() {
-    let text = read("config/eds.toml");
-    let mut commented = false;
-    for line in text.lines() {
-        if line.starts_with('#') {
-            commented = true;
-        } else if line.is_empty() {
-            commented = false;
-        } else if !line.starts_with('[') {
-            assert!(commented, "no comment above {line}");
+fn every_key_of_the_explained_files_has_a_comment() {
+    for (file, _) in EXPLAINED {
+        let text = read(file);
+        let mut commented = false;
+        for line in text.lines() {
+            if line.starts_with('#') {
+                commented = true;
+            } else if line.is_empty() {
+                commented = false;
+            } else if !line.starts_with('[') {
+                assert!(commented, "{file}: no comment above {line}");
+            }
         }
     }
 }
@@ -192,6 +219,9 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
         (vec!["chekc"], vec![], 2),
         (vec!["check", "--prot", "1"], vec![], 2),
         (vec!["check", "--config", "/nowhere"], vec![], 2),
+        (vec!["relay", "--check", "--to", "a:1"], vec![], 0),
+        (vec!["relay", "--config", "/dev/null"], vec![], 2),
+        (vec!["relay", "--to", "a:1", "--explain"], vec![], 2),
         (
             vec!["check", "--config", "/dev/null", "--http", "x"],
             vec![],

@@ -1,4 +1,4 @@
-//! The unit and the containers, held against the binary and the table of keys.
+//! The units and the containers, held against the binary and the table of keys.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use event_data_service::config::{KEYS, Key, VARIABLE_PREFIX};
+use event_data_service::config::{KEYS, Key, Program, VARIABLE_PREFIX};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -40,10 +40,18 @@ fn variables(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The names of the units: of a node, and of a relay.
+const UNITS: [(&str, Program); 2] = [("eds", Program::Node), ("eds-relay", Program::Relay)];
+
 #[test]
-fn the_unit_starts_commands_that_there_are() {
-    let unit = read("systemd/eds.service");
-    for (name, command) in [("ExecStartPre", "check"), ("ExecStart", "run")] {
+fn the_units_start_commands_that_there_are() {
+    for (unit, name, command) in [
+        ("eds", "ExecStartPre", "check"),
+        ("eds", "ExecStart", "run"),
+        ("eds-relay", "ExecStartPre", "relay"),
+        ("eds-relay", "ExecStart", "relay"),
+    ] {
+        let unit = read(&format!("systemd/{unit}.service"));
         let lines = directive(&unit, name);
         let [line] = lines.as_slice() else {
             panic!("{name} is there {} times", lines.len())
@@ -61,13 +69,17 @@ fn the_unit_starts_commands_that_there_are() {
 }
 
 #[test]
-fn the_unit_waits_longer_than_a_drain_takes() {
-    let unit = read("systemd/eds.service");
-    let [stop] = directive(&unit, "TimeoutStopSec")[..] else {
-        panic!("no TimeoutStopSec")
-    };
-    let stop = humantime::parse_duration(stop).unwrap();
-    assert!(stop >= default("input.drain_timeout") + default("output.timeout"));
+fn the_units_wait_longer_than_a_drain_takes() {
+    let mut longest = Duration::ZERO;
+    for (unit, _) in UNITS {
+        let unit = read(&format!("systemd/{unit}.service"));
+        let [stop] = directive(&unit, "TimeoutStopSec")[..] else {
+            panic!("no TimeoutStopSec")
+        };
+        let stop = humantime::parse_duration(stop).unwrap();
+        assert!(stop >= default("input.drain_timeout") + default("output.timeout"));
+        longest = longest.max(stop);
+    }
     let compose = read("docker-compose.yml");
     let grace = compose
         .split("stop_grace_period: ")
@@ -76,7 +88,7 @@ fn the_unit_waits_longer_than_a_drain_takes() {
         .lines()
         .next()
         .unwrap();
-    assert!(humantime::parse_duration(grace).unwrap() >= stop);
+    assert!(humantime::parse_duration(grace).unwrap() >= longest);
 }
 
 #[test]
@@ -87,7 +99,10 @@ fn every_variable_in_what_ships_is_a_key() {
         "systemd/eds.service",
         "systemd/eds.service.d/credentials.conf",
         "systemd/eds.socket",
+        "systemd/eds-relay.service",
+        "systemd/eds-relay.socket",
         "config/eds.toml",
+        "config/relay.toml",
     ] {
         let text = read(file);
         for name in variables(&text) {
@@ -137,28 +152,40 @@ fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
 }
 
 #[test]
-fn the_unit_is_hardened() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/eds.service");
-    // Alone in a directory, for the samples beside it would count too.
-    let directory = tempfile::tempdir().unwrap();
-    let alone = directory.path().join("eds.service");
-    std::fs::copy(unit, &alone).unwrap();
-    let output = Command::new("systemd-analyze")
-        .args(["security", "--offline=true", "--no-pager", "--threshold=15"])
-        .arg(&alone)
-        .output()
-        .expect("systemd-analyze, of Debian's package systemd");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+fn the_units_are_hardened() {
+    for (unit, _) in UNITS {
+        let file = format!("{unit}.service");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("systemd")
+            .join(&file);
+        // Alone in a directory, for the samples beside it would count too.
+        let directory = tempfile::tempdir().unwrap();
+        let alone = directory.path().join(file);
+        std::fs::copy(path, &alone).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--no-pager", "--threshold=15"])
+            .arg(&alone)
+            .output()
+            .expect("systemd-analyze, of Debian's package systemd");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+    }
 }
+
+const UNIT_FILES: [&str; 4] = [
+    "eds.service",
+    "eds.socket",
+    "eds-relay.service",
+    "eds-relay.socket",
+];
 
 /// The units as they are installed, but with the binary at hand, so that it is there.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    for name in ["eds.service", "eds.socket"] {
+    for name in UNIT_FILES {
         let unit = read(&format!("systemd/{name}"));
         let unit = unit.replace("/usr/bin/eds", env!("CARGO_BIN_EXE_eds"));
         std::fs::write(directory.path().join(name), unit).unwrap();
@@ -171,42 +198,48 @@ fn systemd_understands_the_units() {
     let directory = installed();
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])
-        .arg(directory.path().join("eds.service"))
-        .arg(directory.path().join("eds.socket"))
+        .args(UNIT_FILES.map(|name| directory.path().join(name)))
         .output()
         .expect("systemd-analyze, of Debian's package systemd");
     let said = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("eds.")).collect();
+    let is_ours = |line: &&str| line.contains("eds.") || line.contains("eds-relay.");
+    let ours: Vec<_> = said.lines().filter(is_ours).collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
 }
 
 #[test]
-fn the_socket_is_where_the_service_listens() {
-    let unit = read("systemd/eds.socket");
-    let addresses = Key::find("input.listen").unwrap().default;
-    let addresses: Vec<_> = addresses.split(',').collect();
-    assert_eq!(directive(&unit, "ListenDatagram"), addresses);
-    // systemd's M is 1024 times 1024.
-    let [buffer] = directive(&unit, "ReceiveBuffer")[..] else {
-        panic!("no ReceiveBuffer")
-    };
-    let default = Key::find("input.receive_buffer").unwrap().default;
-    assert_eq!(buffer.replace('M', "MiB"), default);
+fn the_sockets_are_where_the_services_listen() {
+    for (name, program) in UNITS {
+        let unit = read(&format!("systemd/{name}.socket"));
+        let addresses = Key::find("input.listen").unwrap().default_in(program);
+        let addresses: Vec<_> = addresses.split(',').collect();
+        assert_eq!(directive(&unit, "ListenDatagram"), addresses);
+        // systemd's M is 1024 times 1024.
+        let [buffer] = directive(&unit, "ReceiveBuffer")[..] else {
+            panic!("no ReceiveBuffer")
+        };
+        let default = Key::find("input.receive_buffer").unwrap().default;
+        assert_eq!(buffer.replace('M', "MiB"), default);
+    }
 }
 
 #[test]
-fn the_service_does_without_the_socket_unless_that_is_enabled() {
-    let (service, socket) = (read("systemd/eds.service"), read("systemd/eds.socket"));
-    assert_eq!(directive(&socket, "RequiredBy"), ["eds.service"]);
-    let after = directive(&service, "After").join(" ");
-    assert!(after.split(' ').any(|unit| unit == "eds.socket"), "{after}");
-    for strong in ["Requires", "Wants", "BindsTo", "Sockets"] {
-        let units = directive(&service, strong).join(" ");
-        assert!(!units.contains("eds.socket"), "{strong}={units}");
+fn the_services_do_without_their_sockets_unless_these_are_enabled() {
+    for (name, _) in UNITS {
+        let [service, socket] =
+            ["service", "socket"].map(|kind| read(&format!("systemd/{name}.{kind}")));
+        let (service_unit, socket_unit) = (format!("{name}.service"), format!("{name}.socket"));
+        assert_eq!(directive(&socket, "RequiredBy"), [service_unit]);
+        let after = directive(&service, "After").join(" ");
+        assert!(after.split(' ').any(|unit| unit == socket_unit), "{after}");
+        for strong in ["Requires", "Wants", "BindsTo", "Sockets"] {
+            let units = directive(&service, strong).join(" ");
+            assert!(!units.contains(&socket_unit), "{strong}={units}");
+        }
+        // The socket comes before the network, with which the addresses come.
+        assert_eq!(directive(&socket, "FreeBind"), ["yes"]);
+        // A service that cannot start, or is asked for too often, must not take the socket with it.
+        assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
+        assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
     }
-    // The socket comes before the network, with which the addresses come.
-    assert_eq!(directive(&socket, "FreeBind"), ["yes"]);
-    // A node that cannot start, or is asked for too often, must not take the socket with it.
-    assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
-    assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
 }

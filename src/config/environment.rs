@@ -1,7 +1,7 @@
 //! The environment: `EDS_SECTION__KEY`, and `EDS_NODE`.
 //!
-//! A variable that begins with `EDS_` and names no key is an error, for it was surely meant to name one, unless it is one that
-//! Kubernetes sets for a Service whose name begins with `eds`.
+//! A variable that begins with `EDS_` and names no key of any program is an error, for it was surely meant to name one, unless
+//! it is one that Kubernetes sets for a Service whose name begins with `eds`.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -28,14 +28,15 @@ pub(super) fn read(
             key: key.to_owned(),
             text,
         };
-        let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
-            if value
-                .to_str()
-                .is_some_and(|value| is_of_a_service(&name, value))
-            {
+        let Some(key) = values.keys().find(|key| key.variable() == name) else {
+            // A node and a relay may have one environment: that of an image.
+            let is_another_programs = KEYS.iter().any(|key| key.variable() == name);
+            let is_of_a_service = value.to_str().map(|value| is_of_a_service(&name, value));
+            if is_another_programs || is_of_a_service == Some(true) {
                 continue;
             }
-            let text = format!("unknown key; did you mean {}?", nearest_variable(&name));
+            let nearest = nearest_variable(values.keys(), &name);
+            let text = format!("unknown key; did you mean {nearest}?");
             problems.push(problem("", text));
             continue;
         };

@@ -11,21 +11,30 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::keys::{KEYS, Key};
+use super::keys::{Key, Program};
 use super::kind::Form;
 use super::problem::{Problem, nearest_key, nearest_section};
 use super::values::{Effective, Origin};
 
-/// The file that is read when `--config` names none. It may be missing.
-pub const DEFAULT_FILE: &str = "/etc/eds/eds.toml";
+impl Program {
+    /// The file that is read when `--config` names none. It may be missing.
+    #[must_use]
+    pub const fn default_file(self) -> &'static str {
+        match self {
+            Self::Node => "/etc/eds/eds.toml",
+            Self::Relay => "/etc/eds/relay.toml",
+        }
+    }
+}
 
-/// Reads the named file, or the default one if it exists. False when it could not be read or is not TOML.
+/// Reads the named file, or the program's own if it exists. False when it could not be read or is not TOML.
 pub(super) fn read(
+    program: Program,
     named: Option<&Path>,
     values: &mut Effective,
     problems: &mut Vec<Problem>,
 ) -> bool {
-    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let path = named.unwrap_or(Path::new(program.default_file()));
     match std::fs::read_to_string(path) {
         Ok(text) => read_text(path, &text, values, problems),
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => true,
@@ -80,12 +89,13 @@ struct File<'a> {
 impl File<'_> {
     fn top(&mut self, table: &DeTable<'_>) {
         for (name, value) in table {
-            let is_section = KEYS
-                .iter()
-                .any(|key| key.section() == name.get_ref().as_ref());
+            let is_section =
+                (self.values.keys()).any(|key| key.section() == name.get_ref().as_ref());
             match value.get_ref() {
                 DeValue::Table(inner) if is_section => self.section(name.get_ref(), inner),
-                DeValue::Array(entries) if name.get_ref() == "output" && !entries.is_empty() => {
+                DeValue::Array(entries)
+                    if is_section && name.get_ref() == "output" && !entries.is_empty() =>
+                {
                     self.outputs(name, entries);
                 }
                 _ if is_section => {
@@ -95,8 +105,8 @@ impl File<'_> {
                     );
                     self.problem(&name.span(), name.get_ref(), text);
                 }
-                DeValue::Table(_) if Key::find(name.get_ref()).is_none() => {
-                    let nearest = nearest_section(name.get_ref());
+                DeValue::Table(_) if !self.is_key(name.get_ref()) => {
+                    let nearest = nearest_section(self.values.keys(), name.get_ref());
                     let text = format!(
                         "unknown section [{}]; did you mean [{nearest}]?",
                         name.get_ref()
@@ -121,6 +131,10 @@ impl File<'_> {
         }
     }
 
+    fn is_key(&self, path: &str) -> bool {
+        self.values.keys().any(|key| key.path == path)
+    }
+
     fn section(&mut self, section: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             self.entry(section, name, value);
@@ -128,11 +142,11 @@ impl File<'_> {
     }
 
     fn entry(&mut self, section: &str, name: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>) {
-        let is_it = |key: &&&Key| key.section() == section && key.name() == name.get_ref();
-        let Some(key) = KEYS.iter().find(is_it) else {
+        let is_it = |key: &&Key| key.section() == section && key.name() == name.get_ref();
+        let Some(key) = self.values.keys().find(is_it) else {
             let dot = if section.is_empty() { "" } else { "." };
             let path = format!("{section}{dot}{}", name.get_ref());
-            let nearest = nearest_key(section, name.get_ref()).map_or("", |key| key.path);
+            let nearest = nearest_key(self.values.keys(), section, name.get_ref());
             return self.problem(
                 &name.span(),
                 "",

@@ -1,7 +1,7 @@
-//! The table of keys: the one place that knows which keys there are.
+//! The table of keys: the one place that knows which keys there are, of a node and of a relay.
 //!
 //! A line of it is all that the sources, the reader, `eds check` and the tests of `config/eds.toml` need to know of a key.
-//! Only the setting that it fills is named elsewhere, in `service.rs`, `store.rs` or `output.rs`.
+//! Only the setting that it fills is named elsewhere, in `service.rs`, `store.rs`, `output.rs` or `relay.rs`.
 
 use tracing::Level;
 
@@ -10,7 +10,25 @@ use super::kind::{
     SecretText, StoreUrl, Tag, Text,
 };
 use super::range::{Count, CountOrNone, Permissions, Size, Span};
+use super::relay_kind::{EventRules, Hosts, RestUrl};
 use crate::event::Precision;
+
+/// What reads a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `eds run`, and the commands for the cluster of nodes.
+    Node,
+    /// `eds relay`
+    Relay,
+}
+
+impl Program {
+    /// The keys that it knows, in the order in which the sections and keys are explained.
+    pub fn keys(self) -> impl Iterator<Item = &'static Key> {
+        let known = KEYS.iter().copied();
+        known.filter(move |key| key.programs.contains(&self))
+    }
+}
 
 /// One key of the configuration.
 #[derive(Debug)]
@@ -21,6 +39,8 @@ pub struct Key<K: ?Sized + 'static = dyn Kind> {
     pub default: &'static str,
     /// Whether all nodes that share one Redis must have the same value.
     pub alike: bool,
+    /// What knows the key.
+    pub programs: &'static [Program],
     /// What the key is for, in one line.
     pub doc: &'static str,
     /// What values it takes.
@@ -56,6 +76,16 @@ impl Key {
     pub fn find(path: &str) -> Option<&'static Key> {
         KEYS.iter().find(|key| key.path == path).copied()
     }
+
+    /// Its default in this program. A relay stands beside a node on one host, so it listens elsewhere.
+    #[must_use]
+    pub fn default_in(&self, program: Program) -> &'static str {
+        match (program, self.path) {
+            (Program::Relay, "input.listen") => "127.0.0.1:8092",
+            (Program::Relay, "http.listen") => "127.0.0.1:8093",
+            _ => self.default,
+        }
+    }
 }
 
 /// What the names of our environment variables begin with.
@@ -64,7 +94,7 @@ pub const VARIABLE_PREFIX: &str = "EDS_";
 /// Makes a static of each key, in a module for each section, and [`KEYS`] of them all.
 macro_rules! keys {
     ($($module:ident $prefix:literal {
-        $($alike:ident $name:ident: $kind:ident $(<$of:ty>)? $(($($bounds:tt)*))? $({$($field:tt)*})? = $default:literal, $doc:literal;)*
+        $($scope:ident $name:ident: $kind:ident $(<$of:ty>)? $(($($bounds:tt)*))? $({$($field:tt)*})? = $default:literal, $doc:literal;)*
     })*) => {
         $(
             #[expect(non_upper_case_globals, reason = "a key has the name that it has in the file")]
@@ -74,7 +104,8 @@ macro_rules! keys {
                     pub(in crate::config) static $name: Key<$kind $(<$of>)?> = Key {
                         path: concat!($prefix, stringify!($name)),
                         default: $default,
-                        alike: $alike,
+                        alike: $scope.0,
+                        programs: $scope.1,
                         doc: $doc,
                         kind: $kind $(($($bounds)*))? $({$($field)*})?,
                     };
@@ -82,14 +113,31 @@ macro_rules! keys {
             }
         )*
 
-        /// Every key, in the order in which the sections and keys are explained.
+        /// Every key of every program, in the order in which the sections and keys are explained.
         pub static KEYS: &[&Key] = &[$($(&$module::$name),*),*];
     };
 }
+
+/// Who has a key: whether all nodes must have the same value, and the programs that know it.
+type Scope = (bool, &'static [Program]);
+
 #[expect(non_upper_case_globals, reason = "words of the table")]
-const alike: bool = true;
-#[expect(non_upper_case_globals, reason = "words of the table")]
-const own: bool = false;
+mod scope {
+    use super::Program::{Node, Relay};
+    use super::Scope;
+
+    /// The same on all nodes.
+    pub(super) const alike: Scope = (true, &[Node]);
+    /// A node's own.
+    pub(super) const own: Scope = (false, &[Node]);
+    /// The same on all nodes, and their relays have it, too.
+    pub(super) const common: Scope = (true, &[Node, Relay]);
+    /// Each node and relay has its own.
+    pub(super) const each: Scope = (false, &[Node, Relay]);
+    /// A relay's own.
+    pub(super) const relays: Scope = (false, &[Relay]);
+}
+use scope::{alike, common, each, own, relays};
 
 /// How it is logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -103,19 +151,19 @@ pub enum LogFormat {
     Journald,
 }
 
-// A key is `alike` where all nodes must have the same value, and else a node's `own`.
+// The first word of a line is its scope.
 keys! {
     top "" {
         own node: Name(64) = "", "name of this node, unique in the cluster (default: the host name)";
     }
     input "input." {
-        own listen: Addresses = "127.0.0.1:8094", "where events come in: UDP addresses, and unix:/path for senders of this host";
-        own socket_mode: Permissions = "0666", "permissions of the file of a Unix socket: who may write to it may send";
-        alike user_field: Tag { optional: false } = "value", "the field that names the user";
-        alike timestamp_precision: Choice<Precision>(&[("ns", Precision::Nanoseconds), ("us", Precision::Microseconds), ("ms", Precision::Milliseconds), ("s", Precision::Seconds)]) = "ns", "unit of the timestamps in the lines";
-        alike measurement_tag: Tag { optional: true } = "measurement", "tag key to put a line's measurement under; empty: it is left out";
-        own receive_buffer: Size("64KiB", "1GiB") = "8MiB", "the kernel's receive buffer, for each receiving thread";
-        own threads: Count<usize>(1, 64) = "1", "receiving threads for each address";
+        each listen: Addresses = "127.0.0.1:8094", "where events come in: UDP addresses, and unix:/path for senders of this host";
+        each socket_mode: Permissions = "0666", "permissions of the file of a Unix socket: who may write to it may send";
+        common user_field: Tag { optional: false } = "value", "the field that names the user";
+        common timestamp_precision: Choice<Precision>(&[("ns", Precision::Nanoseconds), ("us", Precision::Microseconds), ("ms", Precision::Milliseconds), ("s", Precision::Seconds)]) = "ns", "unit of the timestamps in the lines";
+        common measurement_tag: Tag { optional: true } = "measurement", "tag key to put a line's measurement under; empty: it is left out";
+        each receive_buffer: Size("64KiB", "1GiB") = "8MiB", "the kernel's receive buffer, for each receiving thread";
+        each threads: Count<usize>(1, 64) = "1", "receiving threads for each address";
         own linger: Span("1ms", "10s") = "100ms", "the longest that an event waits to be recorded";
         own queue_events: Count<u64>(1, 1_000_000_000) = "1000000", "events that may wait; beyond it datagrams are dropped, and counted";
         own queue_bytes: Size("64KiB", "1TiB") = "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted";
@@ -133,7 +181,7 @@ keys! {
         alike max_users_per_series: Count<u64>(0, 1_000_000_000) = "10000000", "most users of a series in one minute, of all nodes, nearly; 0: no limit";
         own max_rate_per_source: Count<u32>(0, 10_000_000) = "0", "most lines a second of one source address; 0: no limit";
         own dedup_users: Count<usize>(0, 1_000_000_000) = "1000000", "users known to be recorded, which are not sent to the store again; 0: none";
-        own drain_timeout: Span("0s", "10m") = "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process";
+        each drain_timeout: Span("0s", "10m") = "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process";
     }
     store "store." {
         own url: StoreUrl = "memory:", "where minutes are gathered";
@@ -176,11 +224,29 @@ keys! {
         own timeout: Span("100ms", "5m") = "10s", "the longest that one write may take";
         own batch_lines: Count<usize>(2, 1_000_000) = "5000", "most points in one write";
     }
+    relay "relay." {
+        relays to: Hosts = "", "the nodes, each as HOST:PORT: every event goes to all of them";
+        relays events: EventRules = "", "which lines are events: MEASUREMENT, TAG= or TAG=VALUE; empty: those that a node counts";
+        relays datagram_max: Size("64B", "64KiB") = "1432B", "longest datagram that lines are packed into; a longer line goes alone";
+        relays linger: Span("0s", "1s") = "2ms", "the longest that an event waits for others in its datagram";
+        relays number: CountOrNone(999) = "0", "number of this relay among all, which its timestamps end in; 0: one by chance";
+    }
+    rest "rest." {
+        relays url: RestUrl = "none:", "where all other lines go";
+        relays username: Text = "", "user (?db= only)";
+        relays password_file: File(Form::SecretFile) = "", "file with the user's password (?db= only)";
+        relays password: SecretText = "", "the user's password (?db= only), from the environment only";
+        relays token_file: File(Form::SecretFile) = "", "file with the token (?bucket= only)";
+        relays token: SecretText = "", "the token (?bucket= only), from the environment only";
+        relays ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's";
+        relays timeout: Span("100ms", "5m") = "10s", "the longest that one write may take (http only)";
+        relays queue_bytes: Size("64KiB", "1TiB") = "64MiB", "lines that may wait for the server (http only); those beyond are dropped, and counted";
+    }
     http "http." {
-        own listen: Address = "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none";
+        each listen: Address = "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none";
     }
     log "log." {
-        own level: Choice<Option<Level>>(&[("error", Some(Level::ERROR)), ("warn", Some(Level::WARN)), ("info", Some(Level::INFO)), ("debug", Some(Level::DEBUG)), ("trace", Some(Level::TRACE))]) = "info", "what is logged";
-        own format: Choice<LogFormat>(&[("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)]) = "text", "how it is logged";
+        each level: Choice<Option<Level>>(&[("error", Some(Level::ERROR)), ("warn", Some(Level::WARN)), ("info", Some(Level::INFO)), ("debug", Some(Level::DEBUG)), ("trace", Some(Level::TRACE))]) = "info", "what is logged";
+        each format: Choice<LogFormat>(&[("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)]) = "text", "how it is logged";
     }
 }

@@ -3,13 +3,14 @@
 //! | file | what it is | uses |
 //! | --- | --- | --- |
 //! | `url.rs` | URLs of the output, what may be shown of one | |
-//! | `kind.rs`, `range.rs` | the kinds of values, and how each is read | `url` |
+//! | `kind.rs`, `range.rs`, `relay_kind.rs` | the kinds of values, and how each is read | `url` |
 //! | `keys.rs` | **the table of keys**: name, kind, default, meaning | the kinds |
 //! | `values.rs` | the value in force for each key, and its origin | `keys` |
 //! | `problem.rs` | what is wrong, and which name was most likely meant | `values` |
 //! | `file.rs`, `environment.rs`, `source.rs` | the sources: file, variables, flags | `problem` |
 //! | `reader.rs` | from texts to typed values; gathers every problem | `problem` |
-//! | `service.rs`, `store.rs`, `output.rs` | the settings of the parts, section by section | `reader` |
+//! | `service.rs`, `store.rs`, `output.rs` | the settings of the parts of a node, section by section | `reader` |
+//! | `relay.rs` | the settings of a relay | the sections |
 //! | `together.rs` | keys of several sections held against each other | the sections |
 //!
 //! Imports run from the lower row to the upper only. A new key is a line in `keys.rs`, a line where its setting is built,
@@ -23,6 +24,8 @@ mod output;
 mod problem;
 mod range;
 mod reader;
+mod relay;
+mod relay_kind;
 mod service;
 mod source;
 mod store;
@@ -38,19 +41,20 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-pub use self::file::DEFAULT_FILE;
-pub use self::keys::{KEYS, Key, LogFormat, VARIABLE_PREFIX};
+pub use self::keys::{KEYS, Key, LogFormat, Program, VARIABLE_PREFIX};
 pub use self::kind::{Form, Kind};
 pub use self::output::{Output, Target};
 pub use self::problem::{ConfigErrors, Problem};
 pub use self::reader::OUTPUTS;
+pub use self::relay::RelayConfig;
 pub use self::service::ServiceSettings;
-pub use self::source::Flags;
+pub use self::source::{Flags, RelayFlags};
 pub use self::store::Store;
 pub use self::values::{Effective, Origin};
 
-use self::keys::{input, log, top};
+use self::keys::{input, log as logging, top};
 use self::reader::Reader;
+use self::source::Typed;
 use crate::event::Partitions;
 
 /// The counts of a minute are kept so many times as long as the oldest event that is accepted.
@@ -107,7 +111,7 @@ impl Config {
     where
         E: IntoIterator<Item = (OsString, OsString)>,
     {
-        load_as(flags, environment, false).map(|(config, _)| config)
+        read(flags, environment, false, build).map(|(config, _)| config)
     }
 
     /// Key and value of everything that must be alike on all nodes that share one Redis. Values that mean the same are
@@ -135,14 +139,16 @@ pub fn load<E>(flags: &Flags, environment: E) -> Result<(Config, Effective), Con
 where
     E: IntoIterator<Item = (OsString, OsString)>,
 {
-    load_as(flags, environment, true)
+    read(flags, environment, true, build)
 }
 
-fn load_as<E>(
-    flags: &Flags,
+/// Gathers the values, and builds what a program needs of them.
+fn read<F: Typed, E, C>(
+    flags: &F,
     environment: E,
     sends: bool,
-) -> Result<(Config, Effective), ConfigErrors>
+    build: impl FnOnce(&mut Reader<'_>) -> C,
+) -> Result<(C, Effective), ConfigErrors>
 where
     E: IntoIterator<Item = (OsString, OsString)>,
 {
@@ -156,6 +162,17 @@ where
         problems if problems.is_empty() => Ok((config, values)),
         problems => Err(ConfigErrors::new(problems)),
     }
+}
+
+/// As [`load`], for a relay.
+pub fn load_relay<E>(
+    flags: &RelayFlags,
+    environment: E,
+) -> Result<(RelayConfig, Effective), ConfigErrors>
+where
+    E: IntoIterator<Item = (OsString, OsString)>,
+{
+    read(flags, environment, true, relay::read)
 }
 
 /// The level that the sources name now, for SIGHUP. The whole configuration is checked, so that a reload also
@@ -177,10 +194,7 @@ fn build(reader: &mut Reader<'_>) -> Config {
     let (store, partitions) = store::read(reader, &node, retention);
     let service = service::read(reader, partitions.clone(), [max_age, max_future]);
     let outputs = output::read(reader);
-    let log = Log {
-        level: reader.read(&log::level).into(),
-        format: reader.read(&log::format),
-    };
+    let log = log(reader);
     let drain_timeout = reader.read(&input::drain_timeout);
     together::check(reader, &service, &store);
     Config {
@@ -194,5 +208,12 @@ fn build(reader: &mut Reader<'_>) -> Config {
         outputs,
         log,
         alike: reader.alike(),
+    }
+}
+
+fn log(reader: &mut Reader<'_>) -> Log {
+    Log {
+        level: reader.read(&logging::level).into(),
+        format: reader.read(&logging::format),
     }
 }

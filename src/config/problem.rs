@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::keys::{KEYS, Key};
+use super::keys::Key;
 use super::values::Origin;
 
 /// One mistake.
@@ -72,35 +72,38 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// The key that was most likely meant by this name in this section. A right name in the wrong section is
-/// taken for a slip of the section.
-pub(super) fn nearest_key(section: &str, name: &str) -> Option<&'static Key> {
-    let nearest = KEYS.iter().min_by_key(|key| {
+/// The path of the key among these that was most likely meant by this name in this section. A right name in the wrong
+/// section is taken for a slip of the section.
+pub(super) fn nearest_key(
+    keys: impl Iterator<Item = &'static Key>,
+    section: &str,
+    name: &str,
+) -> &'static str {
+    let nearest = keys.min_by_key(|key| {
         let sections =
             strsim::damerau_levenshtein(section, key.section()).min(SECTION_DISTANCE_MAX);
         strsim::damerau_levenshtein(name, key.name()) + sections
     });
-    nearest.copied()
+    nearest.map_or("", |key| key.path)
 }
 
 /// Even a section that is wholly another weighs no more than this many wrong letters in the name.
 const SECTION_DISTANCE_MAX: usize = 2;
 
 /// The section that was most likely meant.
-pub(super) fn nearest_section(name: &str) -> &'static str {
-    let sections = KEYS
-        .iter()
-        .map(|key| key.section())
-        .filter(|section| !section.is_empty());
+pub(super) fn nearest_section(
+    keys: impl Iterator<Item = &'static Key>,
+    name: &str,
+) -> &'static str {
+    let sections = keys.map(Key::section).filter(|section| !section.is_empty());
     sections
         .min_by_key(|section| strsim::damerau_levenshtein(name, section))
         .unwrap_or_default()
 }
 
 /// The variable that was most likely meant.
-pub(super) fn nearest_variable(name: &str) -> String {
-    let variables = KEYS.iter().map(|key| key.variable());
-    variables
+pub(super) fn nearest_variable(keys: impl Iterator<Item = &'static Key>, name: &str) -> String {
+    keys.map(Key::variable)
         .min_by_key(|variable| strsim::damerau_levenshtein(name, variable))
         .unwrap_or_default()
 }

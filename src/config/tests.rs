@@ -1,11 +1,13 @@
 //! Every mistake that a configuration can hold, and what is said of it.
 
 mod outputs;
+mod relay_keys;
 mod servers;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use self::relay_keys::{RELAY, load_relay_with};
 use super::*;
 
 /// Loads a file's text with these variables and flags.
@@ -317,7 +319,13 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
                 .map_or(Vec::new(), |(min, max)| vec![min, max]),
         };
         for value in ends {
-            if let Err(errors) = load_with("", &[(&key.variable(), value)], Flags::default()) {
+            let set = [(&*key.variable(), value)];
+            let refused = if key.programs.contains(&Program::Node) {
+                load_with("", &set, Flags::default()).map(drop)
+            } else {
+                load_relay_with(RELAY, &set).map(drop)
+            };
+            if let Err(errors) = refused {
                 let others = [
                     "never fit",
                     "raise this or lower that",
@@ -330,12 +338,16 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         }
     }
     let mut read = BTreeSet::new();
+    let values = Effective::defaults(Program::Relay);
+    let mut reader = Reader::new(&values, Vec::new(), true);
+    relay::read(&mut reader);
+    read.extend(reader.paths());
     for (store, output, api) in [
         ("memory:", "stdout:", "v1"),
         ("rediss://h", "https://h", "v1"),
         ("rediss://h", "https://h", "v2"),
     ] {
-        let mut values = Effective::defaults();
+        let mut values = Effective::defaults(Program::Node);
         for (path, value) in [
             ("store.url", store),
             ("output.url", output),

@@ -37,22 +37,26 @@ pub(super) fn output(text: &str, forms: &str) -> Result<OutputUrlParts, String> 
             "leave it out; the keys of [output] say the rest",
         ));
     }
+    without_user(&url).ok_or_else(|| {
+        wrong(
+            "has a user or password that is not UTF-8",
+            "write it in UTF-8",
+        )
+    })
+}
+
+/// Takes user and password out of a URL of http; `None`: they are not UTF-8.
+pub(super) fn without_user(url: &Url) -> Option<OutputUrlParts> {
     let decoded = |text: &str| {
-        let text = percent_decode_str(text).decode_utf8();
-        let text = text.map_err(|_| {
-            wrong(
-                "has a user or password that is not UTF-8",
-                "write it in UTF-8",
-            )
-        })?;
-        Ok::<_, String>(Some(text.into_owned()).filter(|text| !text.is_empty()))
+        let text = percent_decode_str(text).decode_utf8().ok()?.into_owned();
+        Some(Some(text).filter(|text| !text.is_empty()))
     };
     let mut base = url.clone();
     // These fail only for URLs without a host, which http always has.
     let _ = base.set_username("");
     let _ = base.set_password(None);
     base.set_path(url.path().trim_end_matches('/'));
-    Ok(OutputUrlParts {
+    Some(OutputUrlParts {
         base,
         username: decoded(url.username())?,
         password: decoded(url.password().unwrap_or_default())?,

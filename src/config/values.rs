@@ -4,7 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::keys::{KEYS, Key};
+use super::keys::{Key, Program};
 use super::kind::{Form, items};
 use super::url;
 use crate::secret::HIDDEN;
@@ -73,10 +73,10 @@ pub struct Effective {
 }
 
 /// The default of each of these keys.
-fn defaults(keys: impl Iterator<Item = &'static Key>) -> Vec<Value> {
+fn defaults(program: Program, keys: impl Iterator<Item = &'static Key>) -> Vec<Value> {
     let value = |key: &'static Key| Value {
         key,
-        text: key.default.to_owned(),
+        text: key.default_in(program).to_owned(),
         origin: Origin::Default,
         is_refused: false,
     };
@@ -84,17 +84,22 @@ fn defaults(keys: impl Iterator<Item = &'static Key>) -> Vec<Value> {
 }
 
 impl Effective {
-    pub(super) fn defaults() -> Self {
+    pub(super) fn defaults(program: Program) -> Self {
         Self {
-            values: defaults(KEYS.iter().copied()),
+            values: defaults(program, program.keys()),
             outputs: Vec::new(),
         }
     }
 
+    /// The keys that there are.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        self.values.iter().map(|value| value.key)
+    }
+
     /// Begins another `[[output]]`.
     pub(super) fn add_output(&mut self) {
-        let keys = KEYS.iter().filter(|key| key.section() == OUTPUT);
-        self.outputs.push(defaults(keys.copied()));
+        let keys = Program::Node.keys().filter(|key| key.section() == OUTPUT);
+        self.outputs.push(defaults(Program::Node, keys));
     }
 
     /// Forgets every `[[output]]`.

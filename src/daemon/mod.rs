@@ -1,4 +1,4 @@
-//! The daemon: builds the parts from the configuration, runs them, and drains them.
+//! The daemon: builds the parts of a node or a relay from the configuration, runs them, and drains them.
 //!
 //! The only place where every concrete type meets.
 
@@ -6,6 +6,7 @@ mod build;
 mod control;
 mod log;
 mod operate;
+mod relay;
 mod service;
 
 use std::ffi::OsString;
@@ -14,24 +15,41 @@ use std::time::Duration;
 use anyhow::Context;
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
+use tracing::level_filters::LevelFilter;
 
 use self::control::Request;
 pub use self::operate::{
     NothingShared, SettingsAction, WhichOutput, outputs, quarantine, settings,
 };
+use self::relay::Relay;
 pub use self::service::{PartFailed, Service, StartError};
-use crate::config::{self, Config, Flags, ServiceSettings};
+use crate::config::{
+    self, Config, ConfigErrors, Flags, Log, RelayConfig, RelayFlags, ServiceSettings,
+};
 use crate::ingest::{self, Inherited};
-use crate::node::LedgerTotals;
+use crate::node::{LedgerTotals, Progress};
 use crate::store::StoreError;
 
 /// How long the sockets may go unread at the start.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
 
-/// A node ended in order, and not all that it had received outlives it.
+/// A node or relay ended in order, and not all that it had received outlives it, or is on its way.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} events that this node had received are lost: the last line of the log says how")]
+#[error("{0} events or lines that had been received are lost: the last line of the log says how")]
 pub struct EventsLost(u64);
+
+/// What runs until it is asked to stop.
+trait Running {
+    /// The heartbeats of its workers.
+    fn progress(&self) -> Progress;
+
+    /// Waits until a part ends by itself, which only happens when it fails.
+    async fn failed(&mut self) -> PartFailed;
+
+    /// Stops, within this time, or at once when that is cancelled. Logs what became of everything, and answers how many
+    /// events or lines are lost.
+    async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64;
+}
 
 /// Runs a node until it is asked to stop. `flags` and `environment` are read again for the log level on SIGHUP.
 pub fn run(
@@ -39,16 +57,58 @@ pub fn run(
     flags: &Flags,
     environment: &[(OsString, OsString)],
 ) -> anyhow::Result<()> {
+    let reload = || config::reload_log_level(flags, environment.iter().cloned());
+    let start = async |inherited| start(config, inherited).await;
+    run_until_stopped(&config.log, config.drain_timeout, reload, start)
+}
+
+/// The same for a relay.
+pub fn relay(
+    config: &RelayConfig,
+    flags: &RelayFlags,
+    environment: &[(OsString, OsString)],
+) -> anyhow::Result<()> {
+    let reload = || {
+        let loaded = config::load_relay(flags, environment.iter().cloned());
+        loaded.map(|(config, _)| config.log.level)
+    };
+    let start = async |inherited: Vec<Inherited>| {
+        let held = inherited.len();
+        let relay = Relay::start(&config.settings, inherited).await?;
+        let addresses: Vec<_> = relay.addresses.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            version = crate::VERSION,
+            commit = crate::COMMIT,
+            listen = addresses.join(", "),
+            inherited = held,
+            http = relay.http.map(tracing::field::display),
+            to = config.settings.to.join(", "),
+            "started"
+        );
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(relay)
+    };
+    run_until_stopped(&config.log, config.drain_timeout, reload, start)
+}
+
+fn run_until_stopped<R: Running>(
+    log: &Log,
+    drain_timeout: Duration,
+    reload: impl Fn() -> Result<LevelFilter, ConfigErrors>,
+    start: impl AsyncFnOnce(Vec<Inherited>) -> anyhow::Result<R>,
+) -> anyhow::Result<()> {
     // First of all: nothing else may be open that could be taken for a socket of the service manager.
     let inherited = ingest::inherited()?;
-    let log = log::start(&config.log)?;
+    let log = log::start(log)?;
     let mut requests = control::listen().context("cannot listen for signals")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let result = runtime.block_on(async {
-        let reload = || match config::reload_log_level(flags, environment.iter().cloned()) {
+        let reload = || match reload() {
             Ok(level) => log.set_level(level),
             Err(errors) => {
                 let errors: Vec<_> = errors.problems().iter().map(ToString::to_string).collect();
@@ -56,8 +116,8 @@ pub fn run(
                 tracing::error!(errors, "the configuration has mistakes; nothing reloaded");
             }
         };
-        let service = start(config, inherited).await?;
-        serve(service, &mut requests, reload, config.drain_timeout).await
+        let running = start(inherited).await?;
+        serve(running, &mut requests, reload, drain_timeout).await
     });
     // Whatever is left in there waits for somebody who is gone.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -119,13 +179,13 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     Ok(service)
 }
 
-async fn serve(
-    mut service: Service,
+async fn serve<R: Running>(
+    mut running: R,
     requests: &mut tokio::sync::mpsc::UnboundedReceiver<Request>,
     reload: impl Fn(),
     drain_timeout: Duration,
 ) -> anyhow::Result<()> {
-    let watchdog = tokio::spawn(control::feed_watchdog(service.node.progress.clone()));
+    let watchdog = tokio::spawn(control::feed_watchdog(running.progress()));
     control::notify(&[NotifyState::Ready]);
     let failure = loop {
         tokio::select! {
@@ -133,13 +193,13 @@ async fn serve(
                 Some(Request::Reload) => reload(),
                 Some(Request::Drain) | None => break None,
             },
-            failure = service.failed() => break Some(failure),
+            failure = running.failed() => break Some(failure),
         }
     };
     control::notify(&[NotifyState::Stopping]);
     tracing::info!("draining");
     let at_once = CancellationToken::new();
-    let drain = service.drain(drain_timeout, &at_once);
+    let drain = running.drain(drain_timeout, &at_once);
     let asked_again = async {
         loop {
             match requests.recv().await {
@@ -152,16 +212,31 @@ async fn serve(
             }
         }
     };
-    let totals = tokio::select! {
-        totals = drain => totals,
+    let lost = tokio::select! {
+        lost = drain => lost,
         () = asked_again => unreachable!("it goes on for ever"),
     };
     watchdog.abort();
-    log_totals(&totals);
-    match (failure, totals.lost()) {
+    match (failure, lost) {
         (Some(failure), _) => Err(failure.into()),
         (None, 0) => Ok(()),
         (None, events) => Err(EventsLost(events).into()),
+    }
+}
+
+impl Running for Service {
+    fn progress(&self) -> Progress {
+        self.node.progress.clone()
+    }
+
+    async fn failed(&mut self) -> PartFailed {
+        Self::failed(self).await
+    }
+
+    async fn drain(self, within: Duration, at_once: &CancellationToken) -> u64 {
+        let totals = Self::drain(self, within, at_once).await;
+        log_totals(&totals);
+        totals.lost()
     }
 }
 

@@ -47,6 +47,7 @@ pub use sorter::{EventRule, Kind, Sorter};
 pub use writer::Writer;
 
 use crate::event::LineRules;
+use crate::ingest::ListenAddress;
 use crate::output::influxdb;
 
 /// The longest datagram that is read: there are no longer ones.
@@ -56,9 +57,11 @@ pub const READ_MAX: usize = 65_536;
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
     /// Where lines come in.
-    pub listen: Vec<SocketAddr>,
-    /// The receive buffer of each socket, in bytes.
+    pub listen: Vec<ListenAddress>,
+    /// The receive buffer of each UDP socket, in bytes.
     pub receive_buffer: u64,
+    /// The permissions of the file of a Unix socket.
+    pub socket_mode: u32,
     /// The threads that read each socket.
     pub threads: usize,
     /// What is a line of a node.

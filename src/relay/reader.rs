@@ -125,6 +125,9 @@ impl Reader {
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and sends all of it.
     fn drain(mut self, shown: &mut Throttle) {
+        if !self.receiver.outlives() {
+            self.receiver.refuse_senders();
+        }
         let until = Instant::now() + DRAIN_MAX;
         while !self.receiver.outlives() && Instant::now() < until {
             self.heartbeat.beat();

@@ -102,7 +102,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
 }
 
 /// Bytes of every kind: noise, lines that were good once, and now and then good ones.
-fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
+pub(crate) fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
     let length_max = if random.random_ratio(1, 1000) {
         60_000
     } else {

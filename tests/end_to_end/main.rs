@@ -40,6 +40,7 @@ mod questions;
 mod redis_faults;
 mod refused;
 mod rejected_lines;
+mod relay;
 mod scraped;
 mod secrets;
 mod seed;

@@ -1,6 +1,7 @@
 //! What Prometheus scrapes: formats, the process, capacities, and what waits.
 
 use std::io::Write;
+use std::net::UdpSocket;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -69,14 +70,41 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     ] {
         assert!(metrics.count(name) > 0, "{name}");
     }
-    let checked = promtool(&answer.body);
+    assert_sound(&answer.body);
+    // It does look.
+    let wrong = answer.body.replace("_total", "_all");
+    assert!(!promtool(&wrong).status.success());
+}
+
+#[track_caller]
+fn assert_sound(text: &str) {
+    let checked = promtool(text);
     assert!(
         checked.status.success() && checked.stderr.is_empty(),
         "{checked:?}"
     );
-    // It does look.
-    let wrong = answer.body.replace("_total", "_all");
-    assert!(!promtool(&wrong).status.success());
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics_of_a_relay() {
+    let mut relay = Node::relay("relay", &["127.0.0.1:9", "nowhere.invalid:9"], &[]);
+    relay.run();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for line in ["a=b value=u", "a=b value=u\\", "cpu usage=1"] {
+        socket.send_to(line.as_bytes(), relay.udp()).unwrap();
+    }
+    let sums = [
+        "eds_relay_events_sent_total",
+        "eds_relay_events_dropped_total",
+        "eds_relay_lines_rejected_total",
+        "eds_relay_rest_sent_total",
+    ];
+    for name in sums {
+        relay.wait_count(name, |count| count == 1);
+    }
+    assert_sound(&scrape(&relay, &[]).body);
+    let open = scrape(&relay, &[OPEN_METRICS_FIRST]).body;
+    assert!(open.ends_with("\n# EOF\n"), "{open}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! by the `Debug` of what holds it.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::num::NonZeroU16;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -57,6 +58,48 @@ fn assert_node_hidden(node: &Node) {
     assert!(!log.is_empty());
     assert_hidden("the log", &log);
     assert_hidden("standard output", &stdout);
+}
+
+/// Its server is away, and its token in the environment or its password in a URL.
+#[test]
+fn a_relay_shows_no_secret() {
+    let server = format!("127.0.0.1:{}", free_port());
+    let (token, password) = (secret("token"), secret("password"));
+    let with_token = format!("http://{server}?org=o&bucket=b");
+    let with_password = format!("http://eds:{password}@{server}?db=d");
+    for (url, variables) in [
+        (with_token, vec![("EDS_REST__TOKEN", &token)]),
+        (with_password, vec![]),
+    ] {
+        let keys = [
+            ("rest.url", &*url),
+            ("log.level", "trace"),
+            ("input.drain_timeout", "0s"),
+        ];
+        let mut relay = Node::relay("relay", &["127.0.0.1:9"], &keys);
+        for (name, value) in variables {
+            relay.set_environment(name, value);
+        }
+        relay.run();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(b"cpu usage=1", relay.udp()).unwrap();
+        eventually("it is told", SOON, || {
+            let log = relay.log();
+            when(log.contains("takes no lines"), log)
+        });
+        assert_node_hidden(&relay);
+        assert_eq!(relay.terminate().code(), Some(3));
+        assert_hidden("the log", &relay.log());
+        for arguments in [&["--check"][..], &["--check", "--explain"], &["--help"]] {
+            let mut command = eds();
+            command
+                .arg("relay")
+                .args(arguments)
+                .envs(relay.environment());
+            let output = command.arg("--config").arg(relay.config_path()).output();
+            assert_output_hidden(&format!("{arguments:?}"), &output.unwrap());
+        }
+    }
 }
 
 /// What else the binary says with the same configuration.

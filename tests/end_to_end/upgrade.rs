@@ -27,13 +27,13 @@ const KEYS: [(&str, &str); 4] = [
 /// Of fifteen events each; slow enough for unoptimized nodes on two busy cores.
 const DATAGRAMS_PER_SECOND: u32 = 1500;
 /// What may lie in a socket without a drop, under a kernel's default limits.
-const UNREAD_BYTES_MAX: u64 = 100 * 1024;
+pub(crate) const UNREAD_BYTES_MAX: u64 = 100 * 1024;
 /// Grace, and time for the rest of the work.
-const PUBLISHED: Duration = Duration::from_secs(60);
+pub(crate) const PUBLISHED: Duration = Duration::from_secs(60);
 
 /// Sends a load on and on, and knows what must come of it.
 #[derive(Default)]
-struct Loader {
+pub(crate) struct Loader {
     ended: AtomicBool,
     sent: AtomicU64,
 }
@@ -41,7 +41,11 @@ struct Loader {
 impl Loader {
     /// Sends each datagram to those that `to` chooses by its number, until it is ended. It waits where a socket has
     /// more than so many bytes that nobody has read.
-    fn run(&self, unread_bytes_max: u64, to: impl Fn(u64) -> Vec<SocketAddr>) -> Expected {
+    pub(crate) fn run(
+        &self,
+        unread_bytes_max: u64,
+        to: impl Fn(u64) -> Vec<SocketAddr>,
+    ) -> Expected {
         // More than there is time for.
         let load = load(0..3, 100_000_000, 100, 2000);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -69,7 +73,7 @@ impl Loader {
 
     /// Waits until so many more datagrams are sent.
     #[track_caller]
-    fn wait_sent(&self, more: u64) {
+    pub(crate) fn wait_sent(&self, more: u64) {
         let before = self.sent.load(Ordering::SeqCst);
         eventually("the load goes on", SOON, || {
             let sent = self.sent.load(Ordering::SeqCst);
@@ -77,13 +81,13 @@ impl Loader {
         });
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
     }
 }
 
 /// Ends the load when the test fails, so that it does fail.
-struct EndsWith<'a>(&'a Loader);
+pub(crate) struct EndsWith<'a>(pub(crate) &'a Loader);
 
 impl Drop for EndsWith<'_> {
     fn drop(&mut self) {

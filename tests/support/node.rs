@@ -1,4 +1,4 @@
-//! One node: the real binary with a configuration of its own, in a directory of its own. It can be signalled,
+//! One node, or one relay: the real binary with a configuration of its own, in a directory of its own. It can be signalled,
 //! killed and started again as it was. When a test fails, the end of the node's log is printed.
 
 use std::ffi::OsStr;
@@ -55,6 +55,8 @@ fn eds_with(socket: &UdpSocket) -> Command {
 #[derive(Debug)]
 pub(crate) struct Node {
     name: String,
+    /// `run` or `relay`.
+    command: &'static str,
     config: Table,
     environment: Vec<(String, String)>,
     udp: SocketAddr,
@@ -73,10 +75,34 @@ impl Node {
     /// A node that is not started yet, with these keys over the defaults of the tests: `("flush.grace", "2s")`.
     /// A value that is a whole number is written as one.
     pub(crate) fn new(name: &str, keys: &[(&str, &str)]) -> Self {
+        let mut node = Self::of("run", name);
+        node.set("node", name);
+        node.set("input.max_age", "36500days");
+        node.set("flush.interval", "200ms");
+        node.set("flush.grace", "2s");
+        node.set("flush.lease", "5s");
+        for (key, value) in keys {
+            node.set(key, value);
+        }
+        node
+    }
+
+    /// A relay to these addresses that is not started yet, with these keys over the defaults.
+    pub(crate) fn relay(name: &str, to: &[&str], keys: &[(&str, &str)]) -> Self {
+        let mut relay = Self::of("relay", name);
+        relay.set_list("relay.to", to);
+        for (key, value) in keys {
+            relay.set(key, value);
+        }
+        relay
+    }
+
+    fn of(command: &'static str, name: &str) -> Self {
         let udp = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let mut node = Self {
             name: name.to_owned(),
+            command,
             config: Table::new(),
             environment: Vec::new(),
             udp,
@@ -87,17 +113,9 @@ impl Node {
             binary: None,
             descriptors_max: None,
         };
-        node.set("node", name);
-        node.set("input.max_age", "36500days");
-        node.set("flush.interval", "200ms");
-        node.set("flush.grace", "2s");
-        node.set("flush.lease", "5s");
         node.set("log.level", "debug");
         node.listen_on(&[udp]);
         node.set("http.listen", &http.to_string());
-        for (key, value) in keys {
-            node.set(key, value);
-        }
         node
     }
 
@@ -136,9 +154,15 @@ impl Node {
 
     /// Where it takes events, for the next launch.
     pub(crate) fn listen_on(&mut self, addresses: &[impl ToString]) {
-        let addresses = addresses.iter().map(|at| Value::String(at.to_string()));
-        let addresses = Value::Array(addresses.collect());
-        self.table("input").insert("listen".to_owned(), addresses);
+        self.set_list("input.listen", addresses);
+    }
+
+    /// Changes a key that is a list, for the next launch.
+    pub(crate) fn set_list(&mut self, key: &str, values: &[impl ToString]) {
+        let values = values.iter().map(|value| Value::String(value.to_string()));
+        let values = Value::Array(values.collect());
+        let (section, key) = key.split_once('.').expect("lists are in sections");
+        self.table(section).insert(key.to_owned(), values);
     }
 
     fn table(&mut self, section: &str) -> &mut Table {
@@ -239,7 +263,7 @@ impl Node {
             command.stdin(Stdio::null());
         }
         let child = command
-            .args(["run", "--config"])
+            .args([self.command, "--config"])
             .arg(self.config_path())
             .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdout(append("stdout"))

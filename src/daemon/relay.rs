@@ -1,0 +1,300 @@
+//! [`Relay`]: the parts of a relay, running.
+//!
+//! Nothing is read before [`Relay::start`] has asked where the nodes are. They stop in the order of the data: first the
+//! readers, which send what waits; then the writer of the rest, when it has written what they left, or time is up.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::service::{SIDE_MAX, all_end, next_failure, until};
+use super::{PartFailed, Running, UNREAD_MAX};
+use crate::http::{self, CONNECTIONS_MAX, Readiness, SOCKET_FAILS, Vitals};
+use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
+use crate::node::{Clock, Progress};
+use crate::output::influxdb::LineWriter;
+use crate::relay::{
+    Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Queue, READ_MAX, READ_TIMEOUT, Reader,
+    RelaySettings, Rest, RestSettings, Sorter, Stamps, Writer, follow_name,
+};
+use crate::telemetry::Format;
+
+/// How long the readers may take to read what the kernel holds, and to send it.
+const READ_OUT_MAX: Duration = Duration::from_secs(3);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// Where it receives, with the ports that the system chose.
+    pub(super) addresses: Vec<ListenAddress>,
+    /// Where it answers by HTTP.
+    pub(super) http: Option<SocketAddr>,
+    nodes: Vec<Arc<Outlet>>,
+    progress: Progress,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
+    readers: JoinSet<()>,
+    writer: JoinSet<()>,
+    /// The HTTP server, and those who follow the names.
+    side: JoinSet<()>,
+    stop: CancellationToken,
+    read_out: CancellationToken,
+    stop_side: CancellationToken,
+}
+
+impl Relay {
+    /// Takes the inherited sockets, binds the others, and begins to read. Must be called inside a tokio runtime.
+    pub(super) async fn start(
+        settings: &RelaySettings,
+        inherited: Vec<Inherited>,
+    ) -> anyhow::Result<Self> {
+        let nodes: Vec<_> = settings
+            .to
+            .iter()
+            .map(|to| Arc::new(Outlet::new(to)))
+            .collect();
+        let ledger = Arc::new(Ledger::new(nodes.len()));
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone()));
+        let mut relay = Self {
+            addresses: Vec::new(),
+            http: None,
+            nodes,
+            progress: Progress::default(),
+            ledger,
+            metrics,
+            readers: JoinSet::new(),
+            writer: JoinSet::new(),
+            side: JoinSet::new(),
+            stop: CancellationToken::new(),
+            read_out: CancellationToken::new(),
+            stop_side: CancellationToken::new(),
+        };
+        let sockets = Sockets {
+            listen: &settings.listen,
+            how: BindSettings {
+                receive_buffer: settings.receive_buffer,
+                socket_mode: settings.socket_mode,
+                read_timeout: READ_TIMEOUT,
+            },
+            threads: settings.threads,
+            datagram_max: READ_MAX,
+            unit: "eds-relay",
+        };
+        let opened = sockets.open(inherited)?;
+        relay.addresses.clone_from(&opened.addresses);
+        let rest = relay.start_rest(&settings.rest)?;
+        relay.start_http(settings.http).await?;
+        relay.follow_names(&rest).await;
+        relay.start_readers(settings, opened, &rest);
+        Ok(relay)
+    }
+
+    /// The way of the rest, and the task that writes it to a server.
+    fn start_rest(&mut self, settings: &RestSettings) -> anyhow::Result<Rest> {
+        Ok(match settings {
+            RestSettings::Nowhere => Rest::Nowhere,
+            RestSettings::Udp(to) => Rest::Udp(Arc::new(Outlet::new(to))),
+            RestSettings::Http(http) => {
+                let queue = Arc::new(Queue::new(http.queue_bytes));
+                let server = LineWriter::new(&http.server, &http.precision);
+                let writer = Writer::new(
+                    Arc::clone(&queue),
+                    server.context("rest.url or rest.ca_file")?,
+                    Arc::clone(&self.ledger),
+                    self.metrics.rest_up.clone(),
+                    self.progress.watch("the writer of the rest"),
+                    self.read_out.clone(),
+                );
+                self.writer.spawn(writer.run());
+                Rest::Server(queue)
+            }
+        })
+    }
+
+    async fn start_http(&mut self, address: Option<SocketAddr>) -> anyhow::Result<()> {
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let listener = TcpListener::bind(address).await;
+        let listener =
+            listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
+        self.http = Some(listener.local_addr()?);
+        let health = Arc::new(RelayHealth {
+            nodes: self.nodes.clone(),
+            progress: self.progress.clone(),
+            metrics: Arc::clone(&self.metrics),
+            draining: self.stop.clone(),
+        });
+        let stop = self.stop_side.clone();
+        (self.side).spawn(http::serve_vitals(listener, CONNECTIONS_MAX, health, stop));
+        Ok(())
+    }
+
+    /// Looks all names up. Does not wait for long: the kernel's room for what arrives meanwhile is small.
+    async fn follow_names(&mut self, rest: &Rest) {
+        let mut outlets = self.nodes.clone();
+        if let Rest::Udp(outlet) = rest {
+            outlets.push(Arc::clone(outlet));
+        }
+        let (first, mut known) = mpsc::channel(1);
+        for outlet in outlets {
+            let (first, stop) = (first.clone(), self.stop_side.clone());
+            let following = follow_name(outlet, move || drop(first));
+            self.side.spawn(async move {
+                stop.run_until_cancelled(following).await;
+            });
+        }
+        drop::<mpsc::Sender<()>>(first);
+        // It ends when the last of them has dropped its sender.
+        let all_known = known.recv();
+        if tokio::time::timeout(UNREAD_MAX, all_known).await.is_err() {
+            tracing::warn!(
+                "not all names of relay.to and rest.url could be looked up yet; going on with the others"
+            );
+        }
+    }
+
+    fn start_readers(&mut self, settings: &RelaySettings, opened: Opened, rest: &Rest) {
+        let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
+        let metrics = &self.metrics;
+        metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
+        (metrics.kernel_drops_inherited).set(gauge(opened.drops_before));
+        let number = settings.number.unwrap_or_else(rand::random);
+        let stamps = Arc::new(Stamps::new(number, settings.rules.precision));
+        let clock = Arc::new(Clock::default());
+        for (index, receiver) in opened.receivers.into_iter().enumerate() {
+            let forwarder = Forwarder::new(
+                Sorter::new(&settings.rules, settings.events.clone()),
+                settings.datagram_max,
+                Arc::clone(&stamps),
+                self.nodes.clone(),
+                rest.clone(),
+                Arc::clone(&self.ledger),
+            );
+            let reader = Reader {
+                receiver: receiver.with_sources(),
+                forwarder,
+                linger: settings.linger,
+                clock: Arc::clone(&clock),
+                metrics: Arc::clone(&self.metrics),
+                heartbeat: self.progress.watch(format!("reader {index}")),
+                stop: self.stop.clone(),
+            };
+            self.readers.spawn_blocking(move || reader.run());
+        }
+    }
+}
+
+impl Running for Relay {
+    fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    async fn failed(&mut self) -> PartFailed {
+        next_failure([&mut self.readers, &mut self.writer]).await
+    }
+
+    async fn drain(mut self, within: Duration, at_once: &CancellationToken) -> u64 {
+        let deadline = Instant::now() + within;
+        self.stop.cancel();
+        let read_out = Instant::now() + READ_OUT_MAX;
+        if !all_end(&mut self.readers, until(read_out, at_once, READ_OUT_MAX)).await {
+            tracing::error!("a reader does not end; leaving it");
+        }
+        self.read_out.cancel();
+        all_end(&mut self.writer, until(deadline, at_once, Duration::ZERO)).await;
+        self.writer.abort_all();
+        self.stop_side.cancel();
+        let side_max = Instant::now() + SIDE_MAX;
+        all_end(&mut self.side, until(side_max, at_once, Duration::ZERO)).await;
+        let totals = self.ledger.totals().at_end();
+        log_totals(&totals, &self.nodes);
+        totals.lost()
+    }
+}
+
+/// The last line of the log: what became of every line.
+fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
+    let dropped: Vec<_> = nodes
+        .iter()
+        .zip(&totals.nodes)
+        .filter(|(_, place)| place.lost() > 0)
+        .map(|(node, place)| format!("{} of {}", place.lost(), node.name()))
+        .collect();
+    let (received, events) = (totals.received, totals.events);
+    let (rest, rest_dropped) = (totals.rest.sent, totals.rest.lost());
+    let rejected: u64 = totals.rejected.iter().sum();
+    let dropped = dropped.join(", ");
+    let nowhere = totals.nowhere;
+    if totals.lost() == 0 {
+        tracing::info!(received, events, rest, rejected, dropped, "stopped");
+    } else {
+        tracing::warn!(
+            received,
+            events,
+            rest,
+            rejected,
+            dropped,
+            nowhere,
+            rest_dropped,
+            "stopped, and lines are lost: those nowhere are events that no node was sent, and rest_dropped what rest.url \
+             did not take"
+        );
+    }
+}
+
+/// What health and metrics of a relay are answered from.
+#[derive(Debug)]
+struct RelayHealth {
+    nodes: Vec<Arc<Outlet>>,
+    progress: Progress,
+    metrics: Arc<Metrics>,
+    draining: CancellationToken,
+}
+
+#[async_trait]
+impl Vitals for RelayHealth {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    async fn readiness(&self) -> Readiness {
+        let mut readiness = Readiness::default();
+        let down: Vec<_> = self.nodes.iter().filter(|node| !node.is_up()).collect();
+        let trouble = if down.len() == self.nodes.len() {
+            &mut readiness.reasons
+        } else {
+            &mut readiness.warnings
+        };
+        trouble.extend(down.iter().map(|node| {
+            let name = node.name();
+            format!("events for {name} may get lost: it has no address, refuses them, or cannot be reached")
+        }));
+        if self.draining.is_cancelled() {
+            readiness
+                .reasons
+                .push("the relay is shutting down".to_owned());
+        }
+        if self.metrics.is_any_failing() {
+            readiness.reasons.push(SOCKET_FAILS.to_owned());
+        }
+        readiness
+    }
+
+    fn metrics(&self, format: Format) -> Result<String, std::fmt::Error> {
+        self.metrics.encode(format)
+    }
+
+    fn connections(&self) -> Gauge {
+        self.metrics.http_connections.clone()
+    }
+}

@@ -1,0 +1,405 @@
+//! `eds relay` before real nodes: every event gets to each of them once, every other line to the rest, whatever fails.
+
+use std::net::UdpSocket;
+use std::thread;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::load::{SEED_MINUTE_NS, seed};
+use testing::metrics::Metrics;
+use testing::ports::free_port;
+use testing::process::resident_kib;
+use testing::udp_socket::udp_socket;
+
+use crate::hostile::hostile_datagram;
+use crate::site::{DATABASE, Site};
+use crate::support::node::{Node, count};
+use crate::upgrade::{EndsWith, Loader, PUBLISHED, UNREAD_BYTES_MAX};
+
+/// Long enough for whatever is killed to come back.
+const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
+/// Nothing is closed while the test looks.
+const OPEN: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")];
+
+/// A relay to these nodes, started and ready.
+#[track_caller]
+fn start_relay(name: &str, nodes: &[Node], keys: &[(&str, &str)]) -> Node {
+    let mut relay = relay(name, nodes, keys);
+    relay.run();
+    relay
+}
+
+fn relay(name: &str, nodes: &[Node], keys: &[(&str, &str)]) -> Node {
+    let to: Vec<_> = nodes.iter().map(|node| node.udp().to_string()).collect();
+    let to: Vec<_> = to.iter().map(String::as_str).collect();
+    Node::relay(name, &to, keys)
+}
+
+fn nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
+    ["one", "two"].map(|name| site.start_node(name, keys))
+}
+
+/// Sends datagrams to a relay, no faster than it and these nodes take them.
+#[track_caller]
+fn send<D: AsRef<[u8]>>(datagrams: impl IntoIterator<Item = D>, relay: &Node, nodes: &[Node]) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (number, datagram) in datagrams.into_iter().enumerate() {
+        socket.send_to(datagram.as_ref(), relay.udp()).unwrap();
+        if number % 64 == 63 {
+            wait_taken(relay, nodes);
+        }
+    }
+    wait_taken(relay, nodes);
+}
+
+#[track_caller]
+fn wait_taken(relay: &Node, nodes: &[Node]) {
+    eventually("all that was sent is taken", SOON, || {
+        let sockets = nodes.iter().chain([relay]).map(|it| udp_socket(it.udp()));
+        let unread: u64 = sockets.flatten().map(|socket| socket.unread_bytes).sum();
+        when(unread == 0, unread)
+    });
+}
+
+/// Every line is in one place, for each node. Answers the lines that were received.
+#[track_caller]
+fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
+    let count = |name: &str| metrics.count(&format!("eds_relay_{name}"));
+    let received = count("lines_received_total");
+    let events = count("events_total");
+    let rest = ["rest_sent_total", "rest_dropped_total", "rest_queued"].map(count);
+    let rejected = count("lines_rejected_total");
+    let sum = events + rest.iter().sum::<u64>() + rejected;
+    assert_eq!(
+        received, sum,
+        "{events} events, {rest:?} rest, {rejected} rejected"
+    );
+    for node in nodes {
+        let of =
+            |name: &str| metrics.count_of(&format!("eds_relay_events_{name}"), &[("to", node)]);
+        let parts = ["sent_total", "dropped_total", "queued"].map(of);
+        assert_eq!(events, parts.iter().sum::<u64>(), "{node}: {parts:?}");
+    }
+    received
+}
+
+#[test]
+fn either_relay_and_either_node_may_be_killed_under_load() {
+    let site = Site::start();
+    let mut nodes = nodes(&site, &KEYS);
+    let mut relays = ["east", "west"].map(|name| start_relay(name, &nodes, &[]));
+    let addresses = relays.each_ref().map(Node::udp);
+    let loader = Loader::default();
+    let expected = thread::scope(|scope| {
+        let _ends = EndsWith(&loader);
+        // Whoever sends to both loses nothing with either.
+        let loading = scope.spawn(|| loader.run(UNREAD_BYTES_MAX, |_| addresses.to_vec()));
+        for _ in 0..2 {
+            for victim in relays.iter_mut().chain(&mut nodes) {
+                loader.wait_sent(300);
+                victim.kill();
+                loader.wait_sent(100);
+                victim.run();
+            }
+        }
+        loader.wait_sent(300);
+        loader.end();
+        loading.join().unwrap()
+    });
+    site.wait_exact(&expected.points(), PUBLISHED);
+    for node in &nodes {
+        assert_eq!(node.metrics().count("eds_events_late_total"), 0);
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+    for relay in &mut relays {
+        assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
+    }
+}
+
+#[test]
+fn a_relay_whose_socket_is_held_restarts_under_load_without_loss() {
+    let site = Site::start();
+    let nodes = nodes(&site, &KEYS);
+    let mut relay = relay("one", &nodes, &[]);
+    relay.hold_socket();
+    relay.run();
+    let udp = relay.udp();
+    let unread_bytes_max = relay.held_buffer_bytes() / 2;
+    let loader = Loader::default();
+    let expected = thread::scope(|scope| {
+        let _ends = EndsWith(&loader);
+        let loading = scope.spawn(|| loader.run(unread_bytes_max, |_| vec![udp]));
+        for _ in 0..4 {
+            loader.wait_sent(300);
+            assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
+            loader.wait_sent(100);
+            assert!(udp_socket(udp).unwrap().unread_bytes > 0);
+            relay.run();
+        }
+        loader.end();
+        loading.join().unwrap()
+    });
+    site.wait_exact(&expected.points(), PUBLISHED);
+    assert_eq!(udp_socket(udp).unwrap().drops, 0);
+    for node in &nodes {
+        assert_eq!(node.metrics().count("eds_kernel_drops_total"), 0);
+    }
+    site.assert_one_value_a_point();
+}
+
+#[test]
+fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() {
+    const LINES: u64 = 3000;
+    let node = Node::start("one", &OPEN);
+    let closed = format!("127.0.0.1:{}", free_port());
+    let living = node.udp().to_string();
+    let to = ["nowhere.invalid:8094", &closed, &living];
+    let mut relay = Node::relay("relay", &to, &[]);
+    relay.run();
+    let lines = (0..LINES).map(|at| format!("a=b value=u {}", SEED_MINUTE_NS + at.cast_signed()));
+    send(lines, &relay, std::slice::from_ref(&node));
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == LINES);
+    eventually("all is sent", SOON, || {
+        let metrics = relay.metrics();
+        let received = assert_ledger_adds_up(&metrics, &to);
+        let queued = metrics.count("eds_relay_events_queued");
+        when((received, queued) == (LINES, 0), (received, queued)).map_err(|it| format!("{it:?}"))
+    });
+    let metrics = relay.metrics();
+    let of = |name: &str, to: &str| metrics.count_of(&format!("eds_relay_{name}"), &[("to", to)]);
+    let no_address = [("to", to[0]), ("reason", "no_address")];
+    let dropped = metrics.count_of("eds_relay_events_dropped_total", &no_address);
+    assert_eq!(dropped, LINES);
+    assert!(of("refusals_total", &closed) > 0);
+    assert_eq!(to.map(|to| of("node_up", to)), [0, 0, 1]);
+    let ready = relay.get("/readyz").unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    for name in &to[..2] {
+        assert!(
+            ready
+                .body
+                .contains(&format!("events for {name} may get lost")),
+            "{}",
+            ready.body
+        );
+        assert!(relay.log().contains(name), "{}", relay.log());
+    }
+    assert!(relay.get("/healthz").unwrap().body.contains("ok"));
+    // One node has all of them.
+    assert_eq!(relay.terminate().code(), Some(0));
+    drop(node);
+
+    // Without it nobody has.
+    relay.set_list("relay.to", &to[..1]);
+    relay.launch();
+    eventually("it is not ready", SOON, || match relay.get("/readyz") {
+        Ok(answer) if answer.status == 503 => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    send(["a=b value=u"], &relay, &[]);
+    assert_eq!(relay.terminate().code(), Some(3));
+    let log = relay.log();
+    let last = log.lines().rfind(|line| line.contains(" stopped")).unwrap();
+    assert!(last.contains("nowhere=1"), "{last}");
+}
+
+/// The very same line, again and again, at two relays.
+#[test]
+fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
+    const LINES: u64 = 2000;
+    let site = Site::start();
+    let nodes = nodes(&site, &OPEN);
+    let relays = ["1", "2"].map(|number| start_relay(number, &nodes, &[("relay.number", number)]));
+    let datagram = ["a=b value=u"; 10].join("\n");
+    for relay in &relays {
+        send((0..LINES / 10).map(|_| &datagram), relay, &nodes);
+    }
+    eventually("all of it is recorded", SOON, || {
+        let recorded = count(&nodes, "eds_events_recorded_total");
+        when(recorded == 4 * LINES, recorded)
+    });
+    assert_eq!(count(&nodes, "eds_events_repeated_total"), 2 * LINES);
+    let keys = site.redis.keys();
+    let sets = keys.iter().filter(|key| key.contains(":cumulative_user:"));
+    let events: u64 = sets
+        .map(|key| site.redis.query::<u64>(&["SCARD", key]))
+        .sum();
+    assert_eq!(events, 2 * LINES);
+}
+
+#[test]
+fn the_rest_goes_on_by_udp_byte_for_byte() {
+    let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
+    rest.set_read_timeout(Some(SOON)).unwrap();
+    let url = format!("udp://{}", rest.local_addr().unwrap());
+    let node = Node::start("one", &OPEN);
+    let mut relay = relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    relay.set_list("relay.events", &["login", "kind=event"]);
+    relay.run();
+    let passed: [&[u8]; 4] = [
+        b"# of telegraf\r\ncpu,host=a usage=0.5 5\r\n\r\nmem,host=a value=3i 5\r\n",
+        b"\x00\xff no line protocol\n\"",
+        b"gorets:1|c",
+        b"# nothing but a comment",
+    ];
+    for datagram in passed {
+        send([datagram], &relay, &[]);
+        let mut buffer = [0; 2000];
+        let length = rest.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], datagram);
+    }
+    let at = SEED_MINUTE_NS;
+    let mixed =
+        format!("login value=u {at}\ncpu,host=a usage=1 5\na=b,kind=event value=u {at}\r\nx");
+    send([mixed], &relay, &[]);
+    let mut buffer = [0; 2000];
+    let length = rest.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"cpu,host=a usage=1 5\nx\n");
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 2);
+    let metrics = relay.metrics();
+    let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
+    assert_eq!(
+        (received, metrics.count("eds_relay_rest_sent_total")),
+        (9, 7)
+    );
+}
+
+#[test]
+fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
+    const LINES: u64 = 5000;
+    let mut site = Site::start();
+    let node = site.start_node("one", &OPEN);
+    let url = format!("{}?db={DATABASE}", site.writes.url());
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    site.writes.set(Mode::Refuse);
+    let line = |at: u64| {
+        let at_nanos = SEED_MINUTE_NS + at.cast_signed();
+        let event = format!("a=b value=u {at_nanos}\n");
+        let other = match at {
+            // A field of another type than before, which the server refuses.
+            1234 => format!("cpu,host=a usage=\"high\" {at_nanos}"),
+            // The server repeats it in a header, with which its answer is none.
+            3456 => "cpu\u{1},host=a".to_owned(),
+            _ => format!("cpu,host=h{} usage=0.5 {at_nanos}", at % 10),
+        };
+        format!("{other}\n{event}")
+    };
+    send((0..LINES).map(line), &relay, std::slice::from_ref(&node));
+    // Events do not wait with it.
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == LINES);
+    eventually("it is told", SOON, || {
+        let metrics = relay.metrics();
+        let up = metrics.count("eds_relay_rest_up");
+        when(
+            up == 0 && metrics.count("eds_relay_rest_queued") == LINES,
+            up,
+        )
+    });
+    site.writes.set(Mode::Pass);
+    eventually("the server has the rest", SOON, || {
+        let metrics = relay.metrics();
+        assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
+        let queued = metrics.count("eds_relay_rest_queued");
+        when(queued == 0, queued)
+    });
+    let metrics = relay.metrics();
+    assert_eq!(metrics.count("eds_relay_rest_sent_total"), LINES - 2);
+    let refused = [("reason", "refused")];
+    assert_eq!(
+        metrics.count_of("eds_relay_rest_dropped_total", &refused),
+        2
+    );
+    let written = site.query("SELECT COUNT(usage) FROM cpu");
+    assert_eq!(written[0]["values"][0][1].as_u64(), Some(LINES - 2));
+    assert!(
+        relay.log().contains("the server of rest.url refuses lines"),
+        "{}",
+        relay.log()
+    );
+}
+
+#[test]
+fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
+    let mut site = Site::start();
+    site.writes.set(Mode::Refuse);
+    let node = Node::start("one", &OPEN);
+    let url = format!("{}?db={DATABASE}", site.writes.url());
+    let keys = [
+        ("rest.url", &*url),
+        ("input.drain_timeout", "500ms"),
+        ("rest.queue_bytes", "64KiB"),
+    ];
+    let mut relay = start_relay("relay", std::slice::from_ref(&node), &keys);
+    let filler = "x".repeat(1000);
+    // The queue has room for 64 of them, and one piece of it may be in the hands of the writer.
+    send(
+        (0..300).map(|at| format!("cpu text=\"{filler}\" {at}")),
+        &relay,
+        &[],
+    );
+    relay.wait_count("eds_relay_lines_received_total", |received| received == 300);
+    let full = relay
+        .metrics()
+        .count_of("eds_relay_rest_dropped_total", &[("reason", "queue_full")]);
+    assert!((170..=236).contains(&full), "{full}");
+    assert_eq!(relay.terminate().code(), Some(3));
+    let log = relay.log();
+    let last = log.lines().rfind(|line| line.contains(" stopped")).unwrap();
+    assert!(last.contains("rest_dropped=300"), "{last}");
+}
+
+/// Whatever arrives, the ledger adds up, the relay does not grow, and the nodes find no fault with the grammar of its events.
+#[test]
+fn random_and_mutated_datagrams_do_no_harm() {
+    const DATAGRAMS: u64 = 100_000;
+    const GROWTH_KIB_MAX: u64 = 16 * 1024;
+    let mut random = SmallRng::seed_from_u64(seed());
+    let site = Site::start();
+    let node = site.start_node("one", &[("log.level", "info")]);
+    let name = node.udp().to_string();
+    // Nobody reads it.
+    let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("udp://{}", rest.local_addr().unwrap());
+    let keys = [("rest.url", &*url), ("log.level", "info")];
+    let relay = start_relay("relay", std::slice::from_ref(&node), &keys);
+    let mut warm_kib = 0;
+    for part in 0..20 {
+        let datagrams = (0..DATAGRAMS / 20).map(|_| hostile_datagram(&mut random));
+        send(datagrams, &relay, std::slice::from_ref(&node));
+        assert_ledger_adds_up(&relay.metrics(), &[&name]);
+        if part == 9 {
+            warm_kib = resident_kib(relay.pid());
+        }
+    }
+    let received = eventually("all of it is where it belongs", SOON, || {
+        let metrics = relay.metrics();
+        let received = assert_ledger_adds_up(&metrics, &[&name]);
+        let queued =
+            ["events_queued", "rest_queued"].map(|it| metrics.count(&format!("eds_relay_{it}")));
+        when(queued == [0, 0], format!("{queued:?}")).map(|()| received)
+    });
+    let metrics = relay.metrics();
+    assert_eq!(metrics.count("eds_relay_kernel_drops_total"), 0);
+    assert!(received > DATAGRAMS / 2, "only {received} lines");
+    let end_kib = resident_kib(relay.pid());
+    assert!(
+        end_kib < warm_kib + GROWTH_KIB_MAX,
+        "grew from {warm_kib} to {end_kib} KiB"
+    );
+    let sent = metrics.count("eds_relay_events_sent_total");
+    node.wait_count("eds_events_received_total", |received| received == sent);
+    assert!(sent > DATAGRAMS / 20, "only {sent} events");
+    let theirs = node.metrics();
+    for reason in event_data_service::event::Rejection::ALL {
+        let label = reason.label();
+        let rejected = theirs.count_of("eds_events_rejected_total", &[("reason", label)]);
+        let is_theirs = label.contains("timestamp_in_")
+            || ["too_old", "too_far_ahead"].contains(&label)
+            || label.ends_with("_too_long");
+        assert!(rejected == 0 || is_theirs, "{rejected} events are {label}");
+    }
+    assert!(relay.get("/healthz").unwrap().status == 200);
+}
