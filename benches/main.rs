@@ -17,6 +17,7 @@ mod node;
 mod parsing;
 mod receiving;
 mod recording;
+mod relay;
 mod task;
 mod whole;
 mod without;
@@ -30,6 +31,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("receiving", receiving::run),
     ("parsing", parsing::run),
     ("whole", whole::run),
+    ("relay", relay::run),
 ];
 
 fn main() -> anyhow::Result<()> {

@@ -1,0 +1,155 @@
+//! A relay: what it costs, what it saves its nodes, and how much it takes.
+
+use std::net::UdpSocket;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use testing::redis::RedisServer;
+
+use crate::measure::{Way, column, process_cpu, side_by_side};
+use crate::node::{Node, eds};
+
+const EVENTS: u32 = 600_000;
+const ROUNDS: usize = 3;
+/// Events a second: what two nodes and a sender take on two cores at one line a datagram.
+const RATE: u32 = 40_000;
+/// The rates at which it is tried whether a relay loses anything.
+const RATES: [u32; 7] = [
+    100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000,
+];
+const POLL: Duration = Duration::from_millis(100);
+const KEYS: [(&str, &str); 3] = [
+    ("flush.grace", "1h"),
+    ("flush.max_hold", "1h"),
+    ("log.level", "warn"),
+];
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    let server = RedisServer::start(&[]);
+    for lines in [1, 15] {
+        let server = &server;
+        let way = |name, relayed| Way {
+            name,
+            run: Box::new(move || two_nodes(server, lines, relayed)),
+        };
+        side_by_side(
+            &format!("two nodes, {lines} lines a datagram, {EVENTS} events, {RATE} a second"),
+            ROUNDS,
+            &[
+                column("CPU s/M, all", 2),
+                column("of the relay", 2),
+                column("of both nodes", 2),
+                column("of Redis", 2),
+                column("events lost", 0),
+            ],
+            &mut [
+                way("senders send to both nodes", false),
+                way("senders send to a relay", true),
+            ],
+        )?;
+    }
+    println!("\nhighest rate of a relay without loss, to two sockets that take nothing");
+    for lines in [1, 15] {
+        let mut best = (0.0, 0.0);
+        for rate in RATES {
+            let (lost, reached, cpu) = relay_alone(lines, rate)?;
+            if lost > 0 {
+                break;
+            }
+            best = (reached, cpu);
+        }
+        println!(
+            "{lines:>2} lines a datagram: {:.0} events/s, {:.2} CPU s/M",
+            best.0, best.1
+        );
+    }
+    Ok(())
+}
+
+/// Sends a load, and answers the CPU seconds per million events: of all, the relay, the nodes, and Redis; and what was lost.
+fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<Vec<f64>> {
+    server.query::<()>(&["FLUSHALL", "SYNC"]);
+    let url = server.url();
+    let keys = [&KEYS[..], &[("store.url", &*url)]].concat();
+    let nodes = ["one", "two"].map(|name| Node::start(name, &keys));
+    let to = nodes.each_ref().map(|node| node.udp().to_string());
+    let relay = relayed.then(|| {
+        let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[2..]);
+        relay.run();
+        relay
+    });
+    let before = process_cpu(server.pid())?;
+    let to = relay
+        .as_ref()
+        .map_or(to.to_vec(), |relay| vec![relay.udp().to_string()]);
+    send(&to, lines, EVENTS, RATE)?;
+    let recorded = || {
+        let counts = nodes
+            .each_ref()
+            .map(|node| node.metrics().value("eds_events_recorded_total"));
+        counts.iter().sum::<f64>()
+    };
+    let mut last = -1.0;
+    while recorded() > last {
+        last = recorded();
+        thread::sleep(5 * POLL);
+    }
+    let per_million = |cpu: f64| cpu * 1e6 / f64::from(EVENTS);
+    let of_relay = relay
+        .as_ref()
+        .map_or(Ok(0.0), |relay| process_cpu(relay.pid()))?;
+    let of_nodes = process_cpu(nodes[0].pid())? + process_cpu(nodes[1].pid())?;
+    let of_redis = process_cpu(server.pid())? - before;
+    Ok(vec![
+        per_million(of_relay + of_nodes),
+        per_million(of_relay),
+        per_million(of_nodes),
+        per_million(of_redis),
+        2.0 * f64::from(EVENTS) - last,
+    ])
+}
+
+/// Sends a load to a relay, at this rate if the sender reaches it; answers how many copies were lost on the way through it,
+/// the rate, and its CPU seconds per million events.
+fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
+    let sinks = [
+        UdpSocket::bind("127.0.0.1:0")?,
+        UdpSocket::bind("127.0.0.1:0")?,
+    ];
+    let to = [
+        sinks[0].local_addr()?.to_string(),
+        sinks[1].local_addr()?.to_string(),
+    ];
+    let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[2..]);
+    relay.run();
+    let events = rate * 4;
+    let began = Instant::now();
+    send(&[relay.udp().to_string()], lines, events, rate)?;
+    let reached = f64::from(events) / began.elapsed().as_secs_f64();
+    thread::sleep(5 * POLL);
+    let metrics = relay.metrics();
+    let sent = metrics.count("eds_relay_events_sent_total");
+    let lost = (2 * u64::from(events)).saturating_sub(sent);
+    Ok((
+        lost,
+        reached,
+        process_cpu(relay.pid())? * 1e6 / f64::from(events),
+    ))
+}
+
+fn send(to: &[String], lines: u32, events: u32, rate: u32) -> anyhow::Result<()> {
+    let mut command = eds();
+    command.args(["send", "--quiet", "--seed", "1", "--minutes", "3"]);
+    for to in to {
+        command.args(["--to", to]);
+    }
+    let sent = command
+        .args(["--lines-per-datagram", &lines.to_string()])
+        .args(["--events", &events.to_string(), "--rate", &rate.to_string()])
+        .stderr(Stdio::null())
+        .status()?;
+    ensure!(sent.success(), "eds send failed");
+    Ok(())
+}
