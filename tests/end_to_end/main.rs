@@ -59,3 +59,4 @@ mod two_nodes;
 mod unix;
 mod upgrade;
 mod versions;
+mod whole_picture;

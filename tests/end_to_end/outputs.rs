@@ -23,14 +23,14 @@ const IN_TIME: Duration = Duration::from_secs(6);
 const BACK: Duration = Duration::from_secs(60);
 
 /// A second database, behind a proxy of its own.
-struct Other {
+pub(crate) struct Other {
     address: SocketAddr,
-    writes: HttpProxy,
+    pub(crate) writes: HttpProxy,
     _server: InfluxServer,
 }
 
 impl Other {
-    fn start(server: InfluxServer) -> Self {
+    pub(crate) fn start(server: InfluxServer) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let query = [("q", format!("CREATE DATABASE {DATABASE}"))];
         let create = testing::http::post(address, "/query").query(&query);
@@ -47,7 +47,7 @@ impl Other {
     }
 
     #[track_caller]
-    fn wait_exact(&self, expected: &Points, within: Duration) {
+    pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
         eventually("the other database holds the exact counts", within, || {
             compare(expected, &self.points())
         });
@@ -55,7 +55,7 @@ impl Other {
 }
 
 /// Has the node write to the site's database, and to these others besides.
-fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)]) {
+pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)]) {
     let url = site.writes.url();
     let urls: Vec<_> = others.iter().map(|(_, other)| other.writes.url()).collect();
     let here = [("default", url.as_str())].into_iter();

@@ -65,7 +65,7 @@ fn wait_taken(relay: &Node, nodes: &[Node]) {
 
 /// Every line is in one place, for each node. Answers the lines that were received.
 #[track_caller]
-fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
+pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
     let count = |name: &str| metrics.count(&format!("eds_relay_{name}"));
     let received = count("lines_received_total");
     let events = count("events_total");

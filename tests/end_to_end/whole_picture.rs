@@ -1,0 +1,141 @@
+//! The whole picture: applications send to two relays, each of which sends every event to two nodes on one Redis, and these
+//! write to two databases; all else that the applications send goes to a database of its own. Meanwhile one of the two is away,
+//! and a node and a relay are killed and come back.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loadgen::Plan;
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::influxdb::InfluxServer;
+use testing::load::{SEED_MINUTE_NS, load};
+use testing::points::Expected;
+use testing::udp_socket::udp_socket;
+
+use crate::outputs::{Other, set_outputs};
+use crate::relay::assert_ledger_adds_up;
+use crate::site::Site;
+use crate::support::node::{Node, count};
+use crate::upgrade::UNREAD_BYTES_MAX;
+
+/// Longer than anybody who is killed stays away.
+const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
+/// The longest pause between two probes, what has waited, and a grace.
+const PUBLISHED: Duration = Duration::from_secs(120);
+/// The database of what is no event.
+const REST: &str = "telegraf";
+/// What a datagram of the load has.
+const EVENTS_PER_DATAGRAM: u64 = 15;
+
+#[test]
+fn two_relays_two_nodes_and_two_databases_are_exact_through_outages_and_kills() {
+    the_whole_picture_is_exact(60_000, Duration::from_secs(40));
+}
+
+/// A database is away for more than five minutes of it.
+#[test]
+#[ignore = "takes eight minutes: scripts/test --test end_to_end -- --ignored a_million_events_through"]
+fn a_million_events_through_two_relays_two_nodes_and_two_databases_are_exact() {
+    the_whole_picture_is_exact(1_000_000, Duration::from_secs(400));
+}
+
+/// Sends ten minutes of events within `lasts`, and one line in ten that is none.
+fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
+    let site = Site::start();
+    site.command(&format!("CREATE DATABASE {REST}"));
+    let rest = format!("http://{}?db={REST}", site.influxdb);
+    let mut other = Other::start(InfluxServer::start());
+    let mut nodes = ["one", "two"].map(|name| {
+        let mut node = site.node(name, &KEYS);
+        set_outputs(&mut node, &site, &[("backup", &other)]);
+        node.run();
+        node
+    });
+    let to = nodes.each_ref().map(|node| node.udp().to_string());
+    let to = to.each_ref().map(String::as_str);
+    let mut relays = ["1", "2"].map(|number| {
+        let keys = [("relay.number", number), ("rest.url", &rest)];
+        let mut relay = Node::relay(&format!("relay{number}"), &to, &keys);
+        relay.run();
+        relay
+    });
+    let addresses = relays.each_ref().map(Node::udp);
+    let sent = AtomicU64::new(0);
+    let datagrams = events / EVENTS_PER_DATAGRAM;
+    let wait_sent = |percent: u64| {
+        eventually("the load goes on", lasts, || {
+            let sent = sent.load(Ordering::SeqCst);
+            when(sent * 100 >= datagrams * percent, sent)
+        });
+    };
+    let (expected, others) = thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let plan = Plan {
+                shuffle: false,
+                ..load(0..10, events, 100, 2000)
+            };
+            let (mut expected, mut others) = (Expected::default(), 0);
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let began = Instant::now();
+            for (number, mut datagram) in (0_u32..).zip(plan.datagrams()) {
+                let due = lasts * number / u32::try_from(datagrams).unwrap();
+                thread::sleep(due.saturating_sub(began.elapsed()));
+                expected.receive(&datagram);
+                // Five for three datagrams, each of them a point of its own.
+                for _ in 0..=(number % 3).min(1) {
+                    let line = format!(
+                        "\ncpu,host=h{} usage=0.5 {}",
+                        others % 10,
+                        SEED_MINUTE_NS + others
+                    );
+                    datagram.extend_from_slice(line.as_bytes());
+                    others += 1;
+                }
+                // Whoever sends to both relays loses nothing with either.
+                for address in addresses {
+                    eventually("there is room in the socket", SOON, || {
+                        let unread = udp_socket(address).map_or(0, |socket| socket.unread_bytes);
+                        when(unread < UNREAD_BYTES_MAX, unread)
+                    });
+                    socket.send_to(&datagram, address).unwrap();
+                }
+                sent.fetch_add(1, Ordering::SeqCst);
+            }
+            (expected, others)
+        });
+        wait_sent(8);
+        other.writes.set(Mode::Refuse);
+        let away = Instant::now();
+        for (percent, victim) in [(20, &mut nodes[0]), (50, &mut relays[1])] {
+            wait_sent(percent);
+            victim.kill();
+            wait_sent(percent + 5);
+            victim.run();
+        }
+        wait_sent(90);
+        other.writes.set(Mode::Pass);
+        eprintln!("one database was away for {:?}", away.elapsed());
+        loading.join().unwrap()
+    });
+    let expected = expected.points();
+    site.wait_exact(&expected, PUBLISHED);
+    other.wait_exact(&expected, PUBLISHED);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
+    eventually("the rest is where it belongs", SOON, || {
+        let written = site.query(&format!("SELECT COUNT(usage) FROM {REST}..cpu"));
+        let written = written
+            .first()
+            .and_then(|series| series["values"][0][1].as_i64());
+        when(written == Some(others), format!("{written:?} of {others}"))
+    });
+    for relay in &mut relays {
+        assert_ledger_adds_up(&relay.metrics(), &to);
+        assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
+    }
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
+    eprintln!("{events} events and {others} other lines: exact");
+}
