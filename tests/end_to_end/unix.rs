@@ -179,3 +179,19 @@ fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
         .unwrap();
     assert!(last.contains(&taken), "{taken}: {last}");
 }
+
+#[test]
+fn a_relay_that_stops_sends_on_all_that_its_socket_took() {
+    // Few enough for the node's UDP socket, however slow it is.
+    const EVENTS: i64 = 1000;
+    let site = Site::start();
+    let (_directory, path) = place();
+    let node = site.start_node("one", &[]);
+    let mut relay = Node::relay("relay", &[&node.udp().to_string()], &[]);
+    relay.listen_on(&[format!("unix:{}", path.display())]);
+    relay.run();
+    let expected = send(path.clone(), EVENTS).join().unwrap();
+    assert_eq!(relay.terminate().code(), Some(0), "{}", relay.log());
+    assert!(!path.exists());
+    site.wait_exact(&expected.points(), SOON);
+}
