@@ -1,11 +1,11 @@
 //! Clocks of nodes that are five minutes off: they judge what is too old or too far ahead, and nothing else.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, seed};
 use testing::points::Expected;
@@ -19,16 +19,14 @@ use crate::support::node::Node;
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// A node of this site whose clock is so many seconds off.
-fn skewed(site: &Site, name: &str, seconds: &str) -> Node {
+fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
     let keys = [
         ("input.max_age", "1h"),
         ("input.max_future", "1m"),
         ("flush.max_hold", "10m"),
     ];
     let mut node = site.node(name, &keys);
-    if !seconds.is_empty() {
-        node.skew(seconds);
-    }
+    node.skew(seconds);
     node.run();
     node
 }
@@ -63,9 +61,9 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     const EVENTS: i64 = 1000;
     let site = Site::start();
     let nodes = [
-        skewed(&site, "right", ""),
-        skewed(&site, "fast", "+300"),
-        skewed(&site, "slow", "-300"),
+        skewed(&site, "right", 0),
+        skewed(&site, "fast", 300),
+        skewed(&site, "slow", -300),
     ];
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut expected, mut random) = (Expected::default(), SmallRng::seed_from_u64(seed()));
@@ -159,16 +157,8 @@ fn assert_all_recorded_but_rejected(nodes: &[Node; 3]) {
 /// idle. When the clock is right again it closes as ever.
 #[test]
 fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
-    let directory = tempfile::tempdir().unwrap();
-    let clock = directory.path().join("clock");
-    let set_clock = |seconds: &str| {
-        // Never half of it is read.
-        let new = directory.path().join("new");
-        fs::write(&new, seconds).unwrap();
-        fs::rename(new, &clock).unwrap();
-    };
-    set_clock("+0");
-    let redis = RedisServer::start_with_offset(&clock);
+    let clock = Clock::ahead_by(0);
+    let redis = RedisServer::start_with_clock(&clock, &[]);
     let site = Site::with_redis(redis);
     let node = site.start_node("one", &[("flush.grace", "2s")]);
     let mut sender = Sender::paced_by(&node);
@@ -180,7 +170,7 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     }
     for number in 0..8 {
         if number == 2 {
-            set_clock("+90");
+            clock.set(90_000_000);
         }
         let line = format!("event_type=a value=user{number} {}", now_ns());
         sender.send(line.as_bytes(), &node, &[]);
@@ -198,7 +188,7 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     assert!((89.0..91.0).contains(&offset), "{offset}");
     let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");
     assert!(node.log().lines().any(warned), "{}", node.log());
-    set_clock("+0");
+    clock.set(0);
     site.wait_exact(&sender.expected.points(), Duration::from_secs(120));
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

@@ -1,8 +1,6 @@
 //! Both stores with one clock, which stays until the test moves it.
 
-use std::fs;
 use std::num::NonZeroU16;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -12,8 +10,7 @@ use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
 use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine};
 use redis::Connection;
-use tempfile::TempDir;
-use testing::eventually::{SOON, eventually, when};
+use testing::clock::Clock;
 use testing::redis::RedisServer;
 
 use super::step::{BEGIN_MS, OUTPUTS, PARTITIONS};
@@ -42,9 +39,8 @@ pub(crate) fn output(index: usize) -> OutputName {
 
 /// A Redis whose clock is stopped, and the nodes that use it.
 pub(crate) struct Ground {
-    // Before the directory with its clock, so that it ends first.
     _server: RedisServer,
-    clock: TempDir,
+    clock: Clock,
     pub(crate) connection: Connection,
     pub(crate) nodes: Vec<Arc<dyn Node>>,
     /// What the nodes are called.
@@ -56,10 +52,8 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn start() -> Self {
-        let clock = TempDir::new().unwrap();
-        let file = clock.path().join("clock");
-        fs::write(&file, shown(BEGIN_MS * 1000)).unwrap();
-        let server = RedisServer::start_with_clock(&file, &[]);
+        let clock = Clock::stopped_at(BEGIN_MS * 1000);
+        let server = RedisServer::start_with_clock(&clock, &[]);
         let stores = NAMES.map(|name| redis_node(&server, name));
         let mut ground = Self {
             connection: server.connection(),
@@ -115,14 +109,7 @@ impl Ground {
     /// Sets both clocks, in µs since the epoch. What is expired by then is gone, even when the clock is set back.
     pub(crate) fn set_clock(&mut self, micros: i64) {
         self.micros.store(micros, Ordering::Relaxed);
-        let next: PathBuf = self.clock.path().join("next");
-        fs::write(&next, shown(micros)).unwrap();
-        fs::rename(next, self.clock.path().join("clock")).unwrap();
-        let expected = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
-        eventually("Redis' clock is set", SOON, || {
-            let time: (i64, i64) = redis::cmd("TIME").query(&mut self.connection).unwrap();
-            when(time == expected, format!("{time:?}"))
-        });
+        self.clock.set(micros);
         // Redis drops an expired key when it comes across it: at last when it lists all.
         let mut scan = redis::cmd("SCAN");
         scan.arg(0).arg("COUNT").arg(1_000_000);
@@ -135,15 +122,6 @@ impl Ground {
             .query(&mut self.connection)
             .unwrap()
     }
-}
-
-/// With half a microsecond, as libfaketime computes with fractions and cuts off.
-fn shown(micros: i64) -> String {
-    format!(
-        "{}.{:06}5\n",
-        micros.div_euclid(1_000_000),
-        micros.rem_euclid(1_000_000)
-    )
 }
 
 fn redis_node(server: &RedisServer, name: &str) -> RedisStore {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tempfile::TempDir;
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
 use testing::http::{Answer, answer, get};
 use testing::metrics::Metrics;
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     command: &'static str,
     config: Table,
     environment: Vec<(String, String)>,
+    /// What it takes for the time of day, if not the right one.
+    clock: Option<Clock>,
     udp: SocketAddr,
     http: SocketAddr,
     directory: TempDir,
@@ -105,6 +108,7 @@ impl Node {
             command,
             config: Table::new(),
             environment: Vec::new(),
+            clock: None,
             udp,
             http,
             directory: TempDir::new().expect("a temporary directory"),
@@ -178,13 +182,11 @@ impl Node {
         self.environment.push((key.to_owned(), value.to_owned()));
     }
 
-    /// Sets its clock so many seconds off from the next launch on: `+300`. The clock that measures durations is right.
-    pub(crate) fn skew(&mut self, seconds: &str) {
-        self.set_environment("LD_PRELOAD", &process::faketime_library());
-        self.set_environment("FAKETIME", seconds);
-        // One for the older versions of the library, one for the newer.
-        self.set_environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-        self.set_environment("DONT_FAKE_MONOTONIC", "1");
+    /// Sets its clock so many seconds ahead from the next launch on. The clock that measures durations is right.
+    pub(crate) fn skew(&mut self, seconds: i64) {
+        let clock = Clock::ahead_by(seconds * 1_000_000);
+        self.environment.extend(clock.environment());
+        self.clock = Some(clock);
     }
 
     /// The variables set so far.

@@ -45,11 +45,7 @@ pub(crate) struct World {
 }
 
 /// The nodes, and by how many seconds their clocks are off.
-const NODES: [(&str, Option<&str>); 3] = [
-    ("one", None),
-    ("two", Some("+300")),
-    ("three", Some("-300")),
-];
+const NODES: [(&str, i64); 3] = [("one", 0), ("two", 300), ("three", -300)];
 
 impl World {
     pub(crate) fn start(kind: Kind, max_hold: Duration) -> Self {
@@ -82,9 +78,7 @@ impl World {
             // So few that an outage sends most to the disk.
             node.set("input.queue_events", "3000");
             node.set("input.spool_dir", &node.spool().display().to_string());
-            if let Some(skew) = skew {
-                node.skew(skew);
-            }
+            node.skew(skew);
             node.launch();
             nodes.push(node);
         }

@@ -12,6 +12,7 @@
     reason = "a test may fail anywhere"
 )]
 
+pub mod clock;
 pub mod eventually;
 pub mod http;
 pub mod http_proxy;

@@ -6,15 +6,6 @@ use std::time::Duration;
 
 use crate::eventually::eventually;
 
-/// Where libfaketime is, for `LD_PRELOAD`.
-pub fn faketime_library() -> String {
-    let mut command = Command::new("faketime");
-    command.args(["-m", "-f", "+1s", "printenv", "LD_PRELOAD"]);
-    let output = command.output().expect("faketime is installed");
-    let library = String::from_utf8(output.stdout).expect("a path");
-    library.trim().to_owned()
-}
-
 /// Sends a signal, named as `kill` names it: `TERM`, `KILL`, `STOP`, `CONT`, `HUP`.
 pub fn signal(pid: u32, name: &str) {
     // The library call would need `unsafe` here.

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use redis_link::{Address, Timeouts};
 use tempfile::TempDir;
 
+use crate::clock::Clock;
 use crate::eventually::{SOON, eventually};
 use crate::ports::free_port;
 use crate::process::{self, signal};
@@ -68,33 +69,10 @@ impl RedisServer {
         }
     }
 
-    /// One whose clock is stopped: it shows the seconds since the epoch that are in this file, down to the
-    /// microsecond, until another file takes its place. The clock that measures durations is right.
-    pub fn start_with_clock(clock: &Path, arguments: &[&str]) -> Self {
-        Self::start_with_faked_time(clock, &[("FAKETIME_FMT", "%s")], arguments)
-    }
-
-    /// One whose clock is so many seconds off as this file says: `+90`.
-    pub fn start_with_offset(offset: &Path) -> Self {
-        Self::start_with_faked_time(offset, &[], &[])
-    }
-
-    fn start_with_faked_time(clock: &Path, more: &[(&str, &str)], arguments: &[&str]) -> Self {
+    /// One that has this clock.
+    pub fn start_with_clock(clock: &Clock, arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
-        // Redis' jemalloc asks for the time before libfaketime is ready to tell it; malloc of the C library does not.
-        let preload = format!("{} libc.so.6", process::faketime_library());
-        server.environment = [
-            ("LD_PRELOAD", &*preload),
-            ("FAKETIME_TIMESTAMP_FILE", &clock.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1"),
-            // One for the older versions of the library, one for the newer.
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-        ]
-        .iter()
-        .chain(more)
-        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-        .collect();
+        server.environment = clock.environment().into();
         server.restart();
         server
     }

@@ -1,8 +1,8 @@
 //! A real Redis Cluster of three masters on free ports, on request with a replica each; it ends with its owner.
 
-use std::path::Path;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::eventually::{SOON, eventually, when};
 use crate::ports::free_port;
 use crate::redis::RedisServer;
@@ -27,7 +27,7 @@ impl RedisCluster {
     }
 
     /// The same with the clock of [`RedisServer::start_with_clock`].
-    pub fn start_with_clock(clock: &Path) -> Self {
+    pub fn start_with_clock(clock: &Clock) -> Self {
         let start = |arguments: &[&str]| RedisServer::start_with_clock(clock, arguments);
         Self::launch(SLOTS.len(), "86400000", start)
     }

@@ -1,7 +1,6 @@
 //! A Redis whose clock a test sets: a server, a cluster, or a master that a sentinel names.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use coordination::Name;
 use coordination::redis::RedisArbiter;
-use tempfile::TempDir;
+use testing::clock::Clock;
 use testing::ports::Server;
 use testing::redis::{RedisServer, program};
 use testing::redis_cluster::RedisCluster;
@@ -20,7 +19,7 @@ use crate::site::TIMEOUTS;
 
 const PREFIX: &str = "model";
 /// The clocks begin some time before the schedules do.
-const BEGIN_US: u64 = 1_699_999_000_000_000;
+const BEGIN_US: i64 = 1_699_999_000_000_000;
 const TICK: Duration = Duration::from_millis(20);
 const MASTER: &str = "locks";
 
@@ -39,29 +38,6 @@ pub(crate) struct Clocked {
     clock: Clock,
 }
 
-/// Servers read their time from a file.
-struct Clock(TempDir);
-
-impl Clock {
-    fn new() -> Self {
-        let clock = Self(TempDir::new().unwrap());
-        clock.set(BEGIN_US);
-        clock
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.path().join("clock")
-    }
-
-    /// In one step, so that nobody reads half of it. Half a microsecond more, since what is read is rounded down.
-    fn set(&self, now_us: u64) {
-        let next = self.0.path().join("next");
-        let (seconds, micros) = (now_us / 1_000_000, now_us % 1_000_000);
-        fs::write(&next, format!("{seconds}.{micros:06}5")).unwrap();
-        fs::rename(next, self.file()).unwrap();
-    }
-}
-
 impl Clocked {
     fn new(url: &str, servers: Servers, clock: Clock) -> Self {
         let arbiter = Arc::new(RedisArbiter::open(url, PREFIX, TIMEOUTS).unwrap());
@@ -73,8 +49,8 @@ impl Clocked {
     }
 
     pub(crate) fn server() -> Self {
-        let clock = Clock::new();
-        let server = RedisServer::start_with_clock(&clock.file(), &[]);
+        let clock = Clock::stopped_at(BEGIN_US);
+        let server = RedisServer::start_with_clock(&clock, &[]);
         let url = server.url();
         let servers = Servers::One {
             _sentinel: None,
@@ -84,7 +60,7 @@ impl Clocked {
     }
 
     pub(crate) fn cluster() -> Self {
-        let clock = Clock::new();
+        let clock = Clock::stopped_at(BEGIN_US);
         // A cluster takes time to become whole.
         let (done, is_done) = mpsc::channel::<()>();
         let ticking = &clock;
@@ -96,7 +72,7 @@ impl Clocked {
                     ticking.set(now_us);
                 }
             });
-            let cluster = RedisCluster::start_with_clock(&clock.file());
+            let cluster = RedisCluster::start_with_clock(&clock);
             drop(done);
             cluster
         });
@@ -104,8 +80,8 @@ impl Clocked {
     }
 
     pub(crate) fn sentinel() -> Self {
-        let clock = Clock::new();
-        let server = RedisServer::start_with_clock(&clock.file(), &[]);
+        let clock = Clock::stopped_at(BEGIN_US);
+        let server = RedisServer::start_with_clock(&clock, &[]);
         let monitor = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {} 1",
             server.address().port()
@@ -126,7 +102,7 @@ impl Clocked {
     }
 
     pub(crate) fn set(&self, now_us: u64) {
-        self.clock.set(now_us);
+        self.clock.set(now_us.cast_signed());
     }
 
     pub(crate) fn evict(&self, name: &Name, key: Key) {
