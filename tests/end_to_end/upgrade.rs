@@ -31,6 +31,20 @@ pub(crate) const UNREAD_BYTES_MAX: u64 = 100 * 1024;
 /// Grace, and time for the rest of the work.
 pub(crate) const PUBLISHED: Duration = Duration::from_secs(60);
 
+/// Sends a datagram once the socket of its receiver has less than so many bytes that nobody has read.
+pub(crate) fn send_into_room(
+    socket: &UdpSocket,
+    datagram: &[u8],
+    receiver: SocketAddr,
+    unread_bytes_max: u64,
+) {
+    eventually("there is room in the socket", SOON, || {
+        let unread = udp_socket(receiver).map_or(0, |socket| socket.unread_bytes);
+        when(unread < unread_bytes_max, unread)
+    });
+    socket.send_to(datagram, receiver).unwrap();
+}
+
 /// Sends a load on and on, and knows what must come of it.
 #[derive(Default)]
 pub(crate) struct Loader {
@@ -59,11 +73,7 @@ impl Loader {
             let due = Duration::from_secs(number) / DATAGRAMS_PER_SECOND;
             thread::sleep(due.saturating_sub(began.elapsed()));
             for address in to(number) {
-                eventually("there is room in the socket", SOON, || {
-                    let unread = udp_socket(address).map_or(0, |socket| socket.unread_bytes);
-                    when(unread < unread_bytes_max, unread)
-                });
-                socket.send_to(&datagram, address).unwrap();
+                send_into_room(&socket, &datagram, address, unread_bytes_max);
             }
             expected.receive(&datagram);
             self.sent.fetch_add(1, Ordering::SeqCst);

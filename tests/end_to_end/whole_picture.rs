@@ -13,13 +13,12 @@ use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
 use testing::load::{SEED_MINUTE_NS, load};
 use testing::points::Expected;
-use testing::udp_socket::udp_socket;
 
 use crate::outputs::{Other, set_outputs};
 use crate::relay::assert_ledger_adds_up;
 use crate::site::Site;
 use crate::support::node::{Node, count};
-use crate::upgrade::UNREAD_BYTES_MAX;
+use crate::upgrade::{UNREAD_BYTES_MAX, send_into_room};
 
 /// Longer than anybody who is killed stays away.
 const KEYS: [(&str, &str); 2] = [("flush.grace", "8s"), ("flush.max_hold", "10m")];
@@ -96,11 +95,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
                 }
                 // Whoever sends to both relays loses nothing with either.
                 for address in addresses {
-                    eventually("there is room in the socket", SOON, || {
-                        let unread = udp_socket(address).map_or(0, |socket| socket.unread_bytes);
-                        when(unread < UNREAD_BYTES_MAX, unread)
-                    });
-                    socket.send_to(&datagram, address).unwrap();
+                    send_into_room(&socket, &datagram, address, UNREAD_BYTES_MAX);
                 }
                 sent.fetch_add(1, Ordering::SeqCst);
             }
