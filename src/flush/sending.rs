@@ -206,7 +206,7 @@ impl Sender {
     }
 }
 
-/// Tells that a claim is left as it is. It lapses, and is taken up again.
+/// Logs that a claim is left as it is. It lapses, and is taken up again.
 pub(super) fn log_claim_error(metrics: &Metrics, claim: &Claim, error: &StoreError) {
     let minute = claim.minute;
     let partition = claim.partition.index();

@@ -35,7 +35,7 @@ pub struct Outlet {
     /// `None` while no address is known.
     link: RwLock<Option<Arc<Link>>>,
     trouble: Mutex<Trouble>,
-    /// Told when sending fails, so that the name is looked up again.
+    /// Notified when sending fails, so that the name is looked up again.
     pub(super) failed: Notify,
     datagrams: AtomicU64,
     refusals: AtomicU64,

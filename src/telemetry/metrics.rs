@@ -207,7 +207,7 @@ impl Metrics {
         }
     }
 
-    /// Tells nothing more of an output that is gone and that nothing waits for.
+    /// Reports nothing more of an output that is gone and that nothing waits for.
     pub fn forget_output(&self, name: &str) {
         let of = &of_output(name);
         self.backlog_unsent.remove(of);

@@ -1,6 +1,6 @@
 //! Which share of a minute's events each node saw.
 //!
-//! A minute is told once it is counted in every partition, while its counts are kept: until then what the nodes saw has nothing
+//! A minute is answered once it is counted in every partition, while its counts are kept: until then what the nodes saw has nothing
 //! to be held against. Events that come late are seen and not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
