@@ -20,7 +20,7 @@ struct set_clock {
 static const struct set_clock *set;
 
 __attribute__((constructor)) static void open_clock(void) {
-  const char *path = getenv("EDS_TEST_CLOCK");
+  const char *path = getenv("TEST_CLOCK");
   int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (file < 0) {
     abort();

@@ -53,7 +53,7 @@ impl Clock {
     pub fn environment(&self) -> [(String, String); 2] {
         [
             ("LD_PRELOAD", env!("CLOCK_LIBRARY").to_owned()),
-            ("EDS_TEST_CLOCK", self.path.display().to_string()),
+            ("TEST_CLOCK", self.path.display().to_string()),
         ]
         .map(|(key, value)| (key.to_owned(), value))
     }
