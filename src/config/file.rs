@@ -36,7 +36,10 @@ pub(super) fn read(
 ) -> bool {
     let path = named.unwrap_or(Path::new(program.default_file()));
     match std::fs::read_to_string(path) {
-        Ok(text) => read_text(path, &text, values, problems),
+        Ok(text) => {
+            values.file = Some(path.to_owned());
+            read_text(path, &text, values, problems)
+        }
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => true,
         Err(error) => {
             let origin = Some(Origin::File(path.to_owned(), 0));

@@ -37,6 +37,7 @@ mod values;
 mod tests;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
@@ -63,6 +64,8 @@ const RETENTION_AGES: u32 = 2;
 /// A configuration without mistakes: the settings of all parts.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The file that was read; none where nobody names one and there is none in the usual place.
+    pub file: Option<PathBuf>,
     /// Name of this node: 1 to 64 of `[A-Za-z0-9._-]`.
     pub node: String,
     /// The shared memory of the open minutes.
@@ -198,6 +201,7 @@ fn build(reader: &mut Reader<'_>) -> Config {
     let drain_timeout = reader.read(&input::drain_timeout);
     together::check(reader, &service, &store);
     Config {
+        file: reader.file(),
         node,
         store,
         partitions,

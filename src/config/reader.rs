@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::keys::{KEYS, Key, output};
 use super::kind::{File, Read, SecretText};
@@ -67,6 +67,11 @@ impl<'a> Reader<'a> {
     fn place(&self, path: &'static str) -> (usize, &'static str) {
         let is_of_output = path.starts_with("output.");
         (if is_of_output { self.output } else { 0 }, path)
+    }
+
+    /// The file that was read.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        self.values.file.clone()
     }
 
     /// All problems found.

@@ -1,5 +1,6 @@
 //! The settings of a relay.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Log;
@@ -16,6 +17,8 @@ use crate::secret::Secret;
 /// A relay's configuration without mistakes.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
+    /// The file that was read; none where nobody names one and there is none in the usual place.
+    pub file: Option<PathBuf>,
     /// How it behaves.
     pub settings: RelaySettings,
     /// At shutdown, the longest to send what waits for the rest.
@@ -71,6 +74,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> RelayConfig {
         http: reader.read(&http::listen),
     };
     RelayConfig {
+        file: reader.file(),
         settings,
         drain_timeout: reader.read(&input::drain_timeout),
         log: super::log(reader),

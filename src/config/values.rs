@@ -70,6 +70,8 @@ pub struct Effective {
     values: Vec<Value>,
     /// Those of each `[[output]]`, which stand for those of `[output]` among `values`.
     outputs: Vec<Vec<Value>>,
+    /// The file that was read.
+    pub(super) file: Option<PathBuf>,
 }
 
 /// The default of each of these keys.
@@ -88,6 +90,7 @@ impl Effective {
         Self {
             values: defaults(program, program.keys()),
             outputs: Vec::new(),
+            file: None,
         }
     }
 

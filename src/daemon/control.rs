@@ -16,6 +16,9 @@ use tokio::sync::mpsc;
 use crate::http::STALLED_AFTER;
 use crate::node::Progress;
 
+/// How often the line of `systemctl status` is renewed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
+
 /// What an operator asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
@@ -59,6 +62,20 @@ pub(super) fn listen() -> io::Result<mpsc::UnboundedReceiver<Request>> {
 pub(super) fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "cannot notify systemd");
+    }
+}
+
+/// Shows systemd how the process is, again and again, if it started this process.
+pub(super) async fn report_status(mut line: impl FnMut(Duration) -> String) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    let mut ticks = tokio::time::interval(STATUS_INTERVAL);
+    let mut last = ticks.tick().await;
+    loop {
+        let now = ticks.tick().await;
+        notify(&[NotifyState::Status(&line(now - last))]);
+        last = now;
     }
 }
 

@@ -4,12 +4,16 @@
 
 mod build;
 mod control;
+mod first_start;
 mod log;
 mod operate;
 mod relay;
 mod service;
+mod status_line;
 
 use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -42,6 +46,9 @@ pub struct EventsLost(u64);
 trait Running {
     /// The heartbeats of its workers.
     fn progress(&self) -> Progress;
+
+    /// How it is, in a line. It is asked again and again, with the time that has passed since.
+    fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static;
 
     /// Waits until a part ends by itself, which only happens when it fails.
     async fn failed(&mut self) -> PartFailed;
@@ -79,6 +86,7 @@ pub fn relay(
         tracing::info!(
             version = crate::VERSION,
             commit = crate::COMMIT,
+            config = named(config.file.as_deref()),
             listen = addresses.join(", "),
             inherited = held,
             http = relay.http.map(tracing::field::display),
@@ -143,6 +151,7 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         node = config.node,
         version = crate::VERSION,
         commit = crate::COMMIT,
+        config = named(config.file.as_deref()),
         listen = addresses.join(", "),
         inherited = held,
         http = service.http.map(tracing::field::display),
@@ -153,6 +162,7 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
+    first_start::explain(config, &service);
     // While the store is looked at the kernel holds what arrives: a node that it refuses leaves that to the next. But
     // not for long, for the kernel's room is small.
     let check = store.check();
@@ -179,6 +189,11 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
     Ok(service)
 }
 
+/// The file that configures a program, for the log.
+fn named(file: Option<&Path>) -> String {
+    file.map_or("none".to_owned(), |file| file.display().to_string())
+}
+
 async fn serve<R: Running>(
     mut running: R,
     requests: &mut tokio::sync::mpsc::UnboundedReceiver<Request>,
@@ -187,6 +202,7 @@ async fn serve<R: Running>(
 ) -> anyhow::Result<()> {
     let watchdog = tokio::spawn(control::feed_watchdog(running.progress()));
     control::notify(&[NotifyState::Ready]);
+    let status = tokio::spawn(control::report_status(running.status_line()));
     let failure = loop {
         tokio::select! {
             request = requests.recv() => match request {
@@ -196,7 +212,8 @@ async fn serve<R: Running>(
             failure = running.failed() => break Some(failure),
         }
     };
-    control::notify(&[NotifyState::Stopping]);
+    status.abort();
+    control::notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
     tracing::info!("draining");
     let at_once = CancellationToken::new();
     let drain = running.drain(drain_timeout, &at_once);
@@ -227,6 +244,11 @@ async fn serve<R: Running>(
 impl Running for Service {
     fn progress(&self) -> Progress {
         self.node.progress.clone()
+    }
+
+    fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
+        let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+        status_line::of_node(node, metrics, self.outputs.clone())
     }
 
     async fn failed(&mut self) -> PartFailed {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::service::{SIDE_MAX, all_end, next_failure, until};
-use super::{PartFailed, Running, UNREAD_MAX};
+use super::{PartFailed, Running, UNREAD_MAX, status_line};
 use crate::http::{self, CONNECTIONS_MAX, Readiness, SOCKET_FAILS, Vitals};
 use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
 use crate::node::{Clock, Progress};
@@ -197,6 +197,10 @@ impl Relay {
 impl Running for Relay {
     fn progress(&self) -> Progress {
         self.progress.clone()
+    }
+
+    fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
+        status_line::of_relay(Arc::clone(&self.ledger), self.nodes.clone())
     }
 
     async fn failed(&mut self) -> PartFailed {

@@ -74,7 +74,9 @@ pub struct Service {
     pub http: Option<SocketAddr>,
     /// What its parts share and decide by.
     pub node: Arc<Node>,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
+    /// The names of the outputs.
+    pub(super) outputs: Vec<String>,
     /// Those that do not read yet.
     listeners: Vec<Listener>,
     /// Listeners and recorders. They end when everything is recorded.
@@ -112,6 +114,7 @@ impl Service {
             http: None,
             node: Arc::clone(&node),
             metrics,
+            outputs: outputs.iter().map(|it| it.name.to_string()).collect(),
             listeners: Vec::new(),
             ingest: JoinSet::new(),
             flush: JoinSet::new(),

@@ -1,6 +1,7 @@
 //! What a node does when it is asked to end or to look at its configuration again, and the exit codes.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -150,4 +151,46 @@ fn the_exit_code_tells_failure_from_misuse() {
             "{arguments:?} does not say {says:?}: {stderr}"
         );
     }
+}
+
+/// What `systemctl status` shows, as systemd is told it.
+#[test]
+fn a_node_and_a_relay_report_how_they_are() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut buffer = [0; 1024];
+    // With events on and on: the kernel reports a refusal with what is sent next.
+    let mut wait = |part: &str, to: Option<SocketAddr>| {
+        eventually(part, SOON, || {
+            if let Some(to) = to {
+                sender.send_to(b"event_type=a value=b", to).unwrap();
+            }
+            let text = match socket.recv(&mut buffer) {
+                Ok(length) => String::from_utf8_lossy(&buffer[..length]).into_owned(),
+                Err(error) => error.to_string(),
+            };
+            when(text.contains(part), text)
+        });
+    };
+    let path = path.display().to_string();
+    let mut node = Node::new("one", &[]);
+    node.set_environment("NOTIFY_SOCKET", &path);
+    node.run();
+    wait("READY=1", None);
+    wait(
+        "STATUS=0/s received, 0/s recorded, 0 queued; 0 minutes open, 0 wait for ",
+        None,
+    );
+    wait("; 1 minutes open", Some(node.udp()));
+    node.terminate();
+    wait("STATUS=draining", None);
+
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let mut relay = Node::relay("relay", &[&nobody], &[]);
+    relay.set_environment("NOTIFY_SOCKET", &path);
+    relay.run();
+    wait(&format!("; down: {nobody}"), Some(relay.udp()));
 }

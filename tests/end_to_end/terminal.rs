@@ -1,9 +1,10 @@
-//! What is written to a terminal: coloured, but not for those who set `NO_COLOR`.
+//! What is written to a terminal: what a node does that nobody has configured; coloured, but not for those who set `NO_COLOR`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
+use testing::ports::free_port;
 use testing::process::signal;
 
 use crate::support::node::Node;
@@ -76,4 +77,21 @@ fn no_color_holds_for_all_that_is_written_to_a_terminal() {
         // It is a terminal all the same: the progress is drawn.
         assert_eq!(text.contains("\x1b["), arguments == send, "{text:?}");
     }
+}
+
+#[test]
+fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else() {
+    let (udp, http) = (free_port(), free_port());
+    let run = format!("run --listen 127.0.0.1:{udp} --http 127.0.0.1:{http}");
+    let text = written(&run, &[("NO_COLOR", "1")], Some("(exit code 3)"));
+    assert!(text.contains("the defaults are in force"), "{text}");
+    let send = format!("eds send --to 127.0.0.1:{udp}");
+    assert!(text.contains(&send), "{text}");
+    assert!(text.contains("config=\"none\""), "{text}");
+
+    let node = Node::start("one", &[]);
+    let log = node.log();
+    assert!(!log.contains("the defaults are in force"), "{log}");
+    let file = format!("config=\"{}\"", node.config_path().display());
+    assert!(log.contains(&file), "{file} in {log}");
 }

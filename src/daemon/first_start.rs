@@ -1,0 +1,130 @@
+//! What somebody at a terminal is told who starts a node that nobody has configured: what it does, how to send it an event,
+//! and when something comes of it.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::Service;
+use crate::config::{Config, Program, Store, Target};
+use crate::ingest::ListenAddress;
+
+/// Explains this node on standard error, if that is a terminal and no file configures it.
+pub(super) fn explain(config: &Config, service: &Service) {
+    if config.file.is_none() && io::stderr().is_terminal() {
+        let text = text(config, &service.addresses, service.http, Utc::now());
+        // A terminal that is gone needs no explanation.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+fn text(
+    config: &Config,
+    addresses: &[ListenAddress],
+    http: Option<SocketAddr>,
+    now: DateTime<Utc>,
+) -> String {
+    let file = Program::Node.default_file();
+    let listens: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let http = http.map_or("nowhere (http.listen is empty)".to_owned(), |it| {
+        format!("http://{it}/ (/readyz, /metrics, /api/v1/top)")
+    });
+    let in_memory = matches!(config.store, Store::Memory { .. });
+    let store = if in_memory {
+        "this process' memory: it counts what this node receives, and what is not published yet ends with the process; \
+         --store redis://… is shared by any number of nodes, and keeps it"
+    } else {
+        "Redis: minutes outlive this process, and other nodes share them"
+    };
+    let on_stdout = |output: &_| matches!(output, Target::Stdout);
+    let outputs = if config.outputs.iter().all(|it| on_stdout(&it.target)) {
+        "standard output; --output http://… is an InfluxDB"
+    } else {
+        "InfluxDB"
+    };
+    let to = match addresses.first() {
+        // Whoever listens everywhere is found here.
+        Some(ListenAddress::Udp(address)) if address.ip().is_unspecified() => {
+            format!("127.0.0.1:{}", address.port())
+        }
+        Some(address) => address.to_string(),
+        None => String::new(),
+    };
+    let flush = &config.service.flush;
+    let in_the_minute = Duration::from_millis(now.timestamp_millis().rem_euclid(60_000) as u64);
+    let rest = Duration::from_secs(60).saturating_sub(in_the_minute);
+    let wait = rest + flush.grace + flush.interval;
+    let at = (now + wait).format("%H:%M:%S");
+    let ending = if in_memory {
+        "Ctrl-C publishes the minutes that are over and loses the one that is not (exit code 3)."
+    } else {
+        "Ctrl-C stops this node; the minutes in Redis wait for the next."
+    };
+    format!(
+        "
+There is no {file}, so the defaults are in force (eds check --explain shows them all):
+
+  receives  {listens}
+  answers   {http}
+  store     {store}
+  output    {outputs}
+
+Send it an event, in another terminal:
+
+  echo 'event_type=login,product=shop value=ann' | eds send --to {to}
+
+Two points come of it: how many different users, and how many events. An event of now is published in {wait} s, at
+{at} UTC: when its minute is over and nothing came for it for {grace} s (flush.grace). {ending}
+
+",
+        listens = listens.join(", "),
+        wait = wait.as_secs_f64().ceil(),
+        grace = flush.grace.as_secs_f64(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+
+    fn shown(flags: &Flags) -> String {
+        let config = Config::load(flags, []).unwrap();
+        let addresses = [ListenAddress::Udp("0.0.0.0:8094".parse().unwrap())];
+        let http = Some("127.0.0.1:8095".parse().unwrap());
+        let now = "2026-11-22T12:34:15.5Z".parse().unwrap();
+        text(&config, &addresses, http, now)
+    }
+
+    #[test]
+    fn the_first_start_says_where_to_send_and_when_points_come() {
+        let text = shown(&Flags::default());
+        for part in [
+            "no /etc/eds/eds.toml",
+            "0.0.0.0:8094",
+            "http://127.0.0.1:8095/",
+            "this process' memory",
+            "standard output",
+            "eds send --to 127.0.0.1:8094",
+            // The rest of the minute, the grace and the interval.
+            "in 51 s",
+            "12:35:06 UTC",
+            "loses the one that is not",
+        ] {
+            assert!(text.contains(part), "no {part:?} in:{text}");
+        }
+    }
+
+    #[test]
+    fn with_a_redis_nothing_is_lost_at_the_end() {
+        let flags = Flags {
+            store: Some("redis://127.0.0.1:6379".to_owned()),
+            ..Flags::default()
+        };
+        let text = shown(&flags);
+        assert!(text.contains("wait for the next"), "{text}");
+        assert!(!text.contains("loses"), "{text}");
+    }
+}
