@@ -1,13 +1,14 @@
 //! Builds the library that sets the clock of a process, with the compiler that links Rust programs.
 
 use std::env;
+use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-fn main() {
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=src/clock.c");
     println!("cargo:rerun-if-env-changed=CC");
-    let library = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("libclock.so");
+    let library = Path::new(&env::var("OUT_DIR")?).join("libclock.so");
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let status = Command::new(&compiler)
         .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
@@ -21,4 +22,5 @@ fn main() {
         compiler.display()
     );
     println!("cargo:rustc-env=CLOCK_LIBRARY={}", library.display());
+    Ok(())
 }

@@ -299,6 +299,10 @@ fn later_sources_win_and_are_remembered() {
     );
     // What is shown is a file that says the same.
     let again = load_file(&shown).unwrap();
+    let again = Config {
+        file: config.file.clone(),
+        ..again
+    };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
 }
 

@@ -9,7 +9,6 @@ mod log;
 mod operate;
 mod relay;
 mod service;
-mod status_line;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -33,6 +32,7 @@ use crate::config::{
 use crate::ingest::{self, Inherited};
 use crate::node::{LedgerTotals, Progress};
 use crate::store::StoreError;
+use crate::telemetry;
 
 /// How long the sockets may go unread at the start.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
@@ -248,7 +248,7 @@ impl Running for Service {
 
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
         let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
-        status_line::of_node(node, metrics, self.outputs.clone())
+        telemetry::status_line(node, metrics, self.outputs.clone())
     }
 
     async fn failed(&mut self) -> PartFailed {

@@ -3,6 +3,7 @@
 //! Nothing is read before [`Relay::start`] has asked where the nodes are. They stop in the order of the data: first the
 //! readers, which send what waits; then the writer of the rest, when it has written what they left, or time is up.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::service::{SIDE_MAX, all_end, next_failure, until};
-use super::{PartFailed, Running, UNREAD_MAX, status_line};
+use super::{PartFailed, Running, UNREAD_MAX};
 use crate::http::{self, CONNECTIONS_MAX, Readiness, SOCKET_FAILS, Vitals};
 use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
 use crate::node::{Clock, Progress};
@@ -26,7 +27,7 @@ use crate::relay::{
     Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Queue, READ_MAX, READ_TIMEOUT, Reader,
     RelaySettings, Rest, RestSettings, Sorter, Stamps, Writer, follow_name,
 };
-use crate::telemetry::Format;
+use crate::telemetry::{Format, per_second};
 
 /// How long the readers may take to read what the kernel holds, and to send it.
 const READ_OUT_MAX: Duration = Duration::from_secs(3);
@@ -200,7 +201,7 @@ impl Running for Relay {
     }
 
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
-        status_line::of_relay(Arc::clone(&self.ledger), self.nodes.clone())
+        status_line(Arc::clone(&self.ledger), self.nodes.clone())
     }
 
     async fn failed(&mut self) -> PartFailed {
@@ -223,6 +224,38 @@ impl Running for Relay {
         let totals = self.ledger.totals().at_end();
         log_totals(&totals, &self.nodes);
         totals.lost()
+    }
+}
+
+/// How a relay to these nodes is, in one line. It is asked again and again, with the time that has passed since.
+fn status_line(
+    ledger: Arc<Ledger>,
+    nodes: Vec<Arc<Outlet>>,
+) -> impl FnMut(Duration) -> String + Send {
+    let mut before = ledger.totals();
+    move |elapsed| {
+        let now = ledger.totals();
+        let mut line = format!(
+            "{}/s received, {}/s of them events; {} of the rest queued",
+            per_second(now.received, before.received, elapsed),
+            per_second(now.events, before.events, elapsed),
+            now.rest.queued,
+        );
+        for (node, place) in nodes.iter().zip(&now.nodes) {
+            if place.lost() > 0 {
+                let _ = write!(line, ", {} dropped for {}", place.lost(), node.name());
+            }
+        }
+        if now.rest.lost() > 0 {
+            let _ = write!(line, ", {} of the rest dropped", now.rest.lost());
+        }
+        let down = nodes.iter().filter(|node| !node.is_up());
+        let down: Vec<_> = down.map(|node| node.name()).collect();
+        if !down.is_empty() {
+            let _ = write!(line, "; down: {}", down.join(", "));
+        }
+        before = now;
+        line
     }
 }
 

@@ -30,6 +30,10 @@ fn each_output_has_keys_of_its_own() {
     let shown = effective.to_toml(true);
     assert_eq!(shown.matches("[[output]]").count(), 2, "{shown}");
     let again = load_file(&shown).unwrap();
+    let again = Config {
+        file: config.file.clone(),
+        ..again
+    };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
     let one = load_file("").unwrap();
     assert_eq!(names(&one), ["default"]);

@@ -1,21 +1,21 @@
-//! How a node or a relay is, in one line: `systemctl status` shows it.
+//! How a program is, in one line: `systemctl status` shows it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::metrics::{Metrics, of_output};
 use crate::node::Node;
-use crate::relay::{self, Outlet};
-use crate::telemetry::{Metrics, of_output};
 
-/// Events per second, rounded.
-fn per_second(now: u64, before: u64, elapsed: Duration) -> u64 {
-    let events = now.saturating_sub(before) as f64;
-    (events / elapsed.as_secs_f64().max(f64::EPSILON)).round() as u64
+/// How much a total grew in a second, while it grew from `before` to `now`.
+#[must_use]
+pub fn per_second(now: u64, before: u64, elapsed: Duration) -> u128 {
+    let grown = u128::from(now.saturating_sub(before));
+    grown * 1000 / elapsed.as_millis().max(1)
 }
 
 /// That of a node with these outputs. It is asked again and again, with the time that has passed since.
-pub(super) fn of_node(
+pub fn status_line(
     node: Arc<Node>,
     metrics: Arc<Metrics>,
     outputs: Vec<String>,
@@ -47,38 +47,6 @@ pub(super) fn of_node(
             let _ = write!(line, "; lags in {} partitions", node.lag.partitions());
         }
         let down = node.outputs_down.names();
-        if !down.is_empty() {
-            let _ = write!(line, "; down: {}", down.join(", "));
-        }
-        before = now;
-        line
-    }
-}
-
-/// The same of a relay to these nodes.
-pub(super) fn of_relay(
-    ledger: Arc<relay::Ledger>,
-    nodes: Vec<Arc<Outlet>>,
-) -> impl FnMut(Duration) -> String + Send {
-    let mut before = ledger.totals();
-    move |elapsed| {
-        let now = ledger.totals();
-        let mut line = format!(
-            "{}/s received, {}/s of them events; {} of the rest queued",
-            per_second(now.received, before.received, elapsed),
-            per_second(now.events, before.events, elapsed),
-            now.rest.queued,
-        );
-        for (node, place) in nodes.iter().zip(&now.nodes) {
-            if place.lost() > 0 {
-                let _ = write!(line, ", {} dropped for {}", place.lost(), node.name());
-            }
-        }
-        if now.rest.lost() > 0 {
-            let _ = write!(line, ", {} of the rest dropped", now.rest.lost());
-        }
-        let down = nodes.iter().filter(|node| !node.is_up());
-        let down: Vec<_> = down.map(|node| node.name()).collect();
         if !down.is_empty() {
             let _ = write!(line, "; down: {}", down.join(", "));
         }
