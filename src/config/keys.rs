@@ -223,6 +223,7 @@ keys! {
         own ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's";
         own timeout: Span("100ms", "5m") = "10s", "the longest that one write may take";
         own batch_lines: Count<usize>(2, 1_000_000) = "5000", "most points in one write";
+        own self_metrics: Span("0s", "1h") = "0s", "how often this node writes its own metrics there; 0s: never";
     }
     relay "relay." {
         relays to: Hosts = "", "the nodes, each as HOST:PORT: every event goes to all of them";

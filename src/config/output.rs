@@ -1,5 +1,7 @@
 //! `[output]` or each `[[output]]`: where the counts go, and as whom they are written.
 
+use std::time::Duration;
+
 use super::keys::{Key, output};
 use super::reader::Reader;
 use super::store::{UserKeys, user};
@@ -10,6 +12,8 @@ use crate::store::OutputName;
 
 /// The most outputs. Each has tasks and connections of its own, and every count waits once for each.
 const OUTPUTS_MAX: usize = 16;
+/// More often no chart shows it.
+const SELF_METRICS_MIN: Duration = Duration::from_secs(1);
 
 /// One of the outputs.
 #[derive(Debug, Clone)]
@@ -20,6 +24,8 @@ pub struct Output {
     pub target: Target,
     /// The most counts of a write; each is two points.
     pub write_counts_max: usize,
+    /// How often the node's own metrics are written there; `None`: never.
+    pub self_metrics: Option<Duration>,
 }
 
 /// An output, by what it needs.
@@ -47,10 +53,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Vec<Output> {
             place < OUTPUTS_MAX,
             "is one output too many; write 16 at most",
         );
+        let target = target(reader);
         outputs.push(Output {
             name,
-            target: target(reader),
             write_counts_max: (reader.read(&output::batch_lines) / 2).max(1),
+            self_metrics: self_metrics(reader, &target),
+            target,
         });
     }
     reader.turn_to_output(0);
@@ -85,6 +93,24 @@ fn target(reader: &mut Reader<'_>) -> Target {
         timeout,
         ca,
     }))
+}
+
+fn self_metrics(reader: &mut Reader<'_>, target: &Target) -> Option<Duration> {
+    let every = reader.read(&output::self_metrics);
+    if every.is_zero() {
+        return None;
+    }
+    reader.together(
+        &[output::self_metrics.path],
+        every >= SELF_METRICS_MIN,
+        "is shorter than a second; write 1s or more, or 0s for none",
+    );
+    reader.together(
+        &[output::self_metrics.path, output::url.path],
+        matches!(target, Target::InfluxDb(_)),
+        "and a database go together, but output.url is stdout:; leave it out, or set output.url",
+    );
+    Some(every)
 }
 
 /// The API in force knows no such keys: either they are wrong or output.api is.

@@ -12,12 +12,13 @@ use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
 use redis_link::Address;
 
+use super::reporter::Reporter;
 use crate::config::{self, Config, Store, Target};
 use crate::event::Partitions;
 use crate::flush::Destination;
 use crate::http::{CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
-use crate::output::influxdb::InfluxDb;
+use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::stdout::Lines;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{RedisStore, Settings};
@@ -99,6 +100,21 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
         })
     };
     config.outputs.iter().map(named).collect()
+}
+
+/// What writes the metrics of this node to outputs.
+pub(super) fn reporters(config: &Config) -> anyhow::Result<Vec<Reporter>> {
+    let mut reporters = Vec::new();
+    for output in &config.outputs {
+        if let (Some(every), Target::InfluxDb(settings)) = (output.self_metrics, &output.target) {
+            reporters.push(Reporter {
+                output: output.name.clone(),
+                writer: LineWriter::new(settings, "ns")?,
+                every,
+            });
+        }
+    }
+    Ok(reporters)
 }
 
 /// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.

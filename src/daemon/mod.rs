@@ -8,6 +8,7 @@ mod first_start;
 mod log;
 mod operate;
 mod relay;
+mod reporter;
 mod service;
 
 use std::ffi::OsString;
@@ -145,7 +146,9 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         ..config.service.clone()
     };
     let held = inherited.len();
+    let reporters = build::reporters(config)?;
     let mut service = Service::start(&settings, inherited, store.clone(), outputs, sources).await?;
+    service.report(&config.node, reporters);
     let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
     tracing::info!(
         node = config.node,

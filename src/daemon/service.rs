@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::reporter::Reporter;
 use crate::config::ServiceSettings;
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
@@ -83,7 +84,7 @@ pub struct Service {
     ingest: JoinSet<()>,
     /// What seals, and what sends to each output.
     flush: JoinSet<()>,
-    /// The HTTP server.
+    /// What nothing waits for: the HTTP server, the reporters.
     side: JoinSet<()>,
     store: Arc<dyn Store>,
     /// Whether events that cannot be recorded go to a disk.
@@ -184,6 +185,20 @@ impl Service {
         let serving = http::serve(listener, most, health, Arc::new(queries), stop);
         self.side.spawn(serving);
         Ok(())
+    }
+
+    /// Begins to write the metrics of the node, which has this name, to outputs.
+    pub(super) fn report(&mut self, name: &str, reporters: Vec<Reporter>) {
+        for reporter in reporters {
+            let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
+            let (reporting, stop) = (
+                reporter.run(name.to_owned(), node, metrics),
+                self.stop_side.clone(),
+            );
+            self.side.spawn(async move {
+                stop.run_until_cancelled(reporting).await;
+            });
+        }
     }
 
     /// Begins to read. Until then the kernel holds what arrives.

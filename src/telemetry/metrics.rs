@@ -139,6 +139,8 @@ metrics! {
     write_seconds: Histograms = Family::new_with_constructor(latency);
     /// From the end of a minute until the output had its last point from this node, in seconds.
     publish_delay_seconds: Histograms = Family::new_with_constructor(delay);
+    /// Points of this node's own metrics that the output was not given or did not take (`output.self_metrics`).
+    self_metrics_dropped: Counters = Family::default();
     /// 1 while the output takes what this node writes.
     output_up: Gauges = Family::default();
     /// Minutes times partitions that wait for being claimed, open ones included.

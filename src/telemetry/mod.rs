@@ -3,11 +3,13 @@
 
 mod exposition;
 mod metrics;
+mod points;
 mod process;
 mod status_line;
 
 pub use exposition::Format;
 pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
+pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};
 

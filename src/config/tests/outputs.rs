@@ -63,6 +63,15 @@ tokn = "x"
 [[output]]
 name = "Me"
 => FILE:2: output.name: "Me" is not a name; write 1 to 32 of a-z 0-9 _ -
+[output]
+self_metrics = "1m"
+=> FILE:2: output.self_metrics: and a database go together, but output.url is stdout:; leave it out, or set output.url
+[output]
+url = "http://localhost:8086"
+api = "v1"
+database = "d"
+self_metrics = "999ms"
+=> FILE:5: output.self_metrics: is shorter than a second; write 1s or more, or 0s for none
 output = [1]
 => FILE:1: output: is no list of values; write [[output]] above the keys of each output
 output = []

@@ -1,0 +1,94 @@
+//! A node's own metrics in an output (`output.self_metrics`).
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::{HttpProxy, Mode};
+use testing::influxdb::InfluxServer;
+
+use crate::names::Written;
+use crate::support::node::Node;
+use crate::world::{DATABASE, World};
+
+#[test]
+fn every_metric_of_a_node_is_a_field_of_its_points() {
+    let world = World::start();
+    let fields = world.column("SHOW FIELD KEYS FROM \"eds\"", 0);
+    let left_out = |name: &&String| {
+        name.starts_with("eds_relay_") || name.ends_with("_bucket") || *name == "eds_build_info"
+    };
+    let metrics = Written::by(&world).metrics;
+    let metrics = metrics.iter().filter(|name| !left_out(name));
+    let named: BTreeSet<_> = metrics
+        .map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned())
+        .collect();
+    assert_eq!(fields, named);
+    // The tag of each point says whose it is, and the two measurements of counts are as they were.
+    let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
+    assert_eq!(nodes, BTreeSet::from(["eds-1".to_owned()]));
+    let measurements = world.column("SHOW MEASUREMENTS", 0);
+    assert_eq!(
+        measurements,
+        ["cumulative_user_event", "eds", "unique_user_event"]
+            .map(str::to_owned)
+            .into()
+    );
+    let recorded = world.query("SELECT last(\"events_recorded_total\") FROM \"eds\"");
+    assert_eq!(recorded[0]["values"][0][1], 18);
+}
+
+#[test]
+fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_lost() {
+    let influxdb = InfluxServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(influxdb.query("", &format!("CREATE DATABASE {DATABASE}")));
+    let mut proxy = HttpProxy::start(Some(SocketAddr::from((
+        Ipv4Addr::LOCALHOST,
+        influxdb.port(),
+    ))));
+    let count = |measurement: &str, field: &str| {
+        let query = format!("SELECT count(\"{field}\") FROM \"{measurement}\"");
+        let answer = runtime.block_on(influxdb.query(DATABASE, &query));
+        answer
+            .first()
+            .and_then(|series| series["values"][0][1].as_u64())
+            .unwrap_or(0)
+    };
+    proxy.set(Mode::Hang);
+    let node = Node::start(
+        "eds-1",
+        &[
+            ("output.url", &proxy.url()),
+            ("output.api", "v1"),
+            ("output.database", DATABASE),
+            ("output.timeout", "1s"),
+            ("output.self_metrics", "1s"),
+        ],
+    );
+    node.wait_count("eds_self_metrics_dropped_total", |dropped| dropped > 0);
+    assert!(
+        node.log().contains("counts are not concerned"),
+        "{}",
+        node.log()
+    );
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .send_to(
+            b"event_type=login value=ann 1480876707352348928",
+            node.udp(),
+        )
+        .unwrap();
+    node.wait_count("eds_output_up", |up| up == 0);
+    proxy.set(Mode::Pass);
+    for (measurement, field) in [
+        ("unique_user_event", "value"),
+        ("eds", "events_received_total"),
+    ] {
+        eventually(measurement, SOON, || {
+            let found = count(measurement, field);
+            when(found > 0, found)
+        });
+    }
+    node.metrics().assert_ledger_adds_up();
+}
