@@ -1,4 +1,4 @@
-//! What a real node and a real relay write and report.
+//! Alerts, held against what a real node and a real relay write and report.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,6 +10,50 @@
 #[allow(dead_code, reason = "these tests use a part of this")]
 mod support;
 
+mod alerts;
 mod names;
 mod self_metrics;
 mod world;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+fn path(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+}
+
+fn read(of: &str) -> String {
+    std::fs::read_to_string(path(of)).unwrap()
+}
+
+/// The documents of a YAML file.
+fn yaml(of: &str) -> Vec<Value> {
+    let text = read(of);
+    let documents = serde_yaml_ng::Deserializer::from_str(&text);
+    let value =
+        |document| Value::deserialize(document).unwrap_or_else(|error| panic!("{of}: {error}"));
+    documents.map(value).collect()
+}
+
+/// All texts under a key of this name, however deep.
+fn texts<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
+    let all = all_of(value, key).into_iter();
+    all.filter_map(Value::as_str).collect()
+}
+
+/// All values under a key of this name, however deep.
+fn all_of<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
+    let inner = |value: &'a Value| all_of(value, key);
+    match value {
+        Value::Array(items) => items.iter().flat_map(inner).collect(),
+        Value::Object(fields) => {
+            let own = fields.get(key);
+            own.into_iter()
+                .chain(fields.values().flat_map(inner))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
