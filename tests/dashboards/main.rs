@@ -1,4 +1,5 @@
-//! Alerts, held against what a real node and a real relay write and report.
+//! Dashboards, the template and alerts, held against what a real node and a real relay write and report. Every query of every
+//! panel is run by a real InfluxDB.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,8 +12,10 @@
 mod support;
 
 mod alerts;
+mod grafana;
 mod names;
 mod self_metrics;
+mod template;
 mod world;
 
 use std::path::{Path, PathBuf};

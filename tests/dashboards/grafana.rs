@@ -1,0 +1,227 @@
+//! Grafana's dashboards: every query is run as Grafana would run it, and answers with something.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{all_of, path, texts, yaml};
+use crate::names::Written;
+use crate::world::World;
+
+/// The dashboards by the names of their files.
+pub(crate) fn dashboards() -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(path("dashboards/grafana")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|ending| ending == "json") {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            let dashboard =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            found.insert(name, dashboard);
+        }
+    }
+    assert!(found.len() >= 3, "{:?}", found.keys());
+    found
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], |items| &items[..])
+}
+
+/// The variables of a dashboard that are asked for, by name, with their queries.
+fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
+    let all = list(&dashboard["templating"], "list").iter();
+    let asked = all.filter(|variable| variable["type"] == "query");
+    asked
+        .map(|it| (it["name"].as_str().unwrap(), it["query"].as_str().unwrap()))
+        .collect()
+}
+
+/// Puts values in the places of Grafana's macros and of variables. What is left of these is a mistake.
+fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
+    let [from, to] = world.range_ms;
+    let mut query = query
+        .replace(
+            "$timeFilter",
+            &format!("time >= {from}ms AND time <= {to}ms"),
+        )
+        .replace("${__from}", &from.to_string())
+        .replace("${__to}", &to.to_string())
+        .replace("$__interval", "1s");
+    for (name, value) in values {
+        query = query.replace(&format!("${name}"), value);
+    }
+    let is_left = |rest: &str| rest.starts_with(|c: char| c.is_alphabetic() || "_{".contains(c));
+    assert!(
+        !query.split('$').skip(1).any(is_left),
+        "{query} has a variable that is not there"
+    );
+    query
+}
+
+/// As a variable of several values stands in a query: an alternative of them all.
+fn values_of(world: &World, query: &str, place: usize) -> Vec<String> {
+    let values: Vec<_> = world.column(query, place).into_iter().collect();
+    assert!(!values.is_empty(), "{query} finds nothing");
+    values
+}
+
+#[test]
+fn every_query_of_every_panel_and_variable_answers() {
+    let world = World::start();
+    let written = Written::by(&world);
+    for (file, dashboard) in dashboards() {
+        // The first variable divides by what it says, so each of its values is tried.
+        let (first, rest) = variables(&dashboard)
+            .split_first()
+            .map(|(a, b)| (*a, b.to_vec()))
+            .unwrap();
+        let is_tag_keys = first.1.starts_with("SHOW TAG KEYS");
+        let options = values_of(
+            &world,
+            &filled(first.1, &BTreeMap::new(), &world),
+            usize::from(!is_tag_keys),
+        );
+        for option in options {
+            let mut values = BTreeMap::from([(first.0.to_owned(), option)]);
+            for (name, query) in &rest {
+                let found = values_of(&world, &filled(query, &values, &world), 1);
+                values.insert((*name).to_owned(), format!("({})", found.join("|")));
+            }
+            for panel in list(&dashboard, "panels") {
+                for query in texts(&panel["targets"], "query") {
+                    let query = filled(query, &values, &world);
+                    written.assert_knows_influxql(&query);
+                    let answer = world.query(&query);
+                    let cells = answer.iter().flat_map(|series| list(series, "values"));
+                    let has_value = |row: &Value| {
+                        row.as_array().unwrap()[1..]
+                            .iter()
+                            .any(|cell| !cell.is_null())
+                    };
+                    let rows = cells.filter(|row| has_value(row)).count();
+                    assert!(
+                        rows > 0,
+                        "{file}, {}: {query} finds nothing",
+                        panel["title"]
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One datasource, which the reader chooses, and whichever schema a current Grafana reads.
+#[test]
+fn the_datasource_is_a_variable_of_every_dashboard_and_ids_are_their_own() {
+    let mut uids = Vec::new();
+    for (file, dashboard) in dashboards() {
+        assert!(dashboard["schemaVersion"].as_u64() >= Some(39), "{file}");
+        uids.push(dashboard["uid"].as_str().unwrap().to_owned());
+        let all = list(&dashboard["templating"], "list");
+        let source = all
+            .iter()
+            .find(|variable| variable["type"] == "datasource")
+            .unwrap();
+        assert_eq!(
+            (&source["name"], &source["query"]),
+            (&"datasource".into(), &"influxdb".into()),
+            "{file}"
+        );
+        let panels = list(&dashboard, "panels");
+        let mut ids: Vec<_> = panels
+            .iter()
+            .map(|panel| panel["id"].as_u64().unwrap())
+            .collect();
+        ids.dedup();
+        assert!(
+            ids.len() == panels.len() && !ids.is_empty(),
+            "{file}: {ids:?}"
+        );
+        for panel in panels {
+            let targets = list(panel, "targets");
+            assert!(!targets.is_empty(), "{file}: {panel}");
+            for target in targets {
+                assert_eq!(target["rawQuery"], true, "{file}: {target}");
+            }
+        }
+        let sources = all_of(&dashboard, "datasource");
+        assert!(sources.len() > panels.len());
+        for source in sources {
+            assert_eq!(source["uid"], "${datasource}", "{file}");
+        }
+    }
+    let all = uids.len();
+    uids.sort();
+    uids.dedup();
+    assert_eq!(uids.len(), all, "{uids:?}");
+}
+
+/// The users of two minutes, or of two series, may be the same ones.
+#[test]
+fn users_are_never_summed_and_each_panel_of_them_says_what_it_shows() {
+    let mut panels_of_users = 0;
+    for (file, dashboard) in dashboards() {
+        for panel in list(&dashboard, "panels") {
+            let queries = texts(&panel["targets"], "query").join(" ");
+            if !queries.contains("unique_user_event") {
+                continue;
+            }
+            panels_of_users += 1;
+            for adds in ["sum(", "mean(", "cumulative_sum(", "integral("] {
+                assert!(!queries.to_lowercase().contains(adds), "{file}: {queries}");
+            }
+            let says = panel["description"].as_str().unwrap();
+            assert!(
+                ["max", "last"].iter().any(|word| says.contains(word)),
+                "{file}: {says}"
+            );
+        }
+    }
+    assert!(panels_of_users > 5);
+}
+
+#[test]
+fn what_is_provisioned_is_where_the_containers_have_it() {
+    let compose = &yaml("docker-compose.yml")[0]["services"];
+    let grafana = &compose["grafana"];
+    let mounts: Vec<_> = list(grafana, "volumes")
+        .iter()
+        .map(|it| it.as_str().unwrap())
+        .collect();
+    let mounted = |at: &str| {
+        mounts.iter().any(|mount| {
+            let mut parts = mount.split(':');
+            let (source, target) = (parts.next().unwrap(), parts.next().unwrap());
+            let is_there = !source.starts_with("./") || path(source).is_dir();
+            at.starts_with(target) && is_there
+        })
+    };
+    let provisioning = "dashboards/grafana/provisioning";
+    let source = &yaml(&format!("{provisioning}/datasources/eds.yml"))[0]["datasources"][0];
+    assert_eq!(source["type"], "influxdb");
+    assert_eq!(
+        source["jsonData"]["dbName"],
+        compose["influxdb"]["environment"]["DOCKER_INFLUXDB_INIT_BUCKET"]
+    );
+    let header = source["secureJsonData"]["httpHeaderValue1"]
+        .as_str()
+        .unwrap();
+    let token = header
+        .split("$__file{")
+        .nth(1)
+        .unwrap()
+        .trim_end_matches('}');
+    assert!(mounted(token), "{token} is in none of {mounts:?}");
+    let provider = &yaml(&format!("{provisioning}/dashboards/eds.yml"))[0]["providers"][0];
+    let directory = provider["options"]["path"].as_str().unwrap();
+    assert!(mounted(directory), "{directory} is in none of {mounts:?}");
+    let from = grafana["environment"]["GF_PATHS_PROVISIONING"]
+        .as_str()
+        .unwrap();
+    assert_eq!(from, format!("{directory}/provisioning"));
+    // Without them the dashboard of the nodes' health is empty.
+    let nodes = &yaml("docker-compose.yml")[0]["x-node-environment"];
+    assert_eq!(nodes["EDS_OUTPUT__SELF_METRICS"], "1m");
+}
