@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
 use crate::daemon::SettingsAction;
@@ -126,6 +126,12 @@ struct CheckArguments {
     explain: bool,
 }
 
+/// All that may be typed, for manual pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Runs the command that the arguments name. Mistakes in the arguments, `--help` and `--version` are answered
 /// by clap, with exit code 2, 0 and 0.
 #[must_use]
@@ -160,8 +166,7 @@ pub fn main() -> ExitCode {
             } else {
                 FAILED
             };
-            // Without a standard error there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "{}", text::chain(error.as_ref()));
+            daemon::write_error(&text::chain(error.as_ref()));
             ExitCode::from(code)
         }
     }

@@ -1,10 +1,19 @@
 //! The log: text or JSON on standard error, or the journal, with a level that can be changed while it runs.
+//!
+//! Where the journal reads standard error, a line of text has no time of its own and begins with its priority, as `<4>`.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use anyhow::Context;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{Format, FormatEvent, FormatFields, Full, Writer};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
@@ -27,15 +36,18 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
     let (filter, handle) = reload::Layer::new(targets(log.level));
     let layer: Box<dyn Layer<_> + Send + Sync> = match log.format {
         LogFormat::Text => {
-            let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+            let layer = fmt::layer().with_writer(io::stderr).with_target(false);
             // By itself it is coloured everywhere, unless NO_COLOR is set.
-            if std::io::stderr().is_terminal() {
+            if io::stderr().is_terminal() {
                 layer.boxed()
+            } else if journal_reads_stderr() {
+                let line = layer.with_ansi(false).without_time();
+                line.map_event_format(Prioritized).boxed()
             } else {
                 layer.with_ansi(false).boxed()
             }
         }
-        LogFormat::Json => fmt::layer().with_writer(std::io::stderr).json().boxed(),
+        LogFormat::Json => fmt::layer().with_writer(io::stderr).json().boxed(),
         LogFormat::Journald => tracing_journald::layer()
             .context("cannot reach the journal (log.format = \"journald\"); use text or json")?
             .boxed(),
@@ -45,6 +57,48 @@ pub(super) fn start(log: &Log) -> anyhow::Result<LogHandle> {
         .try_init()
         .context("the log is set up already")?;
     Ok(LogHandle(handle))
+}
+
+/// Whether standard error is the stream that systemd connected to the journal, and not one that was put in its place.
+fn journal_reads_stderr() -> bool {
+    let connected = std::env::var("JOURNAL_STREAM").ok();
+    let stderr = io::stderr().as_fd().try_clone_to_owned();
+    let stderr = stderr.and_then(|descriptor| File::from(descriptor).metadata());
+    connected.is_some_and(|connected| {
+        stderr.is_ok_and(|stderr| connected == format!("{}:{}", stderr.dev(), stderr.ino()))
+    })
+}
+
+/// Writes the error that ends the process to standard error. Without one there is nobody left to tell.
+pub fn write_error(message: &str) {
+    let priority = if journal_reads_stderr() { "<3>" } else { "" };
+    let lines = message.lines().map(|line| format!("{priority}{line}\n"));
+    let _ = io::stderr().write_all(lines.collect::<String>().as_bytes());
+}
+
+/// Lines that begin with their priority, as `sd-daemon(3)` has it.
+struct Prioritized(Format<Full, ()>);
+
+impl<S, N> FormatEvent<S, N> for Prioritized
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
+    }
 }
 
 impl LogHandle {

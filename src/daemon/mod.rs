@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
 use self::control::Request;
+pub use self::log::write_error;
 pub use self::operate::{
     NothingShared, SettingsAction, WhichOutput, outputs, quarantine, settings,
 };

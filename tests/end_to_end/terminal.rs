@@ -1,13 +1,17 @@
 //! What is written to a terminal: what a node does that nobody has configured; coloured, but not for those who set `NO_COLOR`.
+//! And to the journal: without a time of its own, and with priorities.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
+use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
-use testing::process::signal;
+use testing::process::{self, signal};
 
-use crate::support::node::Node;
+use crate::support::node::{Node, eds};
 
 /// Starts the binary on a terminal of its own, in an environment of these variables. What it writes there is the output.
 fn on_terminal(arguments: &str, variables: &[(&str, &str)]) -> Child {
@@ -94,4 +98,63 @@ fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else(
     assert!(!log.contains("the defaults are in force"), "{log}");
     let file = format!("config=\"{}\"", node.config_path().display());
     assert!(log.contains(&file), "{file} in {log}");
+}
+
+/// The lines that `eds` writes to standard error when `JOURNAL_STREAM` has this number added to its inode.
+fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) -> Vec<String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let stderr = file.as_file().metadata().unwrap();
+    let stream = format!("{}:{}", stderr.dev(), stderr.ino() + added);
+    let mut child = eds()
+        .args(arguments)
+        .env("JOURNAL_STREAM", stream)
+        .stdout(Stdio::null())
+        .stderr(file.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    let written = || fs::read_to_string(file.path()).unwrap();
+    if let Some(until) = until {
+        eventually("it starts", SOON, || {
+            when(written().contains(until), written())
+        });
+        signal(child.id(), "TERM");
+    }
+    process::wait(&mut child, SOON);
+    written().lines().map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn only_what_the_journal_reads_has_priorities_and_no_time() {
+    let run = [
+        "relay",
+        "--to",
+        "127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "",
+    ];
+    let lines = lines_for_the_journal(&run, 0, Some("started"));
+    assert!(!lines.is_empty());
+    for line in &lines {
+        // A host with small buffers is warned.
+        let has_both = ["<6> INFO ", "<4> WARN "].map(|start| line.starts_with(start));
+        assert!(has_both.contains(&true), "{lines:#?}");
+    }
+    // A stream that something else stands in for, as in a shell that a service starts.
+    let lines = lines_for_the_journal(&run, 1, Some("started"));
+    assert!(lines[0].starts_with("20"), "{lines:#?}");
+
+    let wrong = ["relay", "--to", "nowhere", "--listen", "nothing"];
+    let lines = lines_for_the_journal(&wrong, 0, None);
+    assert!(lines.len() > 1, "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line.starts_with("<3>")),
+        "{lines:#?}"
+    );
+    let lines = lines_for_the_journal(&wrong, 1, None);
+    assert!(
+        !lines.iter().any(|line| line.starts_with('<')),
+        "{lines:#?}"
+    );
 }
