@@ -1,11 +1,12 @@
 # syntax=docker/dockerfile:1
-# One binary on Debian, run by a user without rights. Secrets come at run time, by file or environment.
+# One static binary and nothing else, run by a user without rights. Secrets come at run time, by file or environment.
 
 FROM rust:1.89.0-slim-bookworm AS build
-# ring, which does the cryptography of TLS, compiles C.
+# ring, which does the cryptography of TLS, compiles C. The certificates are the authorities that vouch for servers over TLS.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && apt-get install --yes --no-install-recommends ca-certificates musl-tools \
     && rm -rf /var/lib/apt/lists/*
+RUN rustup target add "$(uname -m)-unknown-linux-musl"
 WORKDIR /build
 COPY Cargo.toml Cargo.lock build.rs ./
 COPY crates crates
@@ -14,23 +15,21 @@ COPY src src
 ARG BUILD_COMMIT
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    cargo build --release --locked --bin eds \
-    && cp target/release/eds /usr/local/bin/eds
+    target="$(uname -m)-unknown-linux-musl" \
+    && cargo build --release --locked --bin eds --target "$target" \
+    && install -D "target/$target/release/eds" /image/usr/bin/eds \
+    && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ca-certificates.crt \
+    && install --directory --mode 0700 /state
 
-FROM debian:12.11-slim
-# The authorities that vouch for servers over TLS.
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin eds \
-    && install --directory --owner 10001 --mode 0700 /var/lib/eds
-COPY --from=build /usr/local/bin/eds /usr/bin/eds
-COPY config/eds.toml config/relay.toml /usr/share/doc/eds/
-COPY LICENSE-* /usr/share/doc/eds/
+FROM scratch
+COPY --from=build /image /
+COPY --from=build --chown=10001:10001 /state /var/lib/eds
+COPY config/eds.toml config/relay.toml LICENSE-* /usr/share/doc/eds/
 USER 10001
 # Within a container loopback is nobody's; the ports are opened to the network that one chooses.
 ENV EDS_INPUT__LISTEN=0.0.0.0:8094 \
     EDS_HTTP__LISTEN=0.0.0.0:8095
 EXPOSE 8094/udp 8095/tcp
+# Of a node; a relay is asked by `eds healthy 127.0.0.1:8093`.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=5s --retries=5 CMD ["/usr/bin/eds", "healthy"]
 ENTRYPOINT ["/usr/bin/eds"]
-CMD ["run"]

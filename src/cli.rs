@@ -3,8 +3,12 @@
 //! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events;
 //! `eds send` that is stopped by a signal ends with 128 and its number. Nothing below exits by itself.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -49,6 +53,12 @@ enum Command {
     /// Look at what must be alike on all nodes, or change it for all of them
     #[command(subcommand)]
     Settings(SettingsCommand),
+    /// Ask a node or a relay whether it is ready, as the health check of a container does. Exit code 1: it is not
+    Healthy {
+        /// Its `http.listen`
+        #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8095")]
+        address: String,
+    },
 }
 
 /// With the configuration of the nodes; without their secrets of the output.
@@ -144,6 +154,7 @@ pub fn main() -> ExitCode {
         Command::Quarantine(command) => quarantine(command),
         Command::Outputs(command) => outputs(command),
         Command::Settings(command) => settings(&command),
+        Command::Healthy { address } => healthy(&address),
         Command::Send(options) => match loadgen::run(&options, first_line) {
             Ok(loadgen::Summary {
                 stopped: Some(code),
@@ -215,6 +226,30 @@ fn settings(command: &SettingsCommand) -> anyhow::Result<()> {
     );
     let config = Config::load_without_secrets_of_output(flags, std::env::vars_os())?;
     daemon::settings(&config, action)
+}
+
+/// Prints what it answers.
+fn healthy(address: &str) -> anyhow::Result<()> {
+    // A node gives its store three seconds to answer.
+    const WITHIN: Duration = Duration::from_secs(4);
+    const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+    let asked = || -> io::Result<String> {
+        let found = address.to_socket_addrs()?.next();
+        let found = found.ok_or_else(|| io::Error::other("the name has no address"))?;
+        let mut stream = TcpStream::connect_timeout(&found, WITHIN)?;
+        stream.set_read_timeout(Some(WITHIN))?;
+        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = asked().with_context(|| format!("{address} does not answer"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    writeln!(io::stdout(), "{}", body.trim_end())?;
+    let status = head.split_whitespace().nth(1);
+    anyhow::ensure!(status == Some("200"), "{address} is not ready");
+    Ok(())
 }
 
 fn check(arguments: &CheckArguments) -> anyhow::Result<()> {

@@ -148,7 +148,25 @@ fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
         matches!(built[..], [line] if line.contains("--release ")),
         "{built:?}"
     );
-    assert!(image.contains("cp target/release/eds "));
+    assert!(image.contains("/release/eds\" /image/usr/bin/eds "));
+    assert!(image.contains("\nUSER 10001\n"));
+}
+
+#[test]
+fn what_the_image_copies_is_not_kept_from_the_build() {
+    let ignored = read(".dockerignore");
+    let image = read("Dockerfile");
+    let copies = image.lines().filter_map(|line| line.strip_prefix("COPY "));
+    let mut paths = 0;
+    for line in copies.filter(|line| !line.starts_with("--from=")) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        for path in &words[..words.len() - 1] {
+            paths += 1;
+            let is_let_in = ignored.lines().any(|line| line == format!("!{path}"));
+            assert!(is_let_in, "{path} is not in .dockerignore");
+        }
+    }
+    assert!(paths > 6, "{paths}");
 }
 
 #[test]

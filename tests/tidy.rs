@@ -366,12 +366,13 @@ fn every_container_image_is_pinned_by_version() {
     let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
     let (build, compose) = (read("Dockerfile"), read("docker-compose.yml"));
     let bases = build.lines().filter_map(|line| line.strip_prefix("FROM "));
+    let bases = bases.filter(|base| *base != "scratch");
     let images = compose
         .lines()
         .filter_map(|line| line.trim().strip_prefix("image: "));
     let others = images.filter(|image| *image != "event-data-service");
     let images: Vec<_> = bases.chain(others).collect();
-    assert!(images.len() > 4, "{images:?}");
+    assert!(images.len() > 3, "{images:?}");
     for image in images {
         let tag = image.split([':', ' ']).nth(1).unwrap_or_default();
         let version = tag.split('-').next().unwrap();

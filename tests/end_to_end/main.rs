@@ -23,6 +23,7 @@ mod failover;
 mod forgets;
 mod full;
 mod hang;
+mod healthy;
 mod hostile;
 mod kills;
 mod messages;

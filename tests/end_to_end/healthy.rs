@@ -1,0 +1,40 @@
+//! `eds healthy`: what the health check of a container sees.
+
+use std::net::SocketAddr;
+use std::process::Output;
+
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
+
+use crate::support::node::{Node, eds};
+
+fn ask(address: SocketAddr) -> Output {
+    let asked = eds().args(["healthy", &address.to_string()]).output();
+    asked.unwrap()
+}
+
+#[test]
+fn a_node_is_healthy_while_it_is_ready() {
+    let mut redis = RedisServer::start(&[]);
+    let mut node = Node::start("one", &[("store.url", &redis.url())]);
+    let asked = ask(node.http());
+    assert_eq!(asked.status.code(), Some(0), "{asked:?}");
+
+    redis.kill();
+    eventually("it is not healthy", SOON, || {
+        let asked = ask(node.http());
+        when(asked.status.code() == Some(1), format!("{asked:?}"))
+    });
+    let asked = ask(node.http());
+    let (said, error) = (asked.stdout, asked.stderr);
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("store"), "{said}");
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains("is not ready"), "{error}");
+
+    node.kill();
+    let asked = ask(node.http());
+    assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+    let error = String::from_utf8(asked.stderr).unwrap();
+    assert!(error.contains("does not answer: "), "{error}");
+}
