@@ -101,6 +101,8 @@ fn every_variable_in_what_ships_is_a_key() {
         "systemd/eds.socket",
         "systemd/eds-relay.service",
         "systemd/eds-relay.socket",
+        "deploy/kubernetes/node.yaml",
+        "deploy/kubernetes/relay.yaml",
         "config/eds.toml",
         "config/relay.toml",
     ] {
@@ -259,5 +261,38 @@ fn the_services_do_without_their_sockets_unless_these_are_enabled() {
         // A service that cannot start, or is asked for too often, must not take the socket with it.
         assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
         assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
+    }
+}
+
+#[test]
+fn the_manifests_for_kubernetes_have_this_version_and_a_configuration_without_mistakes() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "secret").unwrap();
+    let node = read("deploy/kubernetes/node.yaml");
+    let (_, rest) = node.split_once("  eds.toml: |\n").unwrap();
+    let (text, _) = rest.split_once("\n---").unwrap();
+    let text = text.replace("\n    ", "\n");
+    let text = text.replace(
+        "/run/secrets/eds/influxdb-token",
+        &token.display().to_string(),
+    );
+    let config = directory.path().join("eds.toml");
+    std::fs::write(&config, text.trim_start()).unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_eds"))
+        .args(["check", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+
+    let relay = read("deploy/kubernetes/relay.yaml");
+    let image = concat!(
+        "image: event-data-service:",
+        env!("CARGO_PKG_VERSION"),
+        "\n"
+    );
+    for manifest in [node, relay] {
+        assert!(manifest.contains(image), "another version than {image}");
     }
 }
