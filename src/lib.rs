@@ -22,7 +22,8 @@
 //! The rest serves these:
 //!
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
-//! - [`telemetry`] reports metrics of all that; nothing reads them to decide.
+//! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] tells how nodes, store and outputs are, all
+//!   together, with a remedy for whatever is wrong.
 //! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`.
 //! - [`config`] reads file, environment and flags into checked values.
 //! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`] and
@@ -46,6 +47,7 @@ pub mod quarantine;
 pub mod relay;
 pub mod secret;
 pub mod spool;
+pub mod status;
 pub mod store;
 pub mod telemetry;
 pub mod text;

@@ -19,6 +19,20 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// The first so many characters of a text, on one line and without what a terminal would obey or a reader would not see.
+#[must_use]
+pub fn beginning(text: &str, chars: usize) -> String {
+    let is_hidden = |c: &char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let line: String = on_one_line(text)
+        .chars()
+        .filter(|c| !is_hidden(c))
+        .collect();
+    match line.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;

@@ -30,7 +30,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("spool", &["event", "node", "telemetry"]),
     ("ingest", &["event", "node", "spool", "store", "telemetry"]),
     ("flush", &["event", "node", "output", "store", "telemetry"]),
-    ("http", &["event", "node", "store", "telemetry"]),
+    ("status", &["event", "node", "store", "telemetry", "text"]),
+    ("http", &["event", "node", "status", "store", "telemetry"]),
     ("quarantine", &["event", "store"]),
     ("relay", &["event", "ingest", "node", "output", "telemetry"]),
     (
@@ -46,6 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "quarantine",
             "relay",
             "spool",
+            "status",
             "store",
             "telemetry",
         ],

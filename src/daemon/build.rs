@@ -32,9 +32,9 @@ const BASE: usize = 32;
 const SPOOL: usize = 8;
 /// What each further output writes at the same time, and one that is about to end.
 const PER_OUTPUT: usize = 8;
-/// To record, to drain, to read, to share lists and to hear of them; twice, since a connection that broke may linger while
+/// To record, to drain, to read, to look at the whole, to share lists and to hear of them; twice, since a connection that broke may linger while
 /// the next is made.
-const PER_SERVER: usize = 10;
+const PER_SERVER: usize = 12;
 /// The masters that a Redis Cluster may have beside those that are named.
 const UNNAMED_MASTERS: usize = 16;
 /// However small the limit is, /healthz must answer.

@@ -24,6 +24,7 @@ use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{Inherited, ListenAddress, Listener, OpenError};
 use crate::node::{LedgerTotals, Node};
 use crate::spool::SpoolError;
+use crate::status::{self, Expected, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::Metrics;
 
@@ -128,7 +129,19 @@ impl Service {
             abort: CancellationToken::new(),
         };
         let arbiter = Arc::clone(&sources.arbiter);
-        let queries = Queries::new(sources, Arc::clone(&service.metrics), Arc::clone(&node))?;
+        let reporter = service.reporter(settings, &store, &outputs);
+        let expected = Expected {
+            grace: settings.flush.grace,
+            max_hold: settings.flush.max_hold,
+            linger: settings.linger,
+            retention: sources.retention,
+            outputs: reporter.outputs.clone(),
+            partitions: usize::from(settings.batcher.partitions.count()),
+        };
+        let latest = Some(Arc::clone(&reporter.latest));
+        let observer = Observer::new(store.clone(), expected, latest);
+        let metrics = Arc::clone(&service.metrics);
+        let queries = Queries::new(sources, metrics, Arc::clone(&node), observer)?;
         // In this order: what answers by HTTP can be sent events.
         let receivers = service.open(settings, inherited)?;
         let spool = service.start_spool(settings.spool.as_ref())?;
@@ -137,6 +150,7 @@ impl Service {
         service.side.spawn(async move {
             stop.run_until_cancelled(looking).await;
         });
+        service.side.spawn(reporter.run());
         let recording: Arc<dyn Recording> = store.clone();
         let recorders = service.start_recorders(settings, &recording, spool.as_ref());
         service.make_listeners(settings, receivers, spool.as_ref(), &recorders);
@@ -160,6 +174,26 @@ impl Service {
             service.flush.spawn(task);
         }
         Ok(service)
+    }
+
+    fn reporter(
+        &self,
+        settings: &ServiceSettings,
+        store: &Arc<dyn NodeStore>,
+        outputs: &[Destination],
+    ) -> status::Reporter {
+        let limits = &settings.batcher.limits;
+        let place = |it: &Destination| (it.name.to_string(), it.output.describe());
+        status::Reporter {
+            store: Arc::clone(store),
+            node: Arc::clone(&self.node),
+            metrics: Arc::clone(&self.metrics),
+            outputs: outputs.iter().map(place).collect(),
+            queue_max: [limits.events, limits.bytes],
+            spool_max: settings.spool.as_ref().map_or(0, |spool| spool.bytes_max),
+            latest: Arc::default(),
+            stop: self.stop_side.clone(),
+        }
     }
 
     async fn start_http(

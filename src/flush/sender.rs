@@ -17,7 +17,7 @@ use super::outbox::Outbox;
 use super::standing::Agreed;
 use super::watch::Watches;
 use super::worker::STEP_MAX;
-use crate::node::{Heartbeat, Node};
+use crate::node::{Heartbeat, Node, OutputTrouble};
 use crate::output::{Output, WriteError};
 use crate::store::{Claim, Draining, OutputName};
 use crate::telemetry::{Metrics, OutputMetrics};
@@ -139,7 +139,7 @@ impl Sender {
         if !delivery.has_accepted {
             return;
         }
-        self.set_down(false);
+        self.set_down(None);
         if self.breaker.succeeded() {
             tracing::info!(
                 name = %self.name,
@@ -149,15 +149,24 @@ impl Sender {
         }
     }
 
-    fn set_down(&self, is_down: bool) {
-        self.metrics.up.set((!is_down).into());
+    fn set_down(&self, trouble: Option<OutputTrouble>) {
+        self.metrics.up.set(trouble.is_none().into());
         let name = self.name.as_str();
-        self.node.outputs_down.set(name, is_down);
+        self.node.outputs_down.set(name, trouble);
     }
 
     pub(super) fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        self.set_down(true);
+        self.set_down(Some(match error {
+            WriteError::Misconfigured { reason, hint } => OutputTrouble {
+                reason: reason.clone(),
+                hint: hint.clone(),
+            },
+            error => OutputTrouble {
+                reason: error.to_string(),
+                hint: String::new(),
+            },
+        }));
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,

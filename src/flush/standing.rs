@@ -1,21 +1,18 @@
 //! [`Standing`]: how this node stands to the others and to the store, and [`Agreed`]: an output for as long as it agrees with them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::timeout;
 
-use crate::node::{Node, Throttle};
+use crate::node::Throttle;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// How long a round waits for the settings of the others; then it goes on as before.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
-/// How often this node registers its name.
-const REGISTER_INTERVAL: Duration = Duration::from_secs(2);
 /// How often what is wrong is logged again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -31,8 +28,6 @@ pub(super) struct Standing {
     /// Whether the store has no room for events.
     full: bool,
     differs_throttle: Throttle,
-    registered: Throttle,
-    taken_throttle: Throttle,
 }
 
 impl Default for Standing {
@@ -41,31 +36,18 @@ impl Default for Standing {
             differs: false,
             full: false,
             differs_throttle: Throttle::new(REPORT_INTERVAL),
-            registered: Throttle::new(REGISTER_INTERVAL),
-            taken_throttle: Throttle::new(REPORT_INTERVAL),
         }
     }
 }
 
 impl Standing {
-    /// Compares the settings, looks whether the store takes events, and registers this node when it is time.
-    pub(super) async fn look(&mut self, store: &dyn Store, node: &Node, metrics: &Metrics) {
+    /// Compares the settings, and looks whether the store takes events.
+    pub(super) async fn look(&mut self, store: &dyn Store, metrics: &Metrics) {
         if let Ok(Ok(difference)) = timeout(LOOK_WITHIN, store.difference()).await {
             self.compared(difference, metrics);
         }
         let checked = timeout(LOOK_WITHIN, store.check()).await;
         self.full = matches!(checked, Ok(Err(StoreError::Full(_))));
-        if self.registered.is_due()
-            && let Ok(Ok(taken)) = timeout(LOOK_WITHIN, store.register()).await
-        {
-            node.name_taken.store(taken, Ordering::Relaxed);
-            if taken && self.taken_throttle.is_due() {
-                tracing::warn!(
-                    "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
-                     two apart: give each node a name of its own (node, EDS_NODE or --node)"
-                );
-            }
-        }
     }
 
     fn compared(&mut self, difference: Option<StoreError>, metrics: &Metrics) {

@@ -75,7 +75,7 @@ impl Worker {
         while !self.stop.is_cancelled() {
             self.heartbeat.beat();
             let began = Instant::now();
-            let look = standing.look(&*self.store, &self.node, &self.metrics);
+            let look = standing.look(&*self.store, &self.metrics);
             self.heartbeat.during(look).await;
             let round = self.round(&held, standing.agrees());
             let result = tokio::select! {

@@ -91,8 +91,7 @@ pub async fn serve(
     queries: Arc<Queries>,
     stop: CancellationToken,
 ) {
-    let there_are =
-        "/healthz, /readyz, /metrics and, under /api/v1, minutes, live, series, top and coverage";
+    let there_are = "/healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
     let more = api::router(queries);
     serve_with(
         listener,

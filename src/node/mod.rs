@@ -42,26 +42,40 @@ pub struct Node {
     pub name_taken: AtomicBool,
 }
 
-/// The names of the outputs that refuse what this node writes, or do not answer.
+/// Why an output takes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputTrouble {
+    /// What it answered last.
+    pub reason: String,
+    /// Which configuration key to look at, and what to do; empty: it may come back by itself.
+    pub hint: String,
+}
+
+/// The outputs that refuse what this node writes, or do not answer.
 #[derive(Debug, Default)]
-pub struct OutputsDown(Mutex<BTreeSet<String>>);
+pub struct OutputsDown(Mutex<BTreeMap<String, OutputTrouble>>);
 
 impl OutputsDown {
     /// Reports whether an output does so.
-    pub fn set(&self, name: &str, is_down: bool) {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_down {
-            names.insert(name.to_owned());
-        } else {
-            names.remove(name);
-        }
+    pub fn set(&self, name: &str, trouble: Option<OutputTrouble>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match trouble {
+            Some(trouble) => all.insert(name.to_owned(), trouble),
+            None => all.remove(name),
+        };
     }
 
-    /// The names.
+    /// Their names.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.iter().cloned().collect()
+        self.all().into_keys().collect()
+    }
+
+    /// Their names, and why.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<String, OutputTrouble> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clone()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The shared memory of a minute, by the roles of those who use it.
 //!
 //! [`Store`] is what whoever has one may ask of it. Recorders see [`Recording`], workers [`Draining`], queries
-//! [`CountReader`], and operators [`Quarantine`].
+//! [`CountReader`], and operators [`Quarantine`] and [`Survey`].
 //!
 //! The life of a series in a minute; what comes after `sealed` goes on for each output by itself:
 //!
@@ -39,6 +39,7 @@ mod quarantine;
 mod reading;
 mod recording;
 pub mod redis;
+mod survey;
 mod witness;
 
 use async_trait::async_trait;
@@ -51,6 +52,7 @@ pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers,
 };
+pub use self::survey::{REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed};
 pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;
 
@@ -92,11 +94,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
-    /// Says that this node lives, for some seconds. Answers whether another process does so under its name.
-    async fn register(&self) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-
     /// A number that changes whenever the store may have forgotten what it confirmed: with the connection. 0 as
     /// long as there was none, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;
@@ -129,6 +126,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 }
 
 /// What the parts of a node ask of a store, all together.
-pub trait NodeStore: Recording + Draining {}
+pub trait NodeStore: Recording + Draining + Survey {}
 
-impl<T: Recording + Draining> NodeStore for T {}
+impl<T: Recording + Draining + Survey> NodeStore for T {}

@@ -18,7 +18,7 @@ use crate::event::Rejection;
 use crate::node::{DropReason, Node};
 
 /// The label of what is counted of one output.
-type OfOutput = [(&'static str, String); 1];
+pub(super) type OfOutput = [(&'static str, String); 1];
 /// One for each output.
 pub type Gauges = Family<OfOutput, Gauge>;
 type Counters = Family<OfOutput, Counter>;

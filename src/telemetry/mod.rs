@@ -6,12 +6,14 @@ mod metrics;
 mod points;
 mod process;
 mod status_line;
+mod sums;
 
 pub use exposition::Format;
 pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
 pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};
+pub use sums::Sums;
 
 use std::fmt;
 

@@ -381,6 +381,14 @@ fn answers_are_as_the_file_describes_them() {
     let covered = check("/api/v1/coverage", "", 200, JSON);
     assert_eq!(covered["minutes"][0]["nodes"][0]["share"], 1.0);
     check("/api/v1/coverage", "?product=x", 400, PROBLEM);
+    eventually("it has reported", SOON, || {
+        let status = json(&node, "/api/v1/status");
+        when(status["nodes"][0]["totals"]["recorded"] == 60, status)
+    });
+    let status = check("/api/v1/status", "", 200, JSON);
+    assert_eq!(status["is_anything_lost"]["answer"], "no", "{status}");
+    assert_eq!(status["healthy"], true, "{status}");
+    check("/api/v1/status", "?product=x", 400, PROBLEM);
     let whole = check("/api/v1/top", "?product=y", 200, JSON);
     let one = check("/api/v1/top", "?product=y&position=0", 200, JSON);
     assert!(whole["items"].is_array() && one["item"].is_object());
@@ -410,5 +418,5 @@ fn answers_are_as_the_file_describes_them() {
             .concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
-    assert_eq!(file["paths"].as_object().unwrap().len(), 5);
+    assert_eq!(file["paths"].as_object().unwrap().len(), 6);
 }

@@ -153,7 +153,7 @@ impl Site {
                     || key.ends_with(":stamps")
                     || key.ends_with(":outputs")
                     || key.ends_with(":division")
-                    || key.starts_with("{eds:nodes}:")
+                    || key.starts_with("{eds:nodes}")
                     // The fencing token of who probed outlives the turn by a while.
                     || (key.ends_with(":counts")
                         || key.ends_with(":coverage")

@@ -8,7 +8,7 @@ use std::time::Duration;
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{RedisStore, Settings};
-use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine};
+use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine, Survey};
 use redis::Connection;
 use testing::clock::Clock;
 use testing::redis::RedisServer;

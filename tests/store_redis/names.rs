@@ -1,6 +1,6 @@
 //! Two nodes of one name do each other no harm, and are warned.
 
-use event_data_service::store::Store;
+use event_data_service::store::Survey;
 use testing::redis::RedisServer;
 
 use super::site::{claim, minute, record, report_lag, store, tcp};
@@ -25,27 +25,26 @@ async fn nodes_of_one_name_that_both_live_are_told_and_a_restarted_one_is_not() 
     let server = RedisServer::start(&[]);
     let first = store(&tcp(&server));
     for _ in 0..2 {
-        assert!(!first.register().await.unwrap());
+        assert!(!first.report("{}").await.unwrap());
     }
     // It is killed, and started again.
     let [again, second] = [(); 2].map(|()| store(&tcp(&server)));
     for _ in 0..2 {
-        assert!(!again.register().await.unwrap());
+        assert!(!again.report("{}").await.unwrap());
     }
-    assert!(!second.register().await.unwrap());
+    assert!(!second.report("{}").await.unwrap());
     for _ in 0..2 {
-        assert!(again.register().await.unwrap());
-        assert!(second.register().await.unwrap());
+        assert!(again.report("{}").await.unwrap());
+        assert!(second.report("{}").await.unwrap());
     }
     for _ in 0..2 {
-        second.register().await.unwrap();
+        second.report("{}").await.unwrap();
     }
-    assert!(!second.register().await.unwrap());
+    assert!(!second.report("{}").await.unwrap());
     let keys = server.keys();
-    let left: Vec<_> = keys.iter().filter(|key| *key != "eds:settings").collect();
-    let [key] = &left[..] else {
-        panic!("{keys:?}");
-    };
-    let left_ms: i64 = server.query(&["PTTL", key]);
-    assert!(left_ms > 0, "it stays for ever");
+    assert_eq!(keys, ["{eds:nodes}", "{eds:nodes}:node"]);
+    for key in &keys {
+        let left_ms: i64 = server.query(&["PTTL", key]);
+        assert!(left_ms > 0, "{key} stays for ever");
+    }
 }

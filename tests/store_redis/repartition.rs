@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use event_data_service::event::Minute;
 use event_data_service::store::redis::{ChangeError, RedisStore, Settings, partitions};
-use event_data_service::store::{AdmitRequest, Recording, Store, StoreError};
+use event_data_service::store::{AdmitRequest, Recording, Store, StoreError, Survey};
 
 use redis_link::Address;
 use testing::redis::RedisServer;
@@ -125,7 +125,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
             node: name.to_owned(),
             ..node()
         };
-        assert!(!node_by(named, 2, None).register().await.unwrap());
+        assert!(!node_by(named, 2, None).report("{}").await.unwrap());
     }
     let near = node_by(node(), 3, Some((2, "20161204:1118")));
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);

@@ -1,4 +1,4 @@
-//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series` and `/coverage`, as `docs/openapi.json` describes them.
+//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series`, `/coverage` and `/status`, as `docs/openapi.json` describes them.
 //!
 //! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
 //! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps.
@@ -30,6 +30,7 @@ use self::turns::{Pace, Turns};
 use crate::event::Partitions;
 use crate::http::problem::Problem;
 use crate::node::Node;
+use crate::status::Observer;
 use crate::store::CountReader;
 use crate::telemetry::Metrics;
 
@@ -65,6 +66,7 @@ pub struct Queries {
     turns: Turns,
     metrics: Arc<Metrics>,
     node: Arc<Node>,
+    observer: Observer,
 }
 
 impl Queries {
@@ -73,6 +75,7 @@ impl Queries {
         sources: QuerySources,
         metrics: Arc<Metrics>,
         node: Arc<Node>,
+        observer: Observer,
     ) -> Result<Self, InvalidSetting> {
         let kept = i64::try_from(sources.retention.as_secs() / 60).unwrap_or(i64::MAX);
         let places = PLACES_MAX / i64::from(sources.partitions.count());
@@ -85,6 +88,7 @@ impl Queries {
             partitions: sources.partitions,
             metrics,
             node,
+            observer,
         })
     }
 
@@ -198,6 +202,21 @@ impl Queries {
         ))
     }
 
+    /// How everything is. It takes no turn: it has to answer when nothing else does, and looks once a second at most.
+    async fn status(&self, uri: &Uri) -> Result<Response, Problem> {
+        let filter = self.parameters(uri, &[])?.filter();
+        if let Some(tag) = filter.keys().next() {
+            let detail = "this is asked without parameters; leave it out";
+            return Err(Problem::parameter(tag, detail));
+        }
+        let status = self.observer.status().await;
+        Ok(answer::json(
+            &*status,
+            Duration::from_secs(1),
+            Duration::ZERO,
+        ))
+    }
+
     async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
         let allowed = ["by", "window", "n", "position", "list"];
         let top = self.parameters(uri, &allowed)?.top()?;
@@ -236,6 +255,10 @@ pub(super) fn router(queries: Arc<Queries>) -> Router {
         .route(
             "/api/v1/coverage",
             get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.coverage(&uri)).await }),
+        )
+        .route(
+            "/api/v1/status",
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.status(&uri)).await }),
         )
         .with_state(queries)
 }

@@ -9,6 +9,7 @@ mod quarantine;
 mod reading;
 mod recording;
 mod state;
+mod survey;
 mod witness;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,7 @@ pub fn system_clock() -> Clock {
 /// Sets in this process.
 pub struct MemoryStore {
     node: String,
+    partitions: Partitions,
     clock: Clock,
     state: Arc<Mutex<State>>,
 }
@@ -59,6 +61,7 @@ impl MemoryStore {
         let state = State::new(partitions, retention, bytes_max);
         Self {
             node: node.to_owned(),
+            partitions: partitions.clone(),
             clock,
             state: Arc::new(Mutex::new(state)),
         }
@@ -80,6 +83,7 @@ impl MemoryStore {
     pub fn shared_with(&self, node: &str, clock: Clock) -> Self {
         Self {
             node: node.to_owned(),
+            partitions: self.partitions.clone(),
             clock,
             state: Arc::clone(&self.state),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::redis::cmd;
+use ::redis::{ScriptInvocation, cmd};
 use async_trait::async_trait;
 
 use super::gateway::DRAINING;
@@ -27,6 +27,8 @@ type Granted = (String, String, bool, String);
 type Compacted = (u64, u64, u64, String, Vec<String>);
 /// Output, names of minutes, counts in the quarantine.
 type OfOutput = (String, Vec<String>, u64);
+/// Minutes that wait, the first of them, those claimed to be sealed, and what the outputs lack.
+pub(super) type Waits = (u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 /// Stamp and clock in ms, the number of the last closing, closed minutes, since.
 type Heard = (i64, i64, u64, Vec<i64>, String);
 
@@ -292,36 +294,39 @@ impl Draining for RedisStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         let keys = self.keys(partition);
-        let mut script = scripts::BACKLOG.prepare_invoke();
-        script
-            .key(&[&keys.minutes, &keys.claims])
-            .key(&[&keys.quarantine, &keys.outputs]);
-        let (waiting, mut names, claimed, of_outputs): (
-            u64,
-            Vec<String>,
-            Vec<String>,
-            Vec<OfOutput>,
-        ) = self.invoke(keys.slot, script).await?;
-        let count = claimed.len() as u64;
-        // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
-        let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
-        names.extend(claimed);
-        let of_outputs = of_outputs
-            .into_iter()
-            .filter_map(|(output, lacks, quarantined)| {
-                let backlog = OutputBacklog {
-                    unsent: lacks.len() as u64,
-                    oldest: earliest(&lacks),
-                    quarantined,
-                };
-                Some((output.parse().ok()?, backlog))
-            });
-        Ok(Backlog {
-            waiting,
-            claimed: count,
-            oldest: earliest(&names),
-            outputs: of_outputs.collect(),
-        })
+        let answer = self.invoke(keys.slot, ask_backlog(keys)).await?;
+        Ok(read_backlog(answer))
+    }
+}
+
+/// What is asked for a [`Backlog`].
+pub(super) fn ask_backlog(keys: &PartitionKeys) -> ScriptInvocation<'static> {
+    let mut script = scripts::BACKLOG.prepare_invoke();
+    script
+        .key(&[&keys.minutes, &keys.claims])
+        .key(&[&keys.quarantine, &keys.outputs]);
+    script
+}
+
+/// What is answered.
+pub(super) fn read_backlog((waiting, mut names, claimed, of_outputs): Waits) -> Backlog {
+    let count = claimed.len() as u64;
+    // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
+    let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
+    names.extend(claimed);
+    let of_output = |(output, lacks, quarantined): OfOutput| {
+        let backlog = OutputBacklog {
+            unsent: lacks.len() as u64,
+            oldest: earliest(&lacks),
+            quarantined,
+        };
+        Some((output.parse().ok()?, backlog))
+    };
+    Backlog {
+        waiting,
+        claimed: count,
+        oldest: earliest(&names),
+        outputs: of_outputs.into_iter().filter_map(of_output).collect(),
     }
 }
 

@@ -45,8 +45,14 @@ const FULL_HINT: &str = "events wait in the nodes until there is room: raise max
 fn memory(info: &str) -> Option<(u64, u64)> {
     let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
     let most = number("maxmemory").filter(|most| *most > 0)?;
+    Some((used(info), most))
+}
+
+/// How many bytes a server uses, as they are held against its `maxmemory`, from the answer to INFO.
+pub(super) fn used(info: &str) -> u64 {
+    let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
     let beside = number("mem_not_counted_for_evict").unwrap_or(0);
-    Some((number("used_memory")?.saturating_sub(beside), most))
+    number("used_memory").unwrap_or(0).saturating_sub(beside)
 }
 
 /// Whether a server refuses events, from the answer to INFO.

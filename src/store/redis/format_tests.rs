@@ -14,7 +14,7 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::{RecordRequest, Seen};
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 15] = [
+const PINNED: [(&str, u64); 17] = [
     ("acknowledge.lua", 0x0e98_d1be_9abd_5b71),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
@@ -27,6 +27,8 @@ const PINNED: [(&str, u64); 15] = [
     ("ending.lua", 0x7bd5_c7ed_3823_cd6c),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
+    ("report.lua", 0x434f_f97d_91eb_b8dd),
+    ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
     ("the transaction that records", 0xf0f0_0648_d266_a658),

@@ -130,9 +130,14 @@ impl Keys {
         self.partitions.iter().any(|keys| keys.tag == tag)
     }
 
-    /// Which process is the node of this name. All such keys lie in one slot.
+    /// The names of all nodes. Those of [`Self::node`] begin so, too.
+    pub(super) fn nodes(&self) -> String {
+        format!("{{{}:nodes}}", self.prefix)
+    }
+
+    /// Which process is the node of this name, and what it says of itself. All such keys lie in one slot.
     pub(super) fn node(&self, name: &str) -> String {
-        format!("{{{}:nodes}}:{name}", self.prefix)
+        format!("{}:{name}", self.nodes())
     }
 }
 

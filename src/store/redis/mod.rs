@@ -16,15 +16,16 @@ mod quarantine;
 mod reading;
 mod recording;
 mod repartition;
+mod survey;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
-use redis_link::SettingsError;
+use redis_link::{Redis, SettingsError};
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
@@ -75,11 +76,10 @@ pub mod scripts {
         DISCARD, discard_sha1 => "discard.lua";
         DROP_OUTPUT, drop_output_sha1 => "drop_output.lua";
         BACKLOG, backlog_sha1 => "backlog.lua";
+        REPORT, report_sha1 => "report.lua";
+        REPORTS, reports_sha1 => "reports.lua";
     }
 }
-
-/// For how long a node counts as alive: longer than the longest `flush.interval`.
-const REGISTERED_FOR_MS: u64 = 150_000;
 
 /// Where Redis is, and what is kept there.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ pub struct RedisStore {
     name: String,
     /// The name, and a number by chance: another process of the same name, or an earlier one, is another node.
     node: String,
-    /// Whether Redis knows that this node lives.
+    /// Whether this node has said in Redis that it lives.
     registered: AtomicBool,
     partitions: Partitions,
     keys: Keys,
@@ -115,6 +115,8 @@ pub struct RedisStore {
     /// The counts that a partition keeps after they are sent.
     counts_max: u64,
     gateway: Gateway,
+    /// For those who look at the whole, whatever state the servers are in.
+    surveyed: Redis,
 }
 
 impl RedisStore {
@@ -130,6 +132,7 @@ impl RedisStore {
             retention: settings.retention,
             counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             gateway: Gateway::new(settings, agreement)?,
+            surveyed: Redis::new(settings.redis.clone(), survey::LANES, survey::any())?,
             partitions: settings.partitions.clone(),
             left: Mutex::default(),
             keys,
@@ -156,12 +159,6 @@ impl RedisStore {
     ) -> Result<Vec<Option<String>>, StoreError> {
         let mut shared = self.gateway.shared().await?;
         Ok(keys.map(|key| shared.remove(field(key))).collect())
-    }
-
-    /// What this node is called in Redis: its name and a number by chance.
-    #[must_use]
-    pub fn identity(&self) -> &str {
-        &self.node
     }
 
     fn keys(&self, partition: Partition) -> &PartitionKeys {
@@ -209,23 +206,6 @@ impl Store for RedisStore {
 
     async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
         self.gateway.difference().await
-    }
-
-    /// Each of two processes of one name that live overwrites what the other wrote, again and again; one that was started
-    /// in the place of another finds it there once, before it has written itself.
-    async fn register(&self) -> Result<bool, StoreError> {
-        let key = self.keys.node(&self.name);
-        let mut register = ::redis::cmd("SET");
-        // With its version: whoever changes something for all sees by it who would not understand.
-        let ours = format!("{} {}", self.node, crate::VERSION);
-        register.arg(&key).arg(&ours).arg("GET");
-        register.arg("PX").arg(REGISTERED_FOR_MS);
-        let register =
-            async |connection: &mut MultiplexedConnection| register.query_async(connection).await;
-        let slot = redis_link::slot(key.as_bytes());
-        let found: Option<String> = self.gateway.run(slot, DRAINING, register).await?;
-        let was_registered = self.registered.swap(true, Ordering::AcqRel);
-        Ok(was_registered && found.is_some_and(|found| found != ours))
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -1,0 +1,213 @@
+//! [`Status`]: the answer, as `docs/openapi.json` describes it.
+
+use serde::Serialize;
+
+use super::report::NodeReport;
+
+/// How everything is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// When it was looked (RFC 3339).
+    pub at: String,
+    /// Whether there is nothing that an operator should look at: no finding but notes.
+    pub healthy: bool,
+    /// The question that comes first.
+    pub is_anything_lost: Lost,
+    /// What is wrong, worst first.
+    pub findings: Vec<Finding>,
+    /// The nodes, by name.
+    pub nodes: Vec<NodeStatus>,
+    /// What waits.
+    pub partitions: PartitionsStatus,
+    /// The outputs, by name, those that are gone and that something waits for included.
+    pub outputs: Vec<OutputStatus>,
+    /// The store; `None`: it is in the memory of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redis: Option<RedisStatus>,
+}
+
+/// Whether anything is lost, as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// In a word.
+    pub answer: Answer,
+    /// In a sentence.
+    pub sentence: String,
+}
+
+/// An answer in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "they say what they are")]
+pub enum Answer {
+    No,
+    Yes,
+    Unknown,
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Something is lost, or waits until somebody does something.
+    Critical,
+    /// Somebody should look at it.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+impl Severity {
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The name of the kind of finding, for programs.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Of whom it is.
+    pub r#where: String,
+    /// What is wrong.
+    pub what: String,
+    /// As far as is known.
+    pub why: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeStatus {
+    /// What it said last.
+    #[serde(flatten)]
+    pub report: NodeReport,
+    /// How long ago it said so.
+    pub last_seen_seconds: u64,
+    /// Whether that is too long.
+    pub silent: bool,
+    /// Whether what it said could be read in full.
+    pub readable: bool,
+    /// What it saw of the last minutes, as a share of what the node saw that saw most; `None`: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<f64>,
+}
+
+/// What waits, over all partitions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PartitionsStatus {
+    /// How many there are.
+    pub count: usize,
+    /// Minutes, each once for each partition.
+    pub by_state: States,
+    /// Of all outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_unsent: Option<OldestUnsent>,
+}
+
+/// Minutes, each once for each partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct States {
+    /// They fill, or wait to be claimed.
+    pub open: u64,
+    /// They are being sealed.
+    pub claimed: u64,
+    /// An output lacks counts of them; once for each output.
+    pub unsent: u64,
+}
+
+/// The oldest minute that an output lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OldestUnsent {
+    /// Its name: `20161204:1118`.
+    pub minute: String,
+    /// How long ago it ended.
+    pub age_seconds: u64,
+    /// The output.
+    pub output: String,
+    /// Why it is not sent.
+    pub why: String,
+}
+
+/// An output.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct OutputStatus {
+    /// What it is called.
+    pub name: String,
+    /// Where it is, without secrets; empty: no node has it any more.
+    pub url: String,
+    /// Whether it takes what the nodes write, as far as any of them knows.
+    pub up: bool,
+    /// Why not, by one of the nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Minutes that it lacks, each once for each partition.
+    pub unsent: u64,
+    /// Counts in its quarantine.
+    pub quarantined: u64,
+    /// The most that the quarantine keeps.
+    pub quarantined_max: u64,
+}
+
+/// The store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RedisStatus {
+    /// Each server.
+    pub servers: Vec<ServerStatus>,
+    /// The memory that it should need for what comes in, in bytes.
+    pub memory_by_formula: u64,
+}
+
+/// A server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ServerStatus {
+    /// Where it is.
+    pub address: String,
+    /// Why nothing more is known of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Its name and version.
+    pub version: String,
+    /// `master` or `slave`.
+    pub role: String,
+    /// Bytes.
+    pub used_memory: u64,
+    /// Bytes; 0: no limit.
+    pub maxmemory: u64,
+    /// What it does beyond.
+    pub policy: String,
+    /// What it writes down.
+    pub persistence: Persistence,
+    /// How far its clock is ahead of the host that asks.
+    pub clock_offset_ms: i64,
+    /// What it says to a write that changes nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refuses_writes: Option<String>,
+    /// Why it is not fit for events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfit: Option<String>,
+}
+
+/// What a server writes down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Persistence {
+    /// Whether it has an append-only file.
+    pub aof: bool,
+    /// Changes since its last snapshot.
+    pub unsaved_changes: u64,
+    /// Whether the last snapshot and the last write to the append-only file succeeded.
+    pub last_save_ok: bool,
+}

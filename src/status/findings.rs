@@ -1,0 +1,202 @@
+//! The table of findings: each has a condition on what was seen, the words for it, and a remedy. Here are those about outputs and the
+//! whole. Pure.
+
+use super::answer::{Finding, OutputStatus, Severity, Status};
+use super::observer::Expected;
+use super::{node_findings, redis_findings};
+use Severity::{Critical, Note, Warning};
+
+/// What a condition looks at.
+pub(super) struct Scene<'a> {
+    pub(super) status: &'a Status,
+    pub(super) expected: &'a Expected,
+    /// How the configuration of who asks differs from that of the nodes.
+    pub(super) difference: Option<&'a str>,
+}
+
+/// What a condition found: where, what, why, and a remedy if it knows a better one than the table.
+pub(super) type Found = (String, String, String, Option<String>);
+
+/// A line of the table.
+pub(super) struct Rule {
+    pub(super) id: &'static str,
+    pub(super) severity: Severity,
+    pub(super) find: fn(&Scene<'_>) -> Vec<Found>,
+    pub(super) remedy: &'static str,
+}
+
+/// All that is wrong, worst first.
+pub(super) fn of(status: &Status, expected: &Expected, difference: Option<&str>) -> Vec<Finding> {
+    let scene = Scene {
+        status,
+        expected,
+        difference,
+    };
+    let redis_and_nodes = redis_findings::RULES.iter().chain(node_findings::RULES);
+    let rules = redis_and_nodes.chain(RULES);
+    let mut findings: Vec<Finding> = rules
+        .flat_map(|rule| {
+            let found = (rule.find)(&scene).into_iter();
+            found.map(|(place, what, why, remedy)| Finding {
+                id: rule.id,
+                severity: rule.severity,
+                r#where: place,
+                what,
+                why,
+                remedy: remedy.unwrap_or_else(|| rule.remedy.to_owned()),
+            })
+        })
+        .collect();
+    findings.sort_by_key(|finding| finding.severity);
+    findings
+}
+
+fn outputs(
+    scene: &Scene<'_>,
+    find: impl Fn(&OutputStatus) -> Option<(String, String, Option<String>)>,
+) -> Vec<Found> {
+    let all = scene.status.outputs.iter();
+    all.filter_map(|output| {
+        let (what, why, remedy) = find(output)?;
+        Some((format!("output {}", output.name), what, why, remedy))
+    })
+    .collect()
+}
+
+pub(super) fn percent(part: u64, all: u64) -> u64 {
+    part.saturating_mul(100) / all.max(1)
+}
+
+fn quarantine(scene: &Scene<'_>, is_meant: fn(u64) -> bool) -> Vec<Found> {
+    outputs(scene, |output| {
+        let fill = percent(output.quarantined, output.quarantined_max);
+        let what = format!(
+            "{} counts are quarantined, {fill} % of what fits",
+            output.quarantined
+        );
+        let why = "the output refused them for good".to_owned();
+        (output.quarantined > 0 && is_meant(fill)).then_some((what, why, None))
+    })
+}
+
+static RULES: &[Rule] = &[
+    Rule {
+        id: "no-node",
+        severity: Critical,
+        find: |scene| {
+            let is_known = scene.status.redis.as_ref();
+            let is_known = is_known.is_none_or(|it| it.servers.iter().all(|it| it.error.is_none()));
+            let found = (
+                "nodes".to_owned(),
+                "no node reports".to_owned(),
+                "none has done so in the last five minutes".to_owned(),
+                None,
+            );
+            (is_known && scene.status.nodes.is_empty())
+                .then_some(found)
+                .into_iter()
+                .collect()
+        },
+        remedy: "start the nodes (systemctl start eds), and look whether their store.url and store.prefix are those of this configuration",
+    },
+    Rule {
+        id: "discarded",
+        severity: Critical,
+        find: |scene| {
+            node_findings::recent(
+                scene,
+                |node| node.report.recent.discarded,
+                "points discarded",
+                "an output refused them, and its quarantine was full",
+            )
+        },
+        remedy: "see eds quarantine list; have the server fixed, then eds quarantine retry or drop",
+    },
+    Rule {
+        id: "output-down",
+        severity: Critical,
+        find: |scene| {
+            outputs(scene, |output| {
+                let why = || output.last_error.clone().unwrap_or_default();
+                let what = || "takes no points; counts wait in the store".to_owned();
+                (!output.up).then(|| (what(), why(), output.remedy.clone()))
+            })
+        },
+        remedy: "start the server, or look at output.url and the network; what waits is sent when it is back",
+    },
+    Rule {
+        id: "quarantine-full",
+        severity: Critical,
+        find: |scene| quarantine(scene, |percent| percent >= 50),
+        remedy: "have the server fixed, then eds quarantine retry --all, or drop: beyond the limit counts are discarded",
+    },
+    Rule {
+        id: "quarantine",
+        severity: Warning,
+        find: |scene| quarantine(scene, |percent| percent < 50),
+        remedy: "see eds quarantine list; have the server fixed, then eds quarantine retry --all, or drop",
+    },
+    Rule {
+        id: "settings",
+        severity: Warning,
+        find: |scene| {
+            let found = |why: &str| {
+                let what = "its settings differ from those of the nodes";
+                (
+                    "this configuration".to_owned(),
+                    what.to_owned(),
+                    why.to_owned(),
+                    None,
+                )
+            };
+            scene.difference.map(found).into_iter().collect()
+        },
+        remedy: "eds settings show prints what differs; eds settings apply changes it for all nodes",
+    },
+    Rule {
+        id: "unsent",
+        severity: Warning,
+        find: |scene| {
+            let Some(oldest) = &scene.status.partitions.oldest_unsent else {
+                return Vec::new();
+            };
+            let expected = scene.expected.grace + scene.expected.max_hold;
+            let is_down = scene
+                .status
+                .outputs
+                .iter()
+                .any(|it| it.name == oldest.output && !it.up);
+            if is_down || oldest.age_seconds < 2 * expected.as_secs() + 120 {
+                return Vec::new();
+            }
+            let what = format!(
+                "lacks the minute {}, which ended {} s ago",
+                oldest.minute, oldest.age_seconds
+            );
+            vec![(
+                format!("output {}", oldest.output),
+                what,
+                oldest.why.clone(),
+                None,
+            )]
+        },
+        remedy: "see eds outputs list; an output that was removed is cleared by eds outputs drop NAME; otherwise look at the nodes' logs",
+    },
+    Rule {
+        id: "memory-store",
+        severity: Note,
+        find: |scene| {
+            let what = "what is recorded is in the memory of this process";
+            let why = "store.url is memory:, which is for one node and ends with it";
+            let found = ("store".to_owned(), what.to_owned(), why.to_owned(), None);
+            scene
+                .status
+                .redis
+                .is_none()
+                .then_some(found)
+                .into_iter()
+                .collect()
+        },
+        remedy: "name a Redis in store.url, so that a restart loses no open minute and other nodes can share the work",
+    },
+];

@@ -1,0 +1,35 @@
+//! How the nodes, the store and the outputs are, all together, told to whoever asks: what is wrong, why, and what to do.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `report.rs` | what a node says of itself, and how what another version says is read |
+//! | `reporter.rs` | says it, every two seconds |
+//! | `answer.rs` | the answer, as `docs/openapi.json` describes it |
+//! | `summary.rs` | from what was seen to the answer. Pure |
+//! | `findings.rs`, `node_findings.rs`, `redis_findings.rs` | **the table of findings**: condition, words, remedy. Pure |
+//! | `observer.rs` | looks at the store, and answers |
+//! | `table.rs` | the answer for people |
+//!
+//! `eds status` and every node answer by the same code. Nothing is decided by it.
+
+mod answer;
+mod findings;
+mod node_findings;
+mod observer;
+mod redis_findings;
+mod report;
+mod reporter;
+mod summary;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::answer::{
+    Answer, Finding, Lost, NodeStatus, OldestUnsent, OutputStatus, PartitionsStatus, Persistence,
+    RedisStatus, ServerStatus, Severity, States, Status,
+};
+pub use self::observer::{Expected, Observer};
+pub use self::report::{NodeReport, OutputReport, Queue, Room, Totals};
+pub use self::reporter::{Latest, Reporter};
+pub use self::table::lines;

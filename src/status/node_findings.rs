@@ -1,0 +1,346 @@
+//! The findings about nodes. Pure.
+
+use super::answer::{NodeStatus, Severity};
+use super::findings::{Found, Rule, Scene, percent};
+use super::observer::Expected;
+use super::redis_findings;
+use Severity::{Critical, Note, Warning};
+
+/// A node that saw a smaller share than this of what another saw loses events on the way.
+const COVERAGE_MIN: f64 = 0.99;
+/// A node may have events that it cannot record for so long before it is said.
+const LAG_SECONDS_MAX: u64 = 10;
+
+/// What is wrong with each node that this holds for.
+fn nodes(scene: &Scene<'_>, find: impl Fn(&NodeStatus) -> Option<(String, String)>) -> Vec<Found> {
+    let live = scene.status.nodes.iter().filter(|node| !node.silent);
+    live.filter_map(|node| {
+        let (what, why) = find(node)?;
+        Some((format!("node {}", node.report.name), what, why, None))
+    })
+    .collect()
+}
+
+/// A count of the last minutes that should be 0.
+pub(super) fn recent(
+    scene: &Scene<'_>,
+    count: fn(&NodeStatus) -> u64,
+    what: &str,
+    why: &str,
+) -> Vec<Found> {
+    nodes(scene, |node| {
+        let (count, seconds) = (count(node), node.report.recent_seconds);
+        (count > 0).then(|| {
+            (
+                format!("{count} {what} in the last {seconds} s"),
+                why.to_owned(),
+            )
+        })
+    })
+}
+
+fn drops(node: &NodeStatus) -> Option<(String, String)> {
+    let recent = &node.report.recent;
+    let (dropped, seconds) = (recent.dropped, node.report.recent_seconds);
+    if dropped == 0 {
+        return None;
+    }
+    let why = if recent.dropped_spool_failed > 0 {
+        "the spool could not be written or read: look at the disk of input.spool_dir"
+    } else if recent.dropped_spool_full > 0 {
+        "the queue overflowed, and the spool is full (input.spool_max)"
+    } else if recent.dropped_queue_full > 0 {
+        "the queue overflowed: more came than the store took, and there is no spool, or it is too slow"
+    } else {
+        "they could not be kept"
+    };
+    Some((
+        format!("{dropped} events dropped in the last {seconds} s"),
+        why.to_owned(),
+    ))
+}
+
+fn others_version(scene: &Scene<'_>) -> Vec<Found> {
+    let live = || scene.status.nodes.iter().filter(|node| !node.silent);
+    let count = |version: &str| live().filter(|it| it.report.version == version).count();
+    // What most run; of as many, the later.
+    let most = live()
+        .map(|it| it.report.version.as_str())
+        .max_by_key(|version| (count(version), *version));
+    nodes(scene, |node| {
+        let version = node.report.version.as_str();
+        let most = most.filter(|most| *most != version)?;
+        Some((
+            format!("runs version {version}"),
+            format!("other nodes run {most}"),
+        ))
+    })
+}
+
+/// How far a clock may be off.
+fn clock_ms_max(expected: &Expected) -> u64 {
+    u64::try_from(expected.grace.as_millis() / 2)
+        .unwrap_or(u64::MAX)
+        .max(1)
+}
+
+pub(super) static RULES: &[Rule] = &[
+    Rule {
+        id: "node-silent",
+        severity: Critical,
+        find: |scene| {
+            let silent = scene.status.nodes.iter().filter(|node| node.silent);
+            let found = silent.map(|node| {
+                let what = format!("has been silent for {} s", node.last_seen_seconds);
+                let why = "it sleeps, hangs, died, or is cut off from Redis";
+                (
+                    format!("node {}", node.report.name),
+                    what,
+                    why.to_owned(),
+                    None,
+                )
+            });
+            found.collect()
+        },
+        remedy: "look at its host: systemctl status eds, journalctl -u eds. Other nodes take over its work; what only it receives is lost",
+    },
+    Rule {
+        id: "node-stalled",
+        severity: Critical,
+        find: |scene| {
+            nodes(scene, |node| {
+                let stalled = &node.report.stalled;
+                (!stalled.is_empty()).then(|| ("makes no progress".to_owned(), stalled.join(", ")))
+            })
+        },
+        remedy: "restart it, and keep its log for a report",
+    },
+    Rule {
+        id: "node-cannot-record",
+        severity: Critical,
+        find: |scene| {
+            // What is wrong with Redis for all is said there.
+            let redis = scene.status.redis.iter().flat_map(|it| &it.servers);
+            let mut redis = redis.map(redis_findings::is_well);
+            if !redis.all(|is_well| is_well) {
+                return Vec::new();
+            }
+            nodes(scene, |node| {
+                let why = node.report.store_error.clone()?;
+                Some(("cannot use the store; events wait in it".to_owned(), why))
+            })
+        },
+        remedy: "do what the message says; look at the network between this node and Redis",
+    },
+    Rule {
+        id: "node-drops",
+        severity: Critical,
+        find: |scene| nodes(scene, drops),
+        remedy: "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, for as long as it may be away",
+    },
+    Rule {
+        id: "kernel-drops",
+        severity: Critical,
+        find: |scene| {
+            recent(
+                scene,
+                |node| node.report.recent.kernel_drops,
+                "datagrams dropped by the kernel",
+                "the receive buffer was full, since the node was stopped or too slow, or checksums were wrong",
+            )
+        },
+        remedy: "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host",
+    },
+    Rule {
+        id: "socket-fails",
+        severity: Critical,
+        find: |scene| {
+            nodes(scene, |node| {
+                let failing = node.report.sockets_failing;
+                let what = format!("{failing} of its threads cannot read their socket");
+                (failing > 0).then(|| (what, "its log says which and why".to_owned()))
+            })
+        },
+        remedy: "look at its log, and restart it",
+    },
+    Rule {
+        id: "forgotten",
+        severity: Critical,
+        find: |scene| {
+            recent(
+                scene,
+                |node| node.report.recent.forgotten,
+                "events forgotten by Redis",
+                "Redis went back to an earlier state, and the node could not record them again",
+            )
+        },
+        remedy: "give Redis appendonly yes; give a master with replicas min-replicas-to-write 1; raise store.replay_window",
+    },
+    Rule {
+        id: "spool-fills",
+        severity: Critical,
+        find: |scene| {
+            nodes(scene, |node| {
+                let spool = &node.report.spool;
+                let percent = percent(spool.bytes, spool.bytes_max);
+                let why = format!("{} events wait on its disk", spool.events);
+                (spool.bytes_max > 0 && percent >= 80)
+                    .then(|| (format!("its spool is {percent} % full"), why))
+            })
+        },
+        remedy: "bring the store back or relieve it; raise input.spool_max",
+    },
+    Rule {
+        id: "queue-fills",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let queue = &node.report.queue;
+                let fill = percent(queue.events, queue.events_max)
+                    .max(percent(queue.bytes, queue.bytes_max));
+                let why = format!("{} events wait to be recorded", queue.events);
+                (fill >= 50).then(|| (format!("its queue is {fill} % full"), why))
+            })
+        },
+        remedy: "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir",
+    },
+    Rule {
+        id: "node-lags",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let report = &node.report;
+                let what = format!("cannot record all that comes, for {} s", report.lag_seconds);
+                let why = format!(
+                    "events of {} partitions wait, {} on disk; no minute of these closes",
+                    report.partitions_lagging, report.spool.events
+                );
+                (report.lag_seconds > LAG_SECONDS_MAX).then_some((what, why))
+            })
+        },
+        remedy: "bring the store back or relieve it; look at the network between this node and Redis",
+    },
+    Rule {
+        id: "node-loses",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let share = node.coverage.filter(|share| *share < COVERAGE_MIN)?;
+                // What it has not recorded yet it may have seen.
+                let report = &node.report;
+                let waits = report.lag_seconds > 0 || report.store_error.is_some();
+                let what = format!(
+                    "saw {:.1} % of the events that another node saw in the last minutes",
+                    share * 100.0
+                );
+                (!waits).then(|| {
+                    (
+                        what,
+                        "the path to it loses events, or it gets none".to_owned(),
+                    )
+                })
+            })
+        },
+        remedy: "look at the network and the relays before it, at eds_kernel_drops_total, and at /api/v1/coverage",
+    },
+    Rule {
+        id: "clock",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let offset = node.report.clock_offset_ms;
+                let (side, off) = (
+                    if offset > 0 { "behind" } else { "ahead of" },
+                    offset.unsigned_abs(),
+                );
+                #[expect(clippy::cast_precision_loss, reason = "it is only shown")]
+                let what = format!(
+                    "its clock is {:.1} s {side} that of the store",
+                    off as f64 / 1000.0
+                );
+                let why = "its stamps, and what it takes for too old, are off as much".to_owned();
+                (off > clock_ms_max(scene.expected)).then_some((what, why))
+            })
+        },
+        remedy: "look at the clocks of its host and of the store's: chronyc tracking, timedatectl",
+    },
+    Rule {
+        id: "late",
+        severity: Warning,
+        find: |scene| {
+            recent(
+                scene,
+                |node| node.report.recent.late,
+                "events found late",
+                "they came after their minute was closed, and are not published",
+            )
+        },
+        remedy: "look at clocks and delays of the senders; raise flush.grace",
+    },
+    Rule {
+        id: "overflow",
+        severity: Warning,
+        find: |scene| {
+            recent(
+                scene,
+                |node| node.report.recent.overflowed,
+                "events counted under an overflow series",
+                "there are more series than input.max_series_per_minute",
+            )
+        },
+        remedy: "look for a tag with too many values (/api/v1/series), or raise input.max_series_per_minute",
+    },
+    Rule {
+        id: "version",
+        severity: Warning,
+        find: others_version,
+        remedy: "finish the upgrade, or go back: docs/upgrades.md",
+    },
+    Rule {
+        id: "name-taken",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let found = (
+                    "another process uses its name",
+                    "what they report overwrites each other",
+                );
+                node.report
+                    .name_taken
+                    .then(|| (found.0.to_owned(), found.1.to_owned()))
+            })
+        },
+        remedy: "give each node a name of its own (node, EDS_NODE)",
+    },
+    Rule {
+        id: "report-unreadable",
+        severity: Note,
+        find: |scene| {
+            nodes(scene, |node| {
+                let why = "it is of another version, or no node wrote it";
+                (!node.readable).then(|| {
+                    (
+                        "its report cannot be read in full".to_owned(),
+                        why.to_owned(),
+                    )
+                })
+            })
+        },
+        remedy: "use eds status of its version, or look at its /metrics",
+    },
+    Rule {
+        id: "lost-earlier",
+        severity: Note,
+        find: |scene| {
+            nodes(scene, |node| {
+                let (totals, recent) = (node.report.totals.lost(), node.report.recent.lost());
+                let what = format!(
+                    "{totals} events, datagrams or points lost since it started, none lately"
+                );
+                (totals > 0 && recent == 0)
+                    .then(|| (what, format!("it started at {}", node.report.started)))
+            })
+        },
+        remedy: "its log says when and why; nothing is to be done now",
+    },
+];

@@ -1,0 +1,205 @@
+//! The findings about Redis. Pure.
+
+use super::answer::{ServerStatus, Severity};
+use super::findings::{Found, Rule, Scene};
+use Severity::{Critical, Note, Warning};
+
+/// A server that uses so much of its memory has hardly any left, in percent.
+const MEMORY_PERCENT_MAX: u64 = 90;
+
+/// Errors of a server that say what is the matter whatever was asked: a part of the text, what it means, and what to do.
+const REFUSALS: [(&str, &str, &str); 4] = [
+    (
+        "READONLY",
+        "takes no writes: it is a replica",
+        MASTER_REMEDY,
+    ),
+    (
+        "NOREPLICAS",
+        "takes no writes: it has too few replicas (min-replicas-to-write)",
+        "bring a replica back, or lower min-replicas-to-write; events wait in the nodes until then",
+    ),
+    (
+        "MISCONF",
+        "takes no writes: it cannot write to its disk",
+        "look at the disk and the log of Redis: it takes writes again once a snapshot (BGSAVE) or a write to its append-only file succeeds",
+    ),
+    (
+        "may not do what is needed",
+        "refuses the user of this configuration a right",
+        "grant the commands and keys of config/redis-acl.conf",
+    ),
+];
+
+const MASTER_REMEDY: &str = "name the master in store.url, or the sentinels that know it (redis+sentinel://…); or make this one the \
+                             master: REPLICAOF NO ONE";
+
+/// Whether nothing is wrong with a server that would keep a node from recording.
+pub(super) fn is_well(server: &ServerStatus) -> bool {
+    let is_full = server.maxmemory > 0 && server.used_memory > server.maxmemory;
+    server.error.is_none() && server.refuses_writes.is_none() && server.unfit.is_none() && !is_full
+}
+
+fn servers(
+    scene: &Scene<'_>,
+    find: impl Fn(&ServerStatus) -> Option<(String, String)>,
+) -> Vec<Found> {
+    let servers = scene.status.redis.iter().flat_map(|redis| &redis.servers);
+    servers
+        .filter_map(|server| {
+            let (what, why) = find(server)?;
+            Some((format!("Redis at {}", server.address), what, why, None))
+        })
+        .collect()
+}
+
+/// What a server says of its state to whatever is asked.
+fn refusal(error: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    REFUSALS.iter().find(|(part, ..)| error.contains(part))
+}
+
+fn refuses_writes(scene: &Scene<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for server in scene.status.redis.iter().flat_map(|redis| &redis.servers) {
+        let place = format!("Redis at {}", server.address);
+        let error = server.refuses_writes.as_ref().or(server.error.as_ref());
+        let known = error.and_then(|error| refusal(error));
+        match (known, &server.refuses_writes, error) {
+            (Some((_, what, remedy)), _, Some(error)) => {
+                found.push((
+                    place,
+                    (*what).to_owned(),
+                    error.clone(),
+                    Some((*remedy).to_owned()),
+                ));
+            }
+            (None, Some(error), _) => {
+                found.push((place, "takes no writes".to_owned(), error.clone(), None));
+            }
+            _ if server.role == "slave" => {
+                let why =
+                    "it has the data of another server, and may lack the last of it".to_owned();
+                found.push((
+                    place,
+                    "is a replica".to_owned(),
+                    why,
+                    Some(MASTER_REMEDY.to_owned()),
+                ));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+pub(super) static RULES: &[Rule] = &[
+    Rule {
+        id: "redis-down",
+        severity: Critical,
+        find: |scene| {
+            servers(scene, |server| {
+                let error = server
+                    .error
+                    .clone()
+                    .filter(|error| refusal(error).is_none())?;
+                Some((
+                    "cannot be used: events wait in the nodes, and nothing is counted".to_owned(),
+                    error,
+                ))
+            })
+        },
+        remedy: "start it, or look at store.url and the network; the nodes record what waits when it is back, in memory up to input.queue_events, beyond that from input.spool_dir",
+    },
+    Rule {
+        id: "redis-read-only",
+        severity: Critical,
+        find: refuses_writes,
+        remedy: "do what its message says; events wait in the nodes until then",
+    },
+    Rule {
+        id: "redis-full",
+        severity: Critical,
+        find: |scene| {
+            servers(scene, |server| {
+                let (used, most) = (server.used_memory, server.maxmemory);
+                let why = format!("it uses {used} bytes, and its maxmemory is {most}");
+                (most > 0 && used > most)
+                    .then(|| ("is full: events wait in the nodes".to_owned(), why))
+            })
+        },
+        remedy: "raise maxmemory (CONFIG SET maxmemory, and redis.conf; docs/limits.md says how much is needed), or have fewer users or series",
+    },
+    Rule {
+        id: "redis-unfit",
+        severity: Critical,
+        find: |scene| {
+            servers(scene, |server| {
+                // That it is a replica is said by itself.
+                let why = server.unfit.clone().filter(|_| server.role != "slave")?;
+                Some(("cannot keep events".to_owned(), why))
+            })
+        },
+        remedy: "do what the message says",
+    },
+    Rule {
+        id: "redis-fills",
+        severity: Warning,
+        find: |scene| {
+            servers(scene, |server| {
+                let (used, most) = (server.used_memory, server.maxmemory);
+                let percent = used.saturating_mul(100) / most.max(1);
+                let formula = scene
+                    .status
+                    .redis
+                    .as_ref()
+                    .map_or(0, |it| it.memory_by_formula);
+                let why = format!("what comes in needs about {formula} bytes, by docs/limits.md");
+                let fills = most > 0 && used <= most && percent >= MEMORY_PERCENT_MAX;
+                fills.then(|| (format!("uses {percent} % of its maxmemory"), why))
+            })
+        },
+        remedy: "raise maxmemory: when it is full events wait in the nodes",
+    },
+    Rule {
+        id: "redis-forgets",
+        severity: Warning,
+        find: |scene| {
+            servers(scene, |server| {
+                let is_known = server.error.is_none() && !server.persistence.aof;
+                let why = format!(
+                    "when it ends it forgets what it confirmed since its last snapshot, {} changes now",
+                    server.persistence.unsaved_changes
+                );
+                is_known.then(|| ("has no append-only file".to_owned(), why))
+            })
+        },
+        remedy: "run CONFIG SET appendonly yes, and write it into redis.conf",
+    },
+    Rule {
+        id: "redis-cannot-save",
+        severity: Warning,
+        find: |scene| {
+            servers(scene, |server| {
+                let fails = server.error.is_none() && !server.persistence.last_save_ok;
+                let why = "its disk is full, read-only or broken, or it cannot fork";
+                fails.then(|| ("could not save its data".to_owned(), why.to_owned()))
+            })
+        },
+        remedy: "look at the disk and the log of Redis: its data would not outlive it",
+    },
+    Rule {
+        id: "redis-clock",
+        severity: Note,
+        find: |scene| {
+            servers(scene, |server| {
+                let offset = server.clock_offset_ms;
+                let most = scene.expected.grace.as_millis() / 2;
+                let is_off = u128::from(offset.unsigned_abs()) > most.max(1);
+                let what = format!("its clock differs from this host's by {offset} ms");
+                (server.error.is_none() && is_off)
+                    .then(|| (what, "one of them is wrong".to_owned()))
+            })
+        },
+        remedy: "look at the clocks of both hosts: chronyc tracking, timedatectl",
+    },
+];

@@ -1,0 +1,224 @@
+//! [`NodeReport`]: what a node says of itself. Others may be of another version, or no nodes at all: what they say is read field by
+//! field, and every text of theirs is made fit for a terminal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::beginning;
+
+/// The longest text of a report, in characters.
+const TEXT_CHARS_MAX: usize = 200;
+/// The most outputs, and the most workers, of a report.
+const LISTED_MAX: usize = 16;
+
+/// What a node says of itself. It is at most some kilobytes long.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeReport {
+    /// The node's name.
+    pub name: String,
+    /// Name and number of the process.
+    pub instance: String,
+    /// Its version.
+    pub version: String,
+    /// When it started, by its own clock (RFC 3339).
+    pub started: String,
+    /// How long ago that is.
+    pub uptime_seconds: u64,
+    /// Where it records.
+    pub store: String,
+    /// Why it cannot record at the moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_error: Option<String>,
+    /// Lines read, over the last ten seconds.
+    pub received_per_second: f64,
+    /// Events confirmed by the store, over the last ten seconds.
+    pub recorded_per_second: f64,
+    /// What became of everything since the process started.
+    pub totals: Totals,
+    /// The same of the last five minutes, or less.
+    pub recent: Totals,
+    /// How long `recent` is.
+    pub recent_seconds: u64,
+    /// For how long it has had events that it cannot record; 0: it records all that comes.
+    pub lag_seconds: u64,
+    /// The partitions of such events.
+    pub partitions_lagging: u64,
+    /// Events on the way to the store.
+    pub queue: Queue,
+    /// Events on disk.
+    pub spool: Room,
+    /// How far the store's clock is ahead of the node's.
+    pub clock_offset_ms: i64,
+    /// Threads whose socket cannot be read.
+    pub sockets_failing: u64,
+    /// Workers that make no progress.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stalled: Vec<String>,
+    /// Whether another process uses its name.
+    pub name_taken: bool,
+    /// Its outputs.
+    pub outputs: Vec<OutputReport>,
+}
+
+/// What became of what a node received. All but `queued` only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "each has the name of its metric")]
+pub struct Totals {
+    pub received: u64,
+    pub recorded: u64,
+    /// Recorded ones that the store had already.
+    pub repeated: u64,
+    pub overflowed: u64,
+    pub rejected: u64,
+    /// For whatever reason; those that follow are among them.
+    pub dropped: u64,
+    pub dropped_queue_full: u64,
+    pub dropped_spool_full: u64,
+    pub dropped_spool_failed: u64,
+    pub queued: u64,
+    pub kernel_drops: u64,
+    pub forgotten: u64,
+    pub late: u64,
+    /// Series of a minute.
+    pub sealed: u64,
+    /// Points.
+    pub sent: u64,
+    /// Points.
+    pub quarantined: u64,
+    /// Points.
+    pub discarded: u64,
+}
+
+/// What waits in memory, and the most that may.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "the type explains them")]
+pub struct Queue {
+    pub events: u64,
+    pub events_max: u64,
+    pub bytes: u64,
+    pub bytes_max: u64,
+}
+
+/// What waits on disk, and the most that may; 0: there is no such directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "the type explains them")]
+pub struct Room {
+    pub events: u64,
+    pub bytes: u64,
+    pub bytes_max: u64,
+}
+
+/// An output, as a node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutputReport {
+    /// What it is called.
+    pub name: String,
+    /// Where it is, without secrets.
+    pub url: String,
+    /// Whether it takes what the node writes, as far as the node knows.
+    pub up: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Totals {
+    /// What came since then.
+    #[must_use]
+    pub fn since(&self, then: &Self) -> Self {
+        macro_rules! less {
+            ($($field:ident)*) => {
+                Self { $($field: self.$field.saturating_sub(then.$field),)* queued: self.queued }
+            };
+        }
+        less!(received recorded repeated overflowed rejected dropped dropped_queue_full dropped_spool_full
+            dropped_spool_failed kernel_drops forgotten late sealed sent quarantined discarded)
+    }
+
+    /// Events and points that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
+    /// are not among them: they are recorded, and not published.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        [
+            self.dropped,
+            self.kernel_drops,
+            self.forgotten,
+            self.discarded,
+        ]
+        .iter()
+        .fold(0, |sum, each| sum.saturating_add(*each))
+    }
+}
+
+impl NodeReport {
+    /// The report as it is sent.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what a node sent: what cannot be understood is as if it were not there. Answers whether all could be.
+    #[must_use]
+    pub fn read(text: &str) -> (Self, bool) {
+        let (report, is_whole) = match serde_json::from_str::<Self>(text) {
+            Ok(report) => (report, true),
+            Err(_) => (Self::read_parts(text), false),
+        };
+        (report.fit(), is_whole)
+    }
+
+    fn read_parts(text: &str) -> Self {
+        use serde_json::Value::Object;
+
+        let mut report = Self::default();
+        let Ok(Object(theirs)) = serde_json::from_str(text) else {
+            return report;
+        };
+        for field in theirs {
+            let Ok(Object(mut ours)) = serde_json::to_value(&report) else {
+                break;
+            };
+            ours.extend([field]);
+            if let Ok(read) = serde_json::from_value(Object(ours)) {
+                report = read;
+            }
+        }
+        report
+    }
+
+    /// The same with every text short and printable, and every list short.
+    #[must_use]
+    pub fn fit(mut self) -> Self {
+        let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
+        self.outputs.truncate(LISTED_MAX);
+        self.stalled.truncate(LISTED_MAX);
+        let own = [
+            &mut self.name,
+            &mut self.instance,
+            &mut self.version,
+            &mut self.started,
+            &mut self.store,
+        ];
+        let of_outputs = self.outputs.iter_mut().flat_map(|output| {
+            let texts = [&mut output.name, &mut output.url];
+            let more = output.last_error.iter_mut().chain(&mut output.remedy);
+            texts.into_iter().chain(more)
+        });
+        own.into_iter()
+            .chain(&mut self.stalled)
+            .chain(&mut self.store_error)
+            .chain(of_outputs)
+            .for_each(fit);
+        for rate in [&mut self.received_per_second, &mut self.recorded_per_second] {
+            *rate = rate.clamp(0.0, 1e12);
+        }
+        self
+    }
+}

@@ -1,0 +1,213 @@
+//! [`Reporter`]: the task that tells the store, every two seconds, how this node is. Nothing waits for it. It owns what the node said
+//! last, and takes it back when the node stops; a node that dies is seen as silent.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::report::{NodeReport, OutputReport, Queue, Room, Totals};
+use crate::node::{DropReason, Node, Throttle};
+use crate::store::{NodeStore, StoreError};
+use crate::telemetry::Metrics;
+
+/// How often it reports.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How long the store may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// What recent totals are of.
+const RECENT: Duration = Duration::from_secs(300);
+/// What rates are of.
+const RATED: Duration = Duration::from_secs(10);
+/// A worker that has not beaten for so long is reported.
+const STALLED_AFTER: Duration = Duration::from_secs(15);
+/// How often it is logged that another process has the name.
+const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a node said last.
+#[derive(Debug, Default)]
+pub struct Latest(Mutex<Option<(Instant, NodeReport)>>);
+
+impl Latest {
+    fn set(&self, report: NodeReport) {
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = Some((Instant::now(), report));
+    }
+
+    /// The report, and how old it is.
+    pub(super) fn get(&self) -> Option<(Duration, NodeReport)> {
+        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, report) = latest.as_ref()?;
+        Some((at.elapsed(), report.clone()))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reporter {
+    /// What it tells.
+    pub store: Arc<dyn NodeStore>,
+    /// What is known of the node.
+    pub node: Arc<Node>,
+    /// What it has counted.
+    pub metrics: Arc<Metrics>,
+    /// Names and places of the outputs.
+    pub outputs: Vec<(String, String)>,
+    /// The most that may wait in memory: events and bytes.
+    pub queue_max: [u64; 2],
+    /// The most that may wait on disk, in bytes.
+    pub spool_max: u64,
+    /// What it said last.
+    pub latest: Arc<Latest>,
+    /// When cancelled, it takes back what it said, and stops.
+    pub stop: CancellationToken,
+}
+
+/// What the reporter remembers from one report to the next.
+struct Memory {
+    began: Instant,
+    started: DateTime<Utc>,
+    history: VecDeque<(Instant, Totals)>,
+    lags_since: Option<Instant>,
+}
+
+impl Reporter {
+    /// Reports until it is stopped.
+    pub async fn run(self) {
+        let began = Instant::now();
+        let mut memory = Memory {
+            began,
+            started: DateTime::from_timestamp_nanos(self.node.clock.now_nanos()),
+            history: [(began, Totals::default())].into(),
+            lags_since: None,
+        };
+        let mut taken_throttle = Throttle::new(TAKEN_LOG_INTERVAL);
+        let mut ticks = tokio::time::interval(INTERVAL);
+        while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let checked = timeout(ANSWERS_WITHIN, self.store.check()).await;
+            let report = self.report(&mut memory, checked.unwrap_or(Ok(())));
+            let json = report.to_json();
+            self.latest.set(report);
+            if let Ok(Ok(taken)) = timeout(ANSWERS_WITHIN, self.store.report(&json)).await {
+                self.node.name_taken.store(taken, Ordering::Relaxed);
+                if taken && taken_throttle.is_due() {
+                    tracing::warn!(
+                        "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
+                         two apart: give each node a name of its own (node, EDS_NODE or --node)"
+                    );
+                }
+            }
+        }
+        // A store that does not answer forgets it by itself.
+        let _ = timeout(ANSWERS_WITHIN, self.store.withdraw()).await;
+    }
+
+    fn totals(&self) -> Totals {
+        let ledger = self.node.ledger.totals();
+        let names = self.outputs.iter().map(|(name, _)| name.as_str());
+        let sums = self.metrics.sums(names);
+        let dropped = |reason: DropReason| ledger.dropped[reason as usize];
+        Totals {
+            received: ledger.received,
+            recorded: ledger.recorded,
+            repeated: sums.events_repeated,
+            overflowed: ledger.overflowed,
+            rejected: ledger.rejected.iter().sum(),
+            dropped: ledger.dropped.iter().sum(),
+            dropped_queue_full: dropped(DropReason::QueueFull),
+            dropped_spool_full: dropped(DropReason::SpoolFull),
+            dropped_spool_failed: dropped(DropReason::SpoolFailed),
+            queued: ledger.queued,
+            kernel_drops: sums.kernel_drops,
+            forgotten: sums.events_forgotten,
+            late: sums.events_late,
+            sealed: sums.series_sealed,
+            sent: sums.points_sent,
+            quarantined: sums.points_quarantined,
+            discarded: sums.points_discarded,
+        }
+    }
+
+    fn report(&self, memory: &mut Memory, checked: Result<(), StoreError>) -> NodeReport {
+        let now = Instant::now();
+        let totals = self.totals();
+        let history = &mut memory.history;
+        while history.get(1).is_some_and(|(at, _)| now - *at >= RECENT) {
+            history.pop_front();
+        }
+        let before = |span: Duration| {
+            let is_before = |(at, _): &&(Instant, Totals)| now - *at >= span;
+            let found = history.iter().rev().find(is_before).or(history.front());
+            found.copied().unwrap_or((now, totals))
+        };
+        let ((rated_at, rated), (recent_at, recent)) = (before(RATED), before(RECENT));
+        let rated_for = (now - rated_at).as_secs_f64().max(0.001);
+        let rate = |now: u64, then: u64| {
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a rate needs no more than 52 bits"
+            )]
+            let events = now.saturating_sub(then) as f64;
+            (events / rated_for * 10.0).round() / 10.0
+        };
+        let lags = self.node.lag.partitions() as u64;
+        let ledger = self.node.ledger.totals();
+        let is_lagging = lags > 0 || ledger.spooled > 0;
+        memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
+        history.push_back((now, totals));
+        let sums = self.metrics.sums(std::iter::empty());
+        let down = self.node.outputs_down.all();
+        let output = |(name, url): &(String, String)| {
+            let trouble = down.get(name);
+            OutputReport {
+                name: name.clone(),
+                url: url.clone(),
+                up: trouble.is_none(),
+                last_error: trouble.map(|it| it.reason.clone()),
+                remedy: trouble
+                    .map(|it| it.hint.clone())
+                    .filter(|it| !it.is_empty()),
+            }
+        };
+        let identity = self.store.identity().to_owned();
+        #[expect(clippy::cast_possible_truncation, reason = "milliseconds of centuries")]
+        let clock_offset_ms = (self.node.clock.store_ahead_seconds() * 1000.0) as i64;
+        let report = NodeReport {
+            name: identity.split('#').next().unwrap_or_default().to_owned(),
+            instance: identity,
+            version: crate::VERSION.to_owned(),
+            started: memory.started.to_rfc3339_opts(SecondsFormat::Secs, true),
+            uptime_seconds: (now - memory.began).as_secs(),
+            store: self.store.place(),
+            store_error: checked.err().map(|error| error.to_string()),
+            received_per_second: rate(totals.received, rated.received),
+            recorded_per_second: rate(totals.recorded, rated.recorded),
+            recent: totals.since(&recent),
+            recent_seconds: (now - recent_at).as_secs(),
+            totals,
+            lag_seconds: memory.lags_since.map_or(0, |since| (now - since).as_secs()),
+            partitions_lagging: lags,
+            queue: Queue {
+                events: ledger.in_memory(),
+                events_max: self.queue_max[0],
+                bytes: ledger.queued_bytes,
+                bytes_max: self.queue_max[1],
+            },
+            spool: Room {
+                events: ledger.spooled,
+                bytes: sums.spool_bytes,
+                bytes_max: self.spool_max,
+            },
+            clock_offset_ms,
+            sockets_failing: self.node.listeners_failing.load(Ordering::Relaxed) as u64,
+            stalled: self.node.progress.stalled(STALLED_AFTER),
+            name_taken: self.node.name_taken.load(Ordering::Relaxed),
+            outputs: self.outputs.iter().map(output).collect(),
+        };
+        report.fit()
+    }
+}

@@ -1,0 +1,318 @@
+//! From what was seen to the answer. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use super::answer::{
+    Answer, Lost, NodeStatus, OldestUnsent, OutputStatus, PartitionsStatus, Persistence,
+    RedisStatus, ServerStatus, Severity, States, Status,
+};
+use super::findings;
+use super::observer::Expected;
+use super::report::NodeReport;
+use crate::event::Minute;
+use crate::store::{
+    Backlog, Coverage, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen, Surveyed,
+};
+use crate::text::beginning;
+
+/// A node that has not reported for so long is silent: seven reports are missing.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
+/// Fewer events say nothing of the share that a node sees.
+const COVERED_MIN: u64 = 100;
+/// Bytes of an event of an open minute with its user, and of a count that is kept with a name of 40 bytes (`docs/limits.md`).
+const EVENT_BYTES: f64 = 180.0;
+const COUNT_BYTES: f64 = 120.0;
+
+/// All that was seen.
+#[derive(Debug, Clone)]
+pub(super) struct Looked<'a> {
+    pub(super) at: DateTime<Utc>,
+    /// What the node that asks says of itself, and how old that is.
+    pub(super) own: Option<(Duration, NodeReport)>,
+    pub(super) expected: &'a Expected,
+    pub(super) seen: Surveyed,
+}
+
+/// The answer.
+pub(super) fn summarize(looked: &Looked<'_>) -> Status {
+    let Looked {
+        at, expected, seen, ..
+    } = looked;
+    let mut nodes = nodes(looked);
+    let ahead_ms = seen
+        .servers
+        .iter()
+        .find_map(|server| Some(server.found.as_ref().ok()?.clock_offset_ms));
+    let now_ms = at.timestamp_millis() + ahead_ms.unwrap_or(0);
+    if let Ok(seen) = &seen.seen {
+        cover(&mut nodes, seen, now_ms);
+    }
+    let backlogs = seen.backlogs.as_deref().unwrap_or_default();
+    let outputs = outputs(expected, &nodes, backlogs);
+    let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
+    let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
+        servers: seen.servers.iter().map(server).collect(),
+        memory_by_formula: memory_by_formula(expected, &nodes, seen.counts_max),
+    });
+    let mut status = Status {
+        at: at.to_rfc3339_opts(SecondsFormat::Secs, true),
+        healthy: true,
+        is_anything_lost: is_anything_lost(&nodes, seen.reports.is_ok()),
+        findings: Vec::new(),
+        nodes,
+        partitions: PartitionsStatus {
+            oldest_unsent: oldest,
+            ..partitions
+        },
+        outputs,
+        redis,
+    };
+    status.findings = findings::of(&status, expected, seen.difference.as_deref());
+    let is_note = |severity| severity == Severity::Note;
+    status.healthy = status.findings.iter().all(|it| is_note(it.severity));
+    status
+}
+
+fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
+    let reported = looked.seen.reports.as_deref().unwrap_or_default();
+    let own = looked.own.iter().map(|(age, report)| NodeStatus {
+        report: report.clone(),
+        last_seen_seconds: age.as_secs(),
+        silent: *age >= SILENT_AFTER,
+        readable: true,
+        coverage: None,
+    });
+    let mut nodes: Vec<_> = own.collect();
+    let name = nodes.first().map(|own| own.report.name.clone());
+    let others = reported.iter().filter(|it| Some(&it.name) != name.as_ref());
+    nodes.extend(others.map(other));
+    nodes.sort_by(|a, b| a.report.name.cmp(&b.report.name));
+    nodes
+}
+
+fn other(reported: &Reported) -> NodeStatus {
+    let (mut report, readable) = NodeReport::read(&reported.text);
+    // What the store knows it by.
+    report.name = beginning(&reported.name, 64);
+    report.instance = beginning(&reported.identity, 100);
+    report.version = beginning(&reported.version, 40);
+    NodeStatus {
+        report,
+        last_seen_seconds: reported.ago.as_secs(),
+        silent: reported.ago >= SILENT_AFTER,
+        readable,
+        coverage: None,
+    }
+}
+
+/// Says of each node which share it saw of the minutes, held against the node that saw most of each. A minute in which a node
+/// started, or just before, is none of its own.
+fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i64) {
+    for node in nodes.iter_mut().filter(|node| !node.silent) {
+        let report = &node.report;
+        let up_ms = i64::try_from(report.uptime_seconds).unwrap_or(i64::MAX);
+        let started_ms = now_ms.saturating_sub(up_ms.saturating_mul(1000));
+        let (mut own, mut most) = (0_u64, 0_u64);
+        for (minute, coverage) in seen {
+            let saw = coverage.get(&report.name).copied().unwrap_or(0);
+            let end_ms = minute.end_millis();
+            let was_there = started_ms < end_ms - 60_000;
+            let began_later = started_ms > end_ms + 60_000;
+            if was_there || (began_later && saw > 0) {
+                own = own.saturating_add(saw);
+                most = most.saturating_add(coverage.values().copied().max().unwrap_or(0));
+            }
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a share needs no more than 52 bits"
+        )]
+        let share = own as f64 / most.max(1) as f64;
+        node.coverage = (most >= COVERED_MIN).then_some(share);
+    }
+}
+
+fn outputs(expected: &Expected, nodes: &[NodeStatus], backlogs: &[Backlog]) -> Vec<OutputStatus> {
+    let mut lacks: BTreeMap<&str, OutputBacklog> = BTreeMap::new();
+    for (name, of) in backlogs.iter().flat_map(|backlog| &backlog.outputs) {
+        *lacks.entry(OutputName::as_str(name)).or_default() += *of;
+    }
+    let live = || nodes.iter().filter(|node| !node.silent);
+    let reported = || live().flat_map(|node| &node.report.outputs);
+    let mut places: BTreeMap<&str, &str> = BTreeMap::new();
+    places.extend(lacks.keys().map(|name| (*name, "")));
+    places.extend(reported().map(|it| (it.name.as_str(), it.url.as_str())));
+    places.extend(
+        expected
+            .outputs
+            .iter()
+            .map(|(name, url)| (name.as_str(), url.as_str())),
+    );
+    let of = |(name, url): (&str, &str)| {
+        let down = reported().find(|it| it.name == name && !it.up);
+        let lacks = lacks.get(name).copied().unwrap_or_default();
+        OutputStatus {
+            name: name.to_owned(),
+            url: url.to_owned(),
+            up: down.is_none(),
+            last_error: down.and_then(|it| it.last_error.clone()),
+            remedy: down.and_then(|it| it.remedy.clone()),
+            unsent: lacks.unsent,
+            quarantined: lacks.quarantined,
+            quarantined_max: (QUARANTINE_MAX * expected.partitions.max(1)) as u64,
+        }
+    };
+    places.into_iter().map(of).collect()
+}
+
+fn partitions(
+    expected: &Expected,
+    backlogs: &[Backlog],
+    outputs: &[OutputStatus],
+    now_ms: i64,
+) -> (PartitionsStatus, Option<OldestUnsent>) {
+    let lacking = backlogs.iter().flat_map(|backlog| &backlog.outputs);
+    let unsent = lacking.clone().map(|(_, it)| it.unsent).sum();
+    let oldest = lacking.filter_map(|(name, it)| Some((it.oldest?, name)));
+    let oldest = oldest.min().map(|(minute, name)| {
+        let age_ms = now_ms.saturating_sub(minute.end_millis()).max(0);
+        let age_seconds = age_ms.unsigned_abs() / 1000;
+        let output = outputs.iter().find(|it| it.name == name.as_str());
+        let error = output.and_then(|it| it.last_error.clone());
+        let is_gone = output.is_some_and(|it| it.url.is_empty());
+        let why = match error {
+            Some(error) => error,
+            None if is_gone => "no node has this output any more".to_owned(),
+            None => "it is about to be sent".to_owned(),
+        };
+        OldestUnsent {
+            minute: minute.to_string(),
+            age_seconds,
+            output: name.to_string(),
+            why,
+        }
+    });
+    let partitions = PartitionsStatus {
+        count: expected.partitions,
+        by_state: States {
+            open: backlogs.iter().map(|it| it.waiting).sum(),
+            claimed: backlogs.iter().map(|it| it.claimed).sum(),
+            unsent,
+        },
+        oldest_unsent: None,
+    };
+    (partitions, oldest)
+}
+
+fn server(seen: &ServerSeen) -> ServerStatus {
+    let address = beginning(&seen.address, 200);
+    let found = match &seen.found {
+        Ok(found) => found.clone(),
+        Err(error) => {
+            return ServerStatus {
+                address,
+                error: Some(error.to_string()),
+                ..ServerStatus::default()
+            };
+        }
+    };
+    ServerStatus {
+        address,
+        error: None,
+        version: beginning(&found.version, 40),
+        role: beginning(&found.role, 20),
+        used_memory: found.used_memory,
+        maxmemory: found.maxmemory,
+        policy: beginning(&found.policy, 40),
+        persistence: Persistence {
+            aof: found.aof,
+            unsaved_changes: found.unsaved_changes,
+            last_save_ok: found.last_save_ok,
+        },
+        clock_offset_ms: found.clock_offset_ms,
+        refuses_writes: found.refuses_writes,
+        unfit: found.unfit,
+    }
+}
+
+/// What Redis needs for what came in the last minutes, by the formula of `docs/limits.md`.
+fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], counts_max: u64) -> u64 {
+    let (mut events, mut series) = (0.0, 0.0);
+    for report in nodes
+        .iter()
+        .filter(|node| !node.silent)
+        .map(|node| &node.report)
+    {
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let a_minute = |count: u64| count as f64 * 60.0 / report.recent_seconds.max(60) as f64;
+        let recent = &report.recent;
+        events += a_minute(recent.recorded.saturating_sub(recent.repeated));
+        series += a_minute(recent.sealed);
+    }
+    let open = 1.0 + (expected.grace + expected.linger).as_secs_f64() / 60.0;
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let kept = (series * expected.retention.as_secs_f64() / 60.0).min(counts_max as f64);
+    let bytes = events * open * EVENT_BYTES + kept * COUNT_BYTES;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "none is below 0, and none reaches 2^64"
+    )]
+    let bytes = bytes as u64;
+    bytes
+}
+
+fn is_anything_lost(nodes: &[NodeStatus], is_known: bool) -> Lost {
+    let sum = |part: fn(&NodeReport) -> u64| {
+        let parts = nodes.iter().map(|node| part(&node.report));
+        parts.fold(0, u64::saturating_add)
+    };
+    let each = [
+        (sum(|it| it.totals.dropped), "events dropped by nodes"),
+        (
+            sum(|it| it.totals.kernel_drops),
+            "datagrams dropped by kernels",
+        ),
+        (sum(|it| it.totals.forgotten), "events forgotten by Redis"),
+        (sum(|it| it.totals.discarded), "points discarded"),
+    ];
+    let parts: Vec<_> = each
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let silent: Vec<&str> = nodes
+        .iter()
+        .filter(|node| node.silent)
+        .map(|node| node.report.name.as_str())
+        .collect();
+    let names: BTreeSet<_> = nodes.iter().map(|node| &node.report.name).collect();
+    let (answer, sentence) = if !parts.is_empty() {
+        let copy = if names.len() > 1 {
+            ", as far as no other node had a copy"
+        } else {
+            ""
+        };
+        let parts = parts.join(", ");
+        (
+            Answer::Yes,
+            format!("Yes: {parts}, since the nodes started{copy}."),
+        )
+    } else if !is_known {
+        let sentence = "Not known: the store does not answer, so the nodes cannot be asked. Events wait in them meanwhile.";
+        (Answer::Unknown, sentence.to_owned())
+    } else if nodes.is_empty() {
+        let sentence = "Not known: no node has reported in the last five minutes.";
+        (Answer::Unknown, sentence.to_owned())
+    } else if !silent.is_empty() {
+        let sentence = format!("Not known: {} does not report.", silent.join(", "));
+        (Answer::Unknown, sentence)
+    } else {
+        let sentence = "No: everything that the nodes received is recorded, waits, or was rejected as no event.";
+        (Answer::No, sentence.to_owned())
+    };
+    Lost { answer, sentence }
+}

@@ -1,0 +1,168 @@
+//! The answer for people: what is wrong comes first, each with what to do.
+
+use super::answer::{NodeStatus, OutputStatus, ServerStatus, Status};
+
+/// A text over lines of so many characters, with this before the first and that before each further one.
+fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut line, mut is_empty) = (Vec::new(), first.to_owned(), true);
+    for word in text.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::replace(&mut line, further.to_owned()));
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// The answer in lines of at most so many characters, as far as no word is longer.
+#[must_use]
+pub fn lines(status: &Status, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let health = if status.healthy {
+        "healthy"
+    } else {
+        "not healthy"
+    };
+    lines.push(format!("{health}, at {}", status.at));
+    let lost = &status.is_anything_lost.sentence;
+    lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
+    for finding in &status.findings {
+        lines.push(String::new());
+        let severity = finding.severity.word().to_uppercase();
+        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.id);
+        lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
+        lines.extend(wrapped("  why: ", &finding.why, "       ", width));
+        lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
+    }
+    lines.push(String::new());
+    lines.extend(nodes(&status.nodes));
+    lines.push(String::new());
+    lines.extend(partitions(status, width));
+    lines.extend(status.outputs.iter().flat_map(|it| output(it, width)));
+    match &status.redis {
+        None => lines.push("store    the memory of the node".to_owned()),
+        Some(redis) => {
+            let servers = redis.servers.iter();
+            lines.extend(
+                servers.flat_map(|it| wrapped("redis    ", &server(it), "         ", width)),
+            );
+            let formula = bytes(redis.memory_by_formula);
+            lines.push(format!("         by the formula it needs about {formula}"));
+        }
+    }
+    lines
+}
+
+fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:14} {:>8} {:>9} {:>9} {:>7} {:>6} {:>6} {:>5} {:>7}",
+        "node", "up", "in/s", "record/s", "lost", "late", "lag", "cover", "clock"
+    )];
+    for node in nodes {
+        let report = &node.report;
+        let name: String = report.name.chars().take(14).collect();
+        if node.silent {
+            lines.push(format!("{name:14} silent for {} s", node.last_seen_seconds));
+            continue;
+        }
+        let cover = node
+            .coverage
+            .map_or("-".to_owned(), |it| format!("{:.0}%", it * 100.0));
+        lines.push(format!(
+            "{name:14} {:>8} {:>9.0} {:>9.0} {:>7} {:>6} {:>6} {cover:>5} {:>7}",
+            span(report.uptime_seconds),
+            report.received_per_second,
+            report.recorded_per_second,
+            report.totals.lost(),
+            report.totals.late,
+            span(report.lag_seconds),
+            format!("{}ms", report.clock_offset_ms),
+        ));
+        let (queue, spool) = (&report.queue, &report.spool);
+        lines.push(format!(
+            "  {}  queue {} of {}  spool {} of {}",
+            report.version,
+            queue.events,
+            queue.events_max,
+            bytes(spool.bytes),
+            bytes(spool.bytes_max),
+        ));
+    }
+    lines
+}
+
+fn partitions(status: &Status, width: usize) -> Vec<String> {
+    let states = &status.partitions.by_state;
+    let (open, claimed, unsent) = (states.open, states.claimed, states.unsent);
+    let count = status.partitions.count;
+    let mut lines = vec![format!(
+        "minutes  {open} open, {claimed} being sealed, {unsent} unsent (each in up to {count} partitions)"
+    )];
+    if let Some(oldest) = &status.partitions.oldest_unsent {
+        let text = format!(
+            "oldest unsent: {} for {}, {} old: {}",
+            oldest.minute,
+            oldest.output,
+            span(oldest.age_seconds),
+            oldest.why
+        );
+        lines.extend(wrapped("         ", &text, "         ", width));
+    }
+    lines
+}
+
+fn output(output: &OutputStatus, width: usize) -> Vec<String> {
+    let state = if output.up { "up" } else { "DOWN" };
+    let place = if output.url.is_empty() {
+        "of no node any more"
+    } else {
+        &output.url
+    };
+    let text = format!(
+        "{}: {state}, {} unsent, {} quarantined; {place}",
+        output.name, output.unsent, output.quarantined
+    );
+    wrapped("output   ", &text, "         ", width)
+}
+
+fn server(server: &ServerStatus) -> String {
+    let address = &server.address;
+    if let Some(error) = &server.error {
+        return format!("{address}: {error}");
+    }
+    let most = match server.maxmemory {
+        0 => "no limit".to_owned(),
+        most => bytes(most),
+    };
+    let aof = if server.persistence.aof {
+        "append-only file"
+    } else {
+        "NO append-only file"
+    };
+    format!(
+        "{address}: {}, {}, {} of {most}, {aof}",
+        server.version,
+        server.role,
+        bytes(server.used_memory)
+    )
+}
+
+/// `3d4h`, `5m10s`.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).display().iec().to_string()
+}

@@ -1,0 +1,486 @@
+//! Each finding, from what is seen to the words for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::answer::{Answer, Finding, Severity, Status};
+use super::observer::Expected;
+use super::report::{NodeReport, OutputReport, Totals};
+use super::summary::{Looked, summarize};
+use crate::event::Minute;
+use crate::store::{
+    Backlog, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed,
+};
+
+const NOW: &str = "2026-11-22T14:00:30Z";
+
+fn now() -> DateTime<Utc> {
+    NOW.parse().unwrap()
+}
+
+/// So many minutes before the present one.
+fn minute(ago: i64) -> Minute {
+    Minute::from_epoch_minutes(now().timestamp() / 60 - ago).unwrap()
+}
+
+fn expected() -> Expected {
+    Expected {
+        grace: Duration::from_secs(5),
+        max_hold: Duration::from_secs(60),
+        linger: Duration::from_millis(100),
+        retention: Duration::from_secs(7200),
+        outputs: vec![("default".to_owned(), "InfluxDB at http://db/".to_owned())],
+        partitions: 2,
+    }
+}
+
+fn report() -> NodeReport {
+    NodeReport {
+        version: "0.1.0".to_owned(),
+        started: "2026-11-22T13:00:30Z".to_owned(),
+        uptime_seconds: 3600,
+        recent_seconds: 300,
+        outputs: vec![OutputReport {
+            name: "default".to_owned(),
+            url: "InfluxDB at http://db/".to_owned(),
+            up: true,
+            ..OutputReport::default()
+        }],
+        ..NodeReport::default()
+    }
+}
+
+fn reported(name: &str, report: &NodeReport) -> Reported {
+    Reported {
+        name: name.to_owned(),
+        identity: format!("{name}#1"),
+        version: report.version.clone(),
+        ago: Duration::from_secs(1),
+        text: report.to_json(),
+    }
+}
+
+fn server() -> ServerFound {
+    ServerFound {
+        version: "Redis 7.0.15".to_owned(),
+        role: "master".to_owned(),
+        used_memory: 1 << 20,
+        maxmemory: 1 << 30,
+        policy: "noeviction".to_owned(),
+        aof: true,
+        last_save_ok: true,
+        ..ServerFound::default()
+    }
+}
+
+/// Two nodes, and nothing wrong.
+struct Seen {
+    nodes: Vec<Reported>,
+    servers: Vec<Result<ServerFound, StoreError>>,
+    backlog: Backlog,
+    coverage: BTreeMap<Minute, BTreeMap<String, u64>>,
+    difference: Option<String>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        let nodes = ["a", "b"].map(|name| reported(name, &report()));
+        Self {
+            nodes: nodes.into(),
+            servers: vec![Ok(server())],
+            backlog: Backlog::default(),
+            coverage: BTreeMap::new(),
+            difference: None,
+        }
+    }
+}
+
+impl Seen {
+    /// With another report of the second node.
+    fn with(change: impl FnOnce(&mut NodeReport)) -> Self {
+        let mut changed = report();
+        change(&mut changed);
+        let mut seen = Self::default();
+        seen.nodes[1] = reported("b", &changed);
+        seen
+    }
+
+    fn with_server(change: impl FnOnce(&mut ServerFound)) -> Self {
+        let mut seen = Self::default();
+        let mut changed = server();
+        change(&mut changed);
+        seen.servers = vec![Ok(changed)];
+        seen
+    }
+
+    fn with_output(trouble: (&str, Option<&str>)) -> Self {
+        Self::with(|report| {
+            report.outputs[0].up = false;
+            report.outputs[0].last_error = Some(trouble.0.to_owned());
+            report.outputs[0].remedy = trouble.1.map(str::to_owned);
+        })
+    }
+
+    fn with_backlog(lacks: OutputBacklog) -> Self {
+        let mut seen = Self::default();
+        seen.backlog.outputs = [("default".parse().unwrap(), lacks)].into();
+        seen
+    }
+
+    fn status(self) -> Status {
+        let away = self
+            .servers
+            .iter()
+            .find_map(|it| it.as_ref().err().cloned());
+        let all = |found| away.clone().map_or(Ok(found), Err);
+        let servers = self.servers.into_iter().map(|found| ServerSeen {
+            address: "127.0.0.1:6379".to_owned(),
+            found,
+        });
+        let surveyed = Surveyed {
+            reports: away.clone().map_or(Ok(self.nodes), Err),
+            backlogs: away.clone().map_or(Ok(vec![self.backlog]), Err),
+            seen: all(self.coverage),
+            servers: servers.collect(),
+            difference: self.difference,
+            counts_max: 1_000_000,
+        };
+        summarize(&Looked {
+            at: now(),
+            own: None,
+            expected: &expected(),
+            seen: surveyed,
+        })
+    }
+
+    /// The only finding, which must be this one.
+    #[track_caller]
+    fn finds(self, id: &str, severity: Severity, words: &[&str]) -> Finding {
+        let status = self.status();
+        let ids: Vec<_> = status.findings.iter().map(|it| it.id).collect();
+        assert_eq!(ids, [id], "{:#?}", status.findings);
+        assert_eq!(status.healthy, severity == Severity::Note);
+        let finding = status.findings[0].clone();
+        assert_eq!(finding.severity, severity);
+        let text = format!(
+            "{} {} {} {}",
+            finding.r#where, finding.what, finding.why, finding.remedy
+        );
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        finding
+    }
+}
+
+use Severity::{Critical, Note, Warning};
+
+#[test]
+fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
+    let status = Seen::default().status();
+    assert!(status.healthy && status.findings.is_empty(), "{status:#?}");
+    assert_eq!(status.is_anything_lost.answer, Answer::No);
+}
+
+#[test]
+fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
+    let mut seen = Seen::default();
+    seen.servers = vec![Err(StoreError::Unavailable(
+        "Connection refused".to_owned(),
+    ))];
+    let status = seen.status();
+    assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
+    let mut seen = Seen::default();
+    seen.servers = vec![Err(StoreError::Unavailable(
+        "Connection refused".to_owned(),
+    ))];
+    seen.finds("redis-down", Critical, &["Connection refused", "start it"]);
+}
+
+#[test]
+fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
+    for (error, words) in [
+        (
+            "READONLY You can't write against a read only replica",
+            &["replica", "name the master"][..],
+        ),
+        (
+            "NOREPLICAS Not enough good replicas to write",
+            &["min-replicas-to-write", "bring a replica back"],
+        ),
+        (
+            "MISCONF Redis is configured to save RDB snapshots",
+            &["cannot write to its disk", "BGSAVE"],
+        ),
+        (
+            "NOPERM: the Redis user may not do what is needed",
+            &["redis-acl.conf"],
+        ),
+        ("ERR something else", &["something else"]),
+    ] {
+        let seen = Seen::with_server(|it| it.refuses_writes = Some(error.to_owned()));
+        seen.finds("redis-read-only", Critical, words);
+    }
+    let mut seen = Seen::default();
+    let error = "MISCONF Errors writing to the AOF file: No space left on device";
+    seen.servers = vec![Err(StoreError::Unavailable(error.to_owned()))];
+    seen.finds("redis-read-only", Critical, &["cannot write to its disk"]);
+    let seen = Seen::with_server(|it| {
+        it.role = "slave".to_owned();
+        it.unfit = Some("store is unavailable: the server is a replica".to_owned());
+    });
+    seen.finds(
+        "redis-read-only",
+        Critical,
+        &["is a replica", "name the master"],
+    );
+}
+
+#[test]
+fn memory_and_disk_of_redis_are_told() {
+    let seen = Seen::with_server(|it| it.used_memory = it.maxmemory + 1);
+    seen.finds("redis-full", Critical, &["raise maxmemory"]);
+    let seen = Seen::with_server(|it| it.used_memory = it.maxmemory / 100 * 95);
+    seen.finds("redis-fills", Warning, &["94 %", "by docs/limits.md"]);
+    let seen = Seen::with_server(|it| (it.used_memory, it.maxmemory) = (1 << 40, 0));
+    assert!(seen.status().healthy, "there is no limit");
+    let seen = Seen::with_server(|it| it.aof = false);
+    seen.finds("redis-forgets", Warning, &["appendonly yes"]);
+    let seen = Seen::with_server(|it| it.last_save_ok = false);
+    seen.finds("redis-cannot-save", Warning, &["disk"]);
+    let seen = Seen::with_server(|it| it.unfit = Some("Redis may evict sets".to_owned()));
+    seen.finds("redis-unfit", Critical, &["evict"]);
+    let seen = Seen::with_server(|it| it.clock_offset_ms = -2600);
+    seen.finds("redis-clock", Note, &["-2600 ms"]);
+}
+
+#[test]
+fn an_output_that_is_down_is_told_with_the_key_to_look_at() {
+    let reason = "status 401: unauthorized access";
+    let seen = Seen::with_output((reason, Some("look at output.token_file")));
+    seen.finds(
+        "output-down",
+        Critical,
+        &["output default", reason, "output.token_file"],
+    );
+    let seen = Seen::with_output(("output is unavailable: connection refused", None));
+    seen.finds(
+        "output-down",
+        Critical,
+        &["connection refused", "start the server"],
+    );
+    let mut seen = Seen::with_output(("timed out", None));
+    let lacks = OutputBacklog {
+        unsent: 3,
+        oldest: Some(minute(60)),
+        quarantined: 0,
+    };
+    seen.backlog.outputs = [("default".parse().unwrap(), lacks)].into();
+    let oldest = seen.status().partitions.oldest_unsent.unwrap();
+    assert_eq!(
+        (oldest.why.as_str(), oldest.age_seconds),
+        ("timed out", 59 * 60 + 30)
+    );
+}
+
+#[test]
+fn what_waits_too_long_or_is_quarantined_is_told() {
+    let lacks = |ago, quarantined| OutputBacklog {
+        unsent: 1,
+        oldest: Some(minute(ago)),
+        quarantined,
+    };
+    let seen = Seen::with_backlog(lacks(1, 0));
+    assert!(seen.status().healthy, "it was over just now");
+    let seen = Seen::with_backlog(lacks(60, 0));
+    seen.finds("unsent", Warning, &["eds outputs"]);
+    let seen = Seen::with_backlog(lacks(1, 1));
+    seen.finds("quarantine", Warning, &["1 counts", "eds quarantine retry"]);
+    let seen = Seen::with_backlog(lacks(1, 10_000));
+    seen.finds(
+        "quarantine-full",
+        Critical,
+        &["50 %", "eds quarantine retry"],
+    );
+}
+
+#[test]
+fn what_a_node_lost_lately_is_critical_and_what_it_lost_earlier_a_note() {
+    let mut recent = Totals {
+        dropped: 5,
+        dropped_queue_full: 5,
+        ..Totals::default()
+    };
+    let seen = Seen::with(|it| (it.recent, it.totals) = (recent, recent));
+    seen.finds(
+        "node-drops",
+        Critical,
+        &[
+            "node b",
+            "5 events",
+            "queue overflowed",
+            "input.queue_events",
+        ],
+    );
+    let seen = Seen::with(|it| it.totals = recent);
+    assert_eq!(seen.status().is_anything_lost.answer, Answer::Yes);
+    Seen::with(|it| it.totals = recent).finds("lost-earlier", Note, &["5 events", "13:00:30Z"]);
+    recent.dropped_spool_full = 1;
+    Seen::with(|it| it.recent = recent).finds("node-drops", Critical, &["input.spool_max"]);
+    recent.dropped_spool_failed = 1;
+    Seen::with(|it| it.recent = recent).finds("node-drops", Critical, &["disk of input.spool_dir"]);
+    Seen::with(|it| it.recent.kernel_drops = 1).finds(
+        "kernel-drops",
+        Critical,
+        &["input.receive_buffer"],
+    );
+    Seen::with(|it| it.recent.forgotten = 1).finds("forgotten", Critical, &["appendonly"]);
+    Seen::with(|it| it.recent.discarded = 1).finds("discarded", Critical, &["eds quarantine"]);
+    Seen::with(|it| it.recent.late = 1).finds("late", Warning, &["flush.grace"]);
+    Seen::with(|it| it.recent.overflowed = 1).finds(
+        "overflow",
+        Warning,
+        &["max_series_per_minute"],
+    );
+}
+
+#[test]
+fn the_state_of_a_node_is_told() {
+    Seen::with(|it| it.stalled = vec!["listener 0".to_owned()]).finds(
+        "node-stalled",
+        Critical,
+        &["listener 0"],
+    );
+    Seen::with(|it| it.sockets_failing = 1).finds("socket-fails", Critical, &["log"]);
+    let refused = "store cannot be used: x".to_owned();
+    Seen::with(|it| it.store_error = Some(refused)).finds(
+        "node-cannot-record",
+        Critical,
+        &["cannot be used: x"],
+    );
+    Seen::with(|it| it.lag_seconds = 11).finds("node-lags", Warning, &["11 s"]);
+    Seen::with(|it| (it.queue.events, it.queue.events_max) = (5, 10)).finds(
+        "queue-fills",
+        Warning,
+        &["50 %"],
+    );
+    Seen::with(|it| (it.spool.bytes, it.spool.bytes_max) = (8, 10)).finds(
+        "spool-fills",
+        Critical,
+        &["80 %"],
+    );
+    Seen::with(|it| it.name_taken = true).finds("name-taken", Warning, &["EDS_NODE"]);
+    Seen::with(|it| it.clock_offset_ms = 2501).finds(
+        "clock",
+        Warning,
+        &["2.5 s behind", "chronyc"],
+    );
+    Seen::with(|it| it.clock_offset_ms = -2501).finds("clock", Warning, &["2.5 s ahead of"]);
+    assert!(Seen::with(|it| it.clock_offset_ms = 2500).status().healthy);
+    let mut seen = Seen::default();
+    seen.nodes[1].version = "0.0.9".to_owned();
+    seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
+    let seen = Seen {
+        difference: Some("flush.grace = 5s".to_owned()),
+        ..Seen::default()
+    };
+    seen.finds("settings", Warning, &["flush.grace", "eds settings"]);
+}
+
+#[test]
+fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
+    let mut seen = Seen::default();
+    seen.nodes[1].ago = Duration::from_secs(15);
+    let status = seen.status();
+    assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
+    let mut seen = Seen::default();
+    seen.nodes[1].ago = Duration::from_secs(15);
+    seen.finds("node-silent", Critical, &["node b", "15 s", "sleeps"]);
+    let mut seen = Seen::default();
+    seen.nodes[1].ago = Duration::from_secs(14);
+    assert!(seen.status().healthy);
+    let seen = Seen {
+        nodes: Vec::new(),
+        ..Seen::default()
+    };
+    seen.finds("no-node", Critical, &["store.prefix"]);
+}
+
+#[test]
+fn a_node_that_sees_less_than_another_is_told_unless_it_just_started() {
+    let minutes = |share| {
+        let of = |ago| {
+            (
+                minute(ago),
+                BTreeMap::from([("a".to_owned(), 1000), ("b".to_owned(), share)]),
+            )
+        };
+        (2..7).map(of).collect()
+    };
+    let seen = |share| Seen {
+        coverage: minutes(share),
+        ..Seen::default()
+    };
+    seen(980).finds("node-loses", Warning, &["node b", "98.0 %"]);
+    assert!(seen(995).status().healthy);
+    seen(0).finds("node-loses", Warning, &["0.0 %"]);
+    let mut young = Seen::with(|it| it.uptime_seconds = 60);
+    young.coverage = minutes(0);
+    assert!(young.status().healthy, "it was not there yet");
+}
+
+#[test]
+fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
+    let long = "x".repeat(5000);
+    let hostile = format!(
+        "{{\"uptime_seconds\": 7, \"lag_seconds\": \"many\", \"store\": \"\\u001b[2J\\u202e{long}\", \"received_per_second\": -1, \
+         \"outputs\": {{}}, \"new\": [1], \"totals\": {{\"received\": 9, \"more\": 1}}}}"
+    );
+    let (report, is_whole) = NodeReport::read(&hostile);
+    assert!(!is_whole);
+    assert_eq!((report.uptime_seconds, report.totals.received), (7, 9));
+    assert!(report.received_per_second.abs() < f64::EPSILON);
+    assert!(
+        report.store.len() < 300
+            && report
+                .store
+                .chars()
+                .all(|c| !c.is_control() && c != '\u{202e}')
+    );
+    let many = format!(
+        "{{\"outputs\": [{}]}}",
+        vec!["{\"name\": \"o\"}"; 500].join(",")
+    );
+    assert_eq!(NodeReport::read(&many).0.outputs.len(), 16);
+    for text in ["", "null", "{", "\u{0}", "{\"totals\": null}"] {
+        assert_eq!(
+            NodeReport::read(text),
+            (NodeReport::default(), false),
+            "{text:?}"
+        );
+    }
+    let mut seen = Seen::default();
+    seen.nodes[1].text = "{".to_owned();
+    seen.nodes[1].name = "\u{1b}]0;b".to_owned();
+    let finding = seen.finds("report-unreadable", Note, &["another version"]);
+    assert!(!finding.r#where.contains('\u{1b}'));
+}
+
+#[test]
+fn the_greatest_report_of_a_node_is_read_in_full() {
+    let mut report = report();
+    let output = OutputReport {
+        name: "o".repeat(32),
+        url: "\"".repeat(9000),
+        last_error: Some("\"".repeat(9000)),
+        remedy: Some("\"".repeat(9000)),
+        up: false,
+    };
+    report.outputs = vec![output; 16];
+    report.stalled = vec!["\"".repeat(9000); 100];
+    let json = report.fit().to_json();
+    assert!(json.len() < 32 * 1024, "{}", json.len());
+    assert!(NodeReport::read(&json).1);
+}

@@ -1,0 +1,41 @@
+//! The store as a whole, as far as there is one: its only node is this process, and nobody else could hear of it.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use super::MemoryStore;
+use crate::event::Minute;
+use crate::store::{Draining as _, Store as _, StoreError, Survey, Surveyed};
+
+#[async_trait]
+impl Survey for MemoryStore {
+    fn identity(&self) -> &str {
+        &self.node
+    }
+
+    fn place(&self) -> String {
+        self.describe()
+    }
+
+    async fn report(&self, _report: &str) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn withdraw(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn survey(&self, _minutes: &[Minute]) -> Surveyed {
+        let backlogs = self.partitions.iter().map(|it| self.backlog(it));
+        Surveyed {
+            servers: Vec::new(),
+            reports: Ok(Vec::new()),
+            backlogs: join_all(backlogs).await.into_iter().collect(),
+            seen: Ok(BTreeMap::new()),
+            difference: None,
+            counts_max: 0,
+        }
+    }
+}

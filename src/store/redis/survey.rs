@@ -1,0 +1,240 @@
+//! Looking at Redis as a whole, over a connection of its own that is made whatever state a server is in: a replica, one that evicts
+//! or one of other settings has to be seen, too.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
+use async_trait::async_trait;
+use chrono::Utc;
+use futures_util::future::join_all;
+use redis_link::{Lane, Lanes, Server, info_field, slot};
+
+use super::agreement::Compared;
+use super::draining::{ask_backlog, read_backlog};
+use super::{RedisStore, fault, scripts};
+use crate::event::{Minute, Partition};
+use crate::store::reading::by_name;
+use crate::store::survey::{REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
+use crate::store::{Coverage, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed};
+
+/// The one connection to each server.
+const ONLY: Lane = Lane(0);
+pub(super) const LANES: Lanes = Lanes {
+    watched: 0,
+    others: 1,
+};
+
+/// Any server is looked at.
+pub(super) fn any() -> redis_link::Check {
+    std::sync::Arc::new(|_| Ok(()))
+}
+
+impl RedisStore {
+    async fn see<T, F>(&self, server: &Server, command: F) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+    {
+        Ok(self.surveyed.run_on(server, ONLY, 0, command).await?)
+    }
+
+    async fn see_by<T: FromRedisValue>(
+        &self,
+        slot: u16,
+        script: ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
+        let server = self.surveyed.server(slot).await?;
+        let invoke = async move |connection: &mut MultiplexedConnection| {
+            script.invoke_async(connection).await
+        };
+        self.see(&server, invoke).await
+    }
+
+    /// Says it in the node's place; empty: nothing any more. Answers what was there before.
+    async fn say(&self, report: &str) -> Result<Option<String>, StoreError> {
+        let (node, all) = (self.keys.node(&self.name), self.keys.nodes());
+        let kept_ms = u64::try_from(REPORT_KEPT.as_millis()).unwrap_or(u64::MAX);
+        let mut script = scripts::REPORT.prepare_invoke();
+        script.key(&[&node, &all]);
+        script.arg(&self.name).arg(report).arg(kept_ms);
+        self.see_by(slot(all.as_bytes()), script).await
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
+        let all = self.keys.nodes();
+        let mut script = scripts::REPORTS.prepare_invoke();
+        script.key(&all).arg(REPORTS_MAX).arg(REPORT_BYTES_MAX);
+        let found: Vec<(Vec<u8>, i64, Vec<u8>)> = self.see_by(slot(all.as_bytes()), script).await?;
+        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
+            let said = String::from_utf8_lossy(&said);
+            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
+            let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
+            Reported {
+                name: String::from_utf8_lossy(&name).into_owned(),
+                identity: identity.to_owned(),
+                version: version.to_owned(),
+                ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
+                text: text.to_owned(),
+            }
+        };
+        Ok(found.into_iter().map(read).collect())
+    }
+
+    async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
+        let looked = async |connection: &mut MultiplexedConnection| {
+            let info: String = cmd("INFO").query_async(connection).await?;
+            let asked_ms = Utc::now().timestamp_millis();
+            let (seconds, micros): (i64, i64) = cmd("TIME").query_async(connection).await?;
+            let here_ms = i64::midpoint(asked_ms, Utc::now().timestamp_millis());
+            Ok((info, seconds * 1000 + micros / 1000 - here_ms))
+        };
+        let (info, clock_offset_ms) = self.see(server, looked).await?;
+        let mut found = found(&info);
+        found.clock_offset_ms = clock_offset_ms;
+        found.refuses_writes = self.refuses_writes(server).await;
+        Ok(found)
+    }
+
+    /// What a server says to a write that changes nothing: that key never has a time to live.
+    async fn refuses_writes(&self, server: &Server) -> Option<String> {
+        let mut probed = None;
+        for partition in self.partitions.iter() {
+            let keys = self.keys(partition);
+            let keeper = self.surveyed.server(keys.slot).await.ok()?;
+            if keeper.endpoint() == server.endpoint() {
+                probed = Some(&keys.division);
+                break;
+            }
+        }
+        let key = probed?;
+        let write = async |connection: &mut MultiplexedConnection| {
+            cmd("PERSIST").arg(key).exec_async(connection).await
+        };
+        let written = self.see(server, write).await;
+        written.err().map(|error| error.to_string())
+    }
+
+    async fn seen(&self, minutes: &[Minute]) -> Result<BTreeMap<Minute, Coverage>, StoreError> {
+        let of_partition = async |partition: Partition| -> Result<Vec<Coverage>, StoreError> {
+            let keys = self.keys(partition);
+            let mut pipeline = pipe();
+            for minute in minutes {
+                pipeline.hgetall(format!("{}coverage", keys.minute(*minute)));
+            }
+            let server = self.surveyed.server(keys.slot).await?;
+            let ask = async move |connection: &mut MultiplexedConnection| {
+                pipeline.query_async(connection).await
+            };
+            let all: Vec<Vec<(String, u64)>> = self.see(&server, ask).await?;
+            Ok(all.into_iter().map(by_name).collect())
+        };
+        if minutes.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut seen: BTreeMap<Minute, Coverage> = BTreeMap::new();
+        for found in join_all(self.partitions.iter().map(of_partition)).await {
+            for (minute, nodes) in minutes.iter().zip(found?) {
+                let all = seen.entry(*minute).or_default();
+                for (node, events) in nodes {
+                    *all.entry(node).or_default() += events;
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// How the settings differ from those that stand in Redis.
+    async fn differs(&self) -> Option<String> {
+        let key = &self.gateway.agreement.key;
+        let server = self.surveyed.server(slot(key.as_bytes())).await.ok()?;
+        let read = async |connection: &mut MultiplexedConnection| {
+            ::redis::Cmd::hgetall(key).query_async(connection).await
+        };
+        let shared = self.see(&server, read).await.ok()?;
+        let difference = self.gateway.agreement.difference(&shared, Compared::All);
+        difference.map(|difference| difference.to_string())
+    }
+}
+
+#[async_trait]
+impl Survey for RedisStore {
+    fn identity(&self) -> &str {
+        &self.node
+    }
+
+    fn place(&self) -> String {
+        self.surveyed.describe()
+    }
+
+    /// Each of two processes of one name that live overwrites what the other said, again and again; one that was started
+    /// in the place of another finds it there once, before it has said anything itself.
+    async fn report(&self, report: &str) -> Result<bool, StoreError> {
+        // With its version: whoever changes something for all sees by it who would not understand.
+        let said = format!("{} {}\n{report}", self.node, crate::VERSION);
+        let before = self.say(&said).await?;
+        let was_there = self.registered.swap(true, Ordering::AcqRel);
+        let is_other = |before: String| before.split([' ', '\n']).next() != Some(&*self.node);
+        Ok(was_there && before.is_some_and(is_other))
+    }
+
+    async fn withdraw(&self) -> Result<(), StoreError> {
+        self.say("").await.map(drop)
+    }
+
+    async fn survey(&self, minutes: &[Minute]) -> Surveyed {
+        if let Err(fault) = self.surveyed.server(0).await {
+            return Surveyed::nothing(self.place(), &fault.into());
+        }
+        let servers = self.surveyed.servers();
+        let servers = servers.iter().map(|server| async {
+            ServerSeen {
+                address: server.endpoint().to_string(),
+                found: self.server(server).await,
+            }
+        });
+        let servers = join_all(servers).await;
+        let backlogs = join_all(self.partitions.iter().map(async |partition| {
+            let keys = self.keys(partition);
+            let answer = self.see_by(keys.slot, ask_backlog(keys)).await?;
+            Ok(read_backlog(answer))
+        }));
+        let (reports, backlogs, seen, difference) =
+            futures_util::join!(self.reports(), backlogs, self.seen(minutes), self.differs());
+        Surveyed {
+            servers,
+            reports,
+            backlogs: backlogs.into_iter().collect(),
+            seen,
+            difference,
+            counts_max: self.counts_max * u64::from(self.partitions.count()),
+        }
+    }
+}
+
+/// What an answer to INFO says.
+fn found(info: &str) -> ServerFound {
+    let text = |name: &str| info_field(info, name).unwrap_or_default().to_owned();
+    let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+    let is_ok = |name: &str| matches!(info_field(info, name), None | Some("ok"));
+    let version = match info_field(info, "valkey_version") {
+        Some(version) => format!("Valkey {version}"),
+        None => format!("Redis {}", text("redis_version")),
+    };
+    ServerFound {
+        version,
+        role: text("role"),
+        used_memory: fault::used(info),
+        maxmemory: number("maxmemory"),
+        policy: text("maxmemory_policy"),
+        aof: number("aof_enabled") == 1,
+        unsaved_changes: number("rdb_changes_since_last_save"),
+        last_save_ok: is_ok("rdb_last_bgsave_status") && is_ok("aof_last_write_status"),
+        clock_offset_ms: 0,
+        refuses_writes: None,
+        unfit: fault::check(info)
+            .err()
+            .map(|it| StoreError::from(it).to_string()),
+    }
+}
