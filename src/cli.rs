@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
-use crate::daemon::SettingsAction;
+use crate::daemon::{SettingsAction, Shown};
 use crate::event::datagram::first_line;
 use crate::{daemon, demo, quarantine, text};
 
@@ -44,6 +44,8 @@ enum Command {
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(loadgen::Options),
+    /// Ask how nodes, Redis and outputs are: what is wrong, worst first, why, and what to do. Exit code 0: nothing is wrong
+    Status(StatusArguments),
     /// Look at counts that the output refused; have them sent again, or drop them
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
@@ -127,6 +129,19 @@ struct RelayArguments {
     explain: bool,
 }
 
+/// With the configuration of the nodes; without their secrets of the output.
+#[derive(Debug, Args)]
+struct StatusArguments {
+    #[command(flatten)]
+    flags: Flags,
+    /// One JSON object, as /api/v1/status has it
+    #[arg(long, conflicts_with = "watch")]
+    json: bool,
+    /// Look again every two seconds, on the whole terminal
+    #[arg(long)]
+    watch: bool,
+}
+
 #[derive(Debug, Args)]
 struct CheckArguments {
     #[command(flatten)]
@@ -151,6 +166,10 @@ pub fn main() -> ExitCode {
         Command::Relay(arguments) => relay(&arguments),
         Command::Demo => demo::run(),
         Command::Check(arguments) => check(&arguments),
+        Command::Status(arguments) => match status(&arguments) {
+            Ok(false) => return ExitCode::from(FAILED),
+            looked => looked.map(drop),
+        },
         Command::Quarantine(command) => quarantine(command),
         Command::Outputs(command) => outputs(command),
         Command::Settings(command) => settings(&command),
@@ -169,7 +188,9 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let is_misused = error.is::<ConfigErrors>()
                 || error.is::<daemon::NothingShared>()
-                || error.is::<daemon::WhichOutput>();
+                || error.is::<daemon::WhichOutput>()
+                || error.is::<daemon::OnlyTheNodeKnows>()
+                || error.is::<daemon::NoTerminal>();
             let code = if is_misused {
                 MISUSED
             } else if error.is::<daemon::EventsLost>() {
@@ -187,6 +208,17 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let config = Config::load(flags, environment.iter().cloned())?;
     daemon::run(&config, flags, &environment)
+}
+
+/// Whether it is healthy.
+fn status(arguments: &StatusArguments) -> anyhow::Result<bool> {
+    let config = Config::load_without_secrets_of_output(&arguments.flags, std::env::vars_os())?;
+    let shown = match arguments {
+        StatusArguments { watch: true, .. } => Shown::Live,
+        StatusArguments { json: true, .. } => Shown::Json,
+        _ => Shown::Table,
+    };
+    daemon::status(&config, shown)
 }
 
 fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {

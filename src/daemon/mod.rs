@@ -10,6 +10,8 @@ mod operate;
 mod relay;
 mod reporter;
 mod service;
+mod status;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,6 +30,7 @@ pub use self::operate::{
 };
 use self::relay::Relay;
 pub use self::service::{PartFailed, Service, StartError};
+pub use self::status::{NoTerminal, OnlyTheNodeKnows, Shown, status};
 use crate::config::{
     self, Config, ConfigErrors, Flags, Log, RelayConfig, RelayFlags, ServiceSettings,
 };

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
-use anyhow::Context;
 use tracing::level_filters::LevelFilter;
 
+use super::status::runtime;
 use super::{build, log};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::Partitions;
@@ -223,9 +223,5 @@ fn operate(
         level: LevelFilter::WARN,
         format: LogFormat::Text,
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(run(store, partitions))
+    runtime()?.block_on(run(store, partitions))
 }

@@ -10,7 +10,7 @@ const MEMORY_PERCENT_MAX: u64 = 90;
 /// Errors of a server that say what is the matter whatever was asked: a part of the text, what it means, and what to do.
 const REFUSALS: [(&str, &str, &str); 4] = [
     (
-        "READONLY",
+        "read only replica",
         "takes no writes: it is a replica",
         MASTER_REMEDY,
     ),

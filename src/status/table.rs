@@ -44,7 +44,10 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
     lines.extend(nodes(&status.nodes));
     lines.push(String::new());
     lines.extend(partitions(status, width));
-    lines.extend(status.outputs.iter().flat_map(|it| output(it, width)));
+    let is_known = status.nodes.iter().any(|node| !node.silent);
+    for output in &status.outputs {
+        lines.extend(self::output(output, is_known, width));
+    }
     match &status.redis {
         None => lines.push("store    the memory of the node".to_owned()),
         Some(redis) => {
@@ -98,9 +101,13 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
 }
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
-    let states = &status.partitions.by_state;
-    let (open, claimed, unsent) = (states.open, states.claimed, states.unsent);
+    let by = &status.partitions.by_state;
+    let (open, claimed, unsent) = (by.open, by.claimed, by.unsent);
     let count = status.partitions.count;
+    let mut servers = status.redis.iter().flat_map(|redis| &redis.servers);
+    if servers.any(|server| server.error.is_some()) {
+        return vec!["minutes  not known while Redis does not answer".to_owned()];
+    }
     let mut lines = vec![format!(
         "minutes  {open} open, {claimed} being sealed, {unsent} unsent (each in up to {count} partitions)"
     )];
@@ -117,8 +124,12 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
     lines
 }
 
-fn output(output: &OutputStatus, width: usize) -> Vec<String> {
-    let state = if output.up { "up" } else { "DOWN" };
+fn output(output: &OutputStatus, is_known: bool, width: usize) -> Vec<String> {
+    let state = match output.up {
+        false => "DOWN",
+        true if is_known => "up",
+        true => "not known",
+    };
     let place = if output.url.is_empty() {
         "of no node any more"
     } else {

@@ -203,7 +203,7 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
 fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
     for (error, words) in [
         (
-            "READONLY You can't write against a read only replica",
+            "ReadOnly: You can't write against a read only replica.",
             &["replica", "name the master"][..],
         ),
         (

@@ -52,6 +52,8 @@ mod signals;
 mod site;
 mod skew;
 mod spool;
+mod status;
+mod status_watch;
 mod stops;
 mod support_itself;
 mod terminal;

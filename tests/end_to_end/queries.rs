@@ -55,7 +55,7 @@ fn send(node: &Node, sender: &mut Sender, minute_ns: i64) {
 }
 
 /// A minute that is over, and in the window of every list for as long as a test takes.
-fn five_minutes_ago_ns() -> i64 {
+pub(crate) fn five_minutes_ago_ns() -> i64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     (i64::try_from(now).unwrap() / 60 - 5) * MINUTE_NS
 }

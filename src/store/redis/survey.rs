@@ -37,7 +37,16 @@ impl RedisStore {
     where
         F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     {
-        Ok(self.surveyed.run_on(server, ONLY, 0, command).await?)
+        let run = async |connection: &mut MultiplexedConnection| match command(connection).await {
+            // It is as good a connection as before, and nobody has to hear of it each time.
+            Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
+            answer => answer.map(Ok),
+        };
+        let answer = self.surveyed.run_on(server, ONLY, 0, run).await?;
+        answer.map_err(|error| {
+            self.surveyed.suspect();
+            fault::store_error(&error)
+        })
     }
 
     async fn see_by<T: FromRedisValue>(

@@ -1,0 +1,154 @@
+//! `eds status --watch`: the answer on a whole terminal, looked at again every two seconds.
+//!
+//! One thread looks, since that may take as long as Redis does; this one draws, and hears keys and signals at once. The terminal is
+//! as it was when this ends, also by a panic.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+use ratatui::{DefaultTerminal, Frame};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::status::{LOOK_INTERVAL, runtime};
+use crate::status::{Observer, Status, lines};
+
+/// How soon a signal is heard, and the clock on the screen moves.
+const HEARD_WITHIN: Duration = Duration::from_millis(250);
+
+/// What is on the screen.
+struct Screen {
+    status: Option<(Instant, Arc<Status>)>,
+    scrolled: u16,
+    coloured: bool,
+}
+
+/// Shows the answer until somebody quits. Answers whether everything was healthy at last.
+pub(super) fn watch(observer: Observer) -> anyhow::Result<bool> {
+    let ended = Arc::<AtomicBool>::default();
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        flag::register(signal, Arc::clone(&ended))?;
+    }
+    let looks = look(observer)?;
+    let mut screen = Screen {
+        status: None,
+        scrolled: 0,
+        coloured: std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty()),
+    };
+    let mut terminal = ratatui::try_init()?;
+    let shown = screen.show(&mut terminal, &looks, &ended);
+    ratatui::restore();
+    shown?;
+    Ok(screen.status.is_some_and(|(_, status)| status.healthy))
+}
+
+/// Looks again and again, as long as somebody wants to know.
+fn look(observer: Observer) -> anyhow::Result<mpsc::Receiver<Arc<Status>>> {
+    let runtime = runtime()?;
+    let (sender, looks) = mpsc::sync_channel(1);
+    std::thread::Builder::new()
+        .name("eds-look".to_owned())
+        .spawn(move || {
+            while sender.send(runtime.block_on(observer.status())).is_ok() {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        })?;
+    Ok(looks)
+}
+
+impl Screen {
+    fn show(
+        &mut self,
+        terminal: &mut DefaultTerminal,
+        looks: &mpsc::Receiver<Arc<Status>>,
+        ended: &AtomicBool,
+    ) -> io::Result<()> {
+        while !ended.load(Ordering::Relaxed) {
+            if let Some(status) = looks.try_iter().last() {
+                self.status = Some((Instant::now(), status));
+            }
+            terminal.draw(|frame| self.draw(frame))?;
+            if event::poll(HEARD_WITHIN)?
+                && let Event::Key(key) = event::read()?
+                && !self.heard(key)
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers whether it goes on.
+    fn heard(&mut self, key: KeyEvent) -> bool {
+        let by = |lines: i32| {
+            self.scrolled
+                .saturating_add_signed(i16::try_from(lines).unwrap_or(0))
+        };
+        self.scrolled = match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+            KeyCode::Down | KeyCode::Char('j') => by(1),
+            KeyCode::Up | KeyCode::Char('k') => by(-1),
+            KeyCode::PageDown | KeyCode::Char(' ') => by(10),
+            KeyCode::PageUp => by(-10),
+            KeyCode::Home => 0,
+            _ => self.scrolled,
+        };
+        true
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let [body, foot] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        let text = match &self.status {
+            None => vec!["asking Redis …".to_owned()],
+            Some((_, status)) => lines(status, usize::from(body.width).max(20)),
+        };
+        let most = u16::try_from(text.len())
+            .unwrap_or(u16::MAX)
+            .saturating_sub(body.height);
+        self.scrolled = self.scrolled.min(most);
+        let below = most - self.scrolled;
+        let text: Vec<_> = text.into_iter().map(|line| self.styled(line)).collect();
+        frame.render_widget(Paragraph::new(text).scroll((self.scrolled, 0)), body);
+        let ago = self
+            .status
+            .as_ref()
+            .map_or(0, |(at, _)| at.elapsed().as_secs());
+        let more = if below > 0 {
+            format!("  {below} more lines below")
+        } else {
+            String::new()
+        };
+        let keys = format!("q quits  up/down scroll  looked {ago} s ago{more}");
+        frame.render_widget(
+            Line::styled(keys, Style::new().add_modifier(Modifier::REVERSED)),
+            foot,
+        );
+    }
+
+    fn styled(&self, line: String) -> Line<'static> {
+        let starts = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
+        let (colour, bold) = match () {
+            () if starts(&["CRITICAL", "not healthy"]) => (Some(Color::Red), true),
+            () if starts(&["WARNING"]) => (Some(Color::Yellow), true),
+            () if starts(&["healthy"]) => (Some(Color::Green), true),
+            () => (None, starts(&["node ", "Is anything lost?"])),
+        };
+        let mut style = Style::new();
+        if let Some(colour) = colour.filter(|_| self.coloured) {
+            style = style.fg(colour);
+        }
+        if bold {
+            style = style.add_modifier(Modifier::BOLD);
+        }
+        Line::styled(line, style)
+    }
+}

@@ -1,0 +1,380 @@
+//! `eds status` names the right cause, with a remedy, of whatever is wrong with Redis, an output or a node.
+
+use std::net::SocketAddr;
+use std::process::Output;
+
+use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
+use testing::influxdb::InfluxServer;
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+
+use crate::quarantine::poison;
+use crate::queries::{check_schema, five_minutes_ago_ns};
+use crate::site::Site;
+use crate::support::load::Sender;
+use crate::support::node::{Node, eds};
+
+/// A Redis of which nothing is to be said.
+fn redis() -> RedisServer {
+    RedisServer::start(&["--appendonly", "yes"])
+}
+
+fn site() -> Site {
+    Site::with_redis(redis())
+}
+
+/// `eds status` with a node's configuration.
+pub(crate) fn ask(node: &Node, arguments: &[&str]) -> Output {
+    node.write_config();
+    let mut command = eds();
+    command.arg("status").args(arguments).arg("--config");
+    command.arg(node.config_path()).envs(node.environment());
+    command.output().expect("the binary starts")
+}
+
+/// The answer, and the exit code that must go with it.
+fn status(node: &Node) -> Value {
+    let output = ask(node, &["--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let expected = if status["healthy"] == true { 0 } else { 1 };
+    assert_eq!(output.status.code(), Some(expected), "{status}");
+    status
+}
+
+fn all_words(finding: &Value) -> String {
+    let texts = ["where", "what", "why", "remedy"].map(|part| finding[part].as_str().unwrap());
+    texts.join(" | ")
+}
+
+/// Waits until the first finding is this one, with these words.
+#[track_caller]
+fn wait_first(node: &Node, id: &str, words: &[&str]) -> Value {
+    eventually(&format!("{id} is what is found first"), SOON, || {
+        let status = status(node);
+        let first = &status["findings"][0];
+        let holds = first["id"] == id && words.iter().all(|word| all_words(first).contains(word));
+        when(holds, status["findings"].clone()).map(|()| status)
+    })
+}
+
+/// Waits until this is among the findings.
+#[track_caller]
+fn wait_found(node: &Node, id: &str, words: &[&str]) {
+    eventually(&format!("{id} is found"), SOON, || {
+        let status = status(node);
+        let findings = status["findings"].as_array().unwrap();
+        let holds = findings
+            .iter()
+            .any(|it| it["id"] == id && words.iter().all(|word| all_words(it).contains(word)));
+        when(holds, status["findings"].clone())
+    });
+}
+
+#[track_caller]
+fn wait_healthy(node: &Node) -> Value {
+    eventually("all is healthy", SOON, || {
+        let status = status(node);
+        let is_there = status["nodes"][0]["outputs"].is_array();
+        when(status["healthy"] == true && is_there, status.clone()).map(|()| status)
+    })
+}
+
+fn send(node: &Node, sender: &mut Sender, events: i64, others: &[SocketAddr]) {
+    let at = five_minutes_ago_ns();
+    for event in 0..events {
+        let line = format!(
+            "event_type=e{},product=p value=user{event} {}",
+            event % 10,
+            at + event
+        );
+        sender.send(line.as_bytes(), node, others);
+    }
+}
+
+#[test]
+fn where_all_is_well_it_says_so_as_a_table_and_as_json() {
+    let site = site();
+    let nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
+    let mut sender = Sender::paced_by(&nodes[0]);
+    send(&nodes[0], &mut sender, 500, &[nodes[1].udp()]);
+    site.wait_exact(&sender.expected.points(), SOON);
+    let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
+    let answered = eventually("both nodes report what they saw", SOON, || {
+        let status = wait_healthy(&nodes[0]);
+        let seen = |node: &Value| node["coverage"] == 1.0 && node["totals"]["recorded"] == 500;
+        let nodes = status["nodes"].as_array().unwrap();
+        when(nodes.len() == 2 && nodes.iter().all(seen), status.clone()).map(|()| status)
+    });
+    assert_eq!(answered["is_anything_lost"]["answer"], "no");
+    let schema = &file["components"]["schemas"];
+    for (name, part) in [
+        ("NodeStatus", &answered["nodes"][0]),
+        ("PartitionsStatus", &answered["partitions"]),
+        ("OutputStatus", &answered["outputs"][0]),
+        ("RedisStatus", &answered["redis"]),
+    ] {
+        check_schema(&file, &schema[name], part, name);
+    }
+    let output = ask(&nodes[1], &[]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "healthy, at ",
+        "Is anything lost? No: ",
+        "one ",
+        "two ",
+        "append-only file",
+        "InfluxDB at http",
+    ] {
+        assert!(table.contains(words), "{words:?} is not in:\n{table}");
+    }
+    // Those that are stopped in order are not missed.
+    let [one, mut two] = nodes;
+    assert!(two.terminate().success());
+    let status = wait_healthy(&one);
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 1, "{status}");
+}
+
+#[test]
+fn a_memory_store_is_known_to_its_node_only() {
+    let node = Node::start("one", &[]);
+    let output = ask(&node, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        words.contains(&format!("http://{}/api/v1/status", node.http())),
+        "{words}"
+    );
+    let output = ask(&node, &["--watch", "--store", "redis://127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(2), "it is no terminal");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("terminal"));
+}
+
+#[test]
+fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
+    let mut site = site();
+    let node = site.start_node("one", &[("input.queue_events", "1000")]);
+    wait_healthy(&node);
+    site.redis.stop();
+    let status = wait_first(&node, "redis-down", &["start it", "refused"]);
+    assert_eq!(status["is_anything_lost"]["answer"], "unknown");
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, 3000, &[]);
+    // The node itself knows what it has lost.
+    eventually("the node says so", SOON, || {
+        let answer = node
+            .get("/api/v1/status")
+            .map_err(|error| error.to_string())?;
+        let status: Value = serde_json::from_str(&answer.body).unwrap();
+        let found = |id| {
+            status["findings"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|it| it["id"] == id)
+        };
+        let lost = status["is_anything_lost"]["answer"] == "yes";
+        when(
+            lost && found("redis-down") && found("node-drops"),
+            answer.body,
+        )
+    });
+    site.redis.restart();
+    let words = ["node one", "queue overflowed", "input.queue_events"];
+    wait_first(&node, "node-drops", &words);
+}
+
+#[test]
+fn a_redis_that_takes_no_writes_is_named_with_the_reason() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let redis = &site.redis;
+    redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    wait_first(
+        &node,
+        "redis-read-only",
+        &["min-replicas-to-write", "bring a replica back"],
+    );
+    redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    wait_healthy(&node);
+    redis.query::<()>(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    wait_first(&node, "redis-read-only", &["replica", "name the master"]);
+    redis.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    eventually("it is well again", SOON, || {
+        let status = status(&node);
+        when(status["findings"][0]["id"] != "redis-read-only", status)
+    });
+}
+
+#[test]
+fn a_redis_that_cannot_write_to_its_disk_is_named() {
+    let site = Site::with_redis(RedisServer::start(&["--save", "3600 1000000"]));
+    let node = site.start_node("one", &[]);
+    wait_found(
+        &node,
+        "redis-forgets",
+        &["no append-only file", "CONFIG SET appendonly yes"],
+    );
+    std::fs::remove_dir_all(site.redis.directory()).unwrap();
+    site.redis.query::<()>(&["SET", "changed", "1"]);
+    let _ = site.redis.query::<String>(&["BGSAVE"]);
+    wait_first(
+        &node,
+        "redis-read-only",
+        &["cannot write to its disk", "log of Redis"],
+    );
+}
+
+#[test]
+fn a_redis_that_is_full_is_named_and_the_nodes_report_all_the_same() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    wait_first(&node, "redis-full", &["raise maxmemory"]);
+    eventually("it reports that it cannot record", SOON, || {
+        let status = status(&node);
+        let error = status["nodes"][0]["store_error"]
+            .as_str()
+            .unwrap_or_default();
+        when(error.contains("store is full"), status.clone())
+    });
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    site.redis
+        .query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    wait_first(&node, "redis-unfit", &["allkeys-lru", "noeviction"]);
+}
+
+#[test]
+fn an_output_that_is_down_is_named_and_what_waits_for_it() {
+    let mut site = site();
+    let node = site.start_node("one", &[("flush.grace", "1s")]);
+    site.writes.set(Mode::Refuse);
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, 10, &[]);
+    let status = wait_first(
+        &node,
+        "output-down",
+        &["output default", "start the server"],
+    );
+    let oldest = &status["partitions"]["oldest_unsent"];
+    assert_eq!(oldest["output"], "default", "{status}");
+    assert_eq!(status["outputs"][0]["up"], false, "{status}");
+    site.writes.set(Mode::Pass);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(InfluxServer::start_with_auth());
+    let mut site = site();
+    let keys = [
+        ("output.url", server.url()),
+        ("output.username", "admin".to_owned()),
+        ("flush.grace", "1s".to_owned()),
+    ];
+    let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let mut node = site.node("one", &keys);
+    node.set_environment("EDS_OUTPUT__PASSWORD", "wrong");
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, 10, &[]);
+    let words = ["401", "output.username and output.password_file"];
+    wait_first(&node, "output-down", &words);
+    node.kill();
+
+    // As InfluxDB 2 answers to a token that it does not know.
+    site.redis.query::<()>(&["FLUSHALL"]);
+    site.writes.set(Mode::Answer(401));
+    let mut node = Node::new(
+        "one",
+        &[("store.url", &site.redis.url()), ("flush.grace", "1s")],
+    );
+    for (key, value) in [
+        ("url", &*site.writes.url()),
+        ("org", "any"),
+        ("bucket", "any"),
+    ] {
+        node.set(&format!("output.{key}"), value);
+    }
+    node.set_environment("EDS_OUTPUT__TOKEN", "wrong");
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, 10, &[]);
+    wait_first(&node, "output-down", &["401", "output.token_file"]);
+    node.kill();
+
+    let site = self::site();
+    let keys = [("output.database", "missing"), ("flush.grace", "1s")];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, 10, &[]);
+    wait_first(
+        &node,
+        "output-down",
+        &["404", "create the database, or look at output.database"],
+    );
+}
+
+#[test]
+fn one_node_of_several_that_loses_sleeps_or_has_another_time_is_named() {
+    let site = site();
+    let one = site.start_node("one", &[]);
+    let mut two = site.node("two", &[]);
+    two.skew(300);
+    two.run();
+    wait_found(&one, "clock", &["node two", "300.", "ahead of", "chronyc"]);
+    two.kill();
+    let mut two = site.start_node("two", &[]);
+    let mut sender = Sender::paced_by(&one);
+    send(&one, &mut sender, 300, &[two.udp()]);
+    // And 20 that only the one gets.
+    let at = five_minutes_ago_ns();
+    for event in 1000..1020 {
+        let line = format!("event_type=e1,product=p value=user{event} {}", at + event);
+        sender.send(line.as_bytes(), &one, &[]);
+    }
+    sender.wait_received(&one);
+    wait_found(&one, "node-loses", &["node two", "%"]);
+    two.signal("STOP");
+    wait_found(&one, "node-silent", &["node two", "sleeps"]);
+    assert_eq!(status(&one)["is_anything_lost"]["answer"], "unknown");
+    two.signal("CONT");
+    two.kill();
+}
+
+#[test]
+fn a_node_of_another_version_is_named_and_nothing_that_it_says_harms() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let said = "old#1 0.0.9\n{\"uptime_seconds\": \"\\u001b[2J\", \"store\": \"\\u001b[31m\"}";
+    let now: Vec<i64> = site.redis.query(&["TIME"]);
+    let ms = (now[0] * 1000 + 5000).to_string();
+    site.redis.query::<()>(&["SET", "{eds:nodes}:old", said]);
+    site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
+    wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
+    let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
+    assert!(
+        table.contains("report-unreadable") && !table.contains('\u{1b}'),
+        "{table:?}"
+    );
+}
+
+#[test]
+fn counts_in_the_quarantine_are_named() {
+    let site = Site::with(redis(), InfluxServer::start_with_tag_limit(4));
+    let node = site.start_node("one", &[]);
+    let mut sender = Sender::paced_by(&node);
+    poison(&site, &node, &mut sender);
+    let status = wait_first(
+        &node,
+        "quarantine",
+        &["output default", "1 counts", "eds quarantine retry"],
+    );
+    assert_eq!(status["outputs"][0]["quarantined"], 1);
+}

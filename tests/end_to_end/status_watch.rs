@@ -1,0 +1,183 @@
+//! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: what is on the screen, keys, signals, sizes, colours; and the
+//! terminal is as it was afterwards.
+
+use std::process::Command;
+
+use testing::eventually::{SOON, eventually, when};
+use testing::ports::free_port;
+use testing::process::signal;
+use testing::redis::RedisServer;
+
+use crate::support::node::{Node, eds};
+
+/// A terminal in which a command runs; it ends with the value.
+struct Terminal {
+    name: String,
+}
+
+impl Terminal {
+    /// Watches with a node's configuration and these variables, and says at last with which code that ended.
+    fn watching(node: &Node, variables: &str) -> Self {
+        node.write_config();
+        let terminal = Self {
+            name: format!("eds-{}-{}", std::process::id(), free_port()),
+        };
+        let (program, config) = (eds().get_program().to_owned(), node.config_path());
+        let watch = format!(
+            "{} status --watch --config {}",
+            program.display(),
+            config.display()
+        );
+        let after = "echo \"ended $?\"; stty -a | grep -o -- '-*icanon'; exec cat";
+        // What Ctrl-C ends is what watches, and not the shell.
+        let script = format!(
+            "trap : INT; sh -c 'echo $$; exec env -u NO_COLOR {variables} {watch}'; {after}"
+        );
+        terminal.run(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "80",
+            "-y",
+            "24",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        terminal
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let mut tmux = Command::new("tmux");
+        let output = tmux
+            .args(["-L", &self.name])
+            .args(arguments)
+            .output()
+            .expect("tmux is installed");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// What is on the screen.
+    fn screen(&self) -> String {
+        self.run(&["capture-pane", "-p"])
+    }
+
+    #[track_caller]
+    fn wait(&self, words: &[&str]) -> String {
+        eventually(&format!("{words:?} is on the screen"), SOON, || {
+            let screen = self.screen();
+            when(
+                words.iter().all(|word| screen.contains(word)),
+                screen.clone(),
+            )
+            .map(|()| screen)
+        })
+    }
+
+    /// Whether any colour but the terminal's own is on the screen.
+    fn is_coloured(&self) -> bool {
+        let screen = self.run(&["capture-pane", "-p", "-e"]);
+        let looks = screen.split("\u{1b}[").skip(1);
+        let looks = looks.filter_map(|rest| rest.split_once('m'));
+        let mut numbers = looks.flat_map(|(look, _)| look.split(';'));
+        numbers.any(|number| matches!(number.parse(), Ok(30..=38 | 90..=97)))
+    }
+
+    fn press(&self, key: &str) {
+        self.run(&["send-keys", key]);
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let mut tmux = Command::new("tmux");
+        let _ = tmux.args(["-L", &self.name, "kill-server"]).output();
+    }
+}
+
+/// What is left on the screen of the watch.
+const FOOT: &str = "q quits";
+
+#[test]
+fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key() {
+    let redis = RedisServer::start(&[]);
+    let node = Node::start("one", &[("store.url", &redis.url())]);
+    let terminal = Terminal::watching(&node, "");
+    let screen = terminal.wait(&[
+        "Is anything lost? No",
+        "WARNING",
+        "no append-only file",
+        FOOT,
+    ]);
+    let widest = screen
+        .lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap();
+    assert!(widest <= 80 && screen.lines().count() == 24, "{screen}");
+    eventually("it is coloured", SOON, || {
+        when(terminal.is_coloured(), terminal.screen())
+    });
+    terminal.wait(&["one  "]);
+    terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
+    eventually("it fits the smaller window", SOON, || {
+        let screen = terminal.screen();
+        let is_last = screen
+            .lines()
+            .last()
+            .is_some_and(|line| line.contains("more lines below"));
+        when(screen.lines().count() == 12 && is_last, screen)
+    });
+    terminal.press("PageDown");
+    eventually("it is scrolled", SOON, || {
+        let screen = terminal.screen();
+        when(
+            !screen.contains("Is anything lost?") && screen.contains(FOOT),
+            screen,
+        )
+    });
+    terminal.press("q");
+    // Something is wrong, and the screen is that of before.
+    let screen = terminal.wait(&["ended 1", "icanon"]);
+    assert!(
+        !screen.contains("-icanon") && !screen.contains(FOOT),
+        "{screen}"
+    );
+    for key in ["Escape", "C-c"] {
+        let terminal = Terminal::watching(&node, "");
+        terminal.wait(&[FOOT]);
+        terminal.press(key);
+        let screen = terminal.wait(&["ended ", "icanon"]);
+        assert!(!screen.contains("-icanon"), "{screen}");
+    }
+}
+
+#[test]
+fn it_does_without_colours_and_ends_by_a_signal_with_the_terminal_as_it_was() {
+    let mut node = Node::new("one", &[]);
+    node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
+    let terminal = Terminal::watching(&node, "NO_COLOR=1");
+    let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it", FOOT]);
+    assert!(!terminal.is_coloured(), "{screen}");
+    let tree = terminal.run(&["list-panes", "-F", "#{pane_pid}"]);
+    let children = Command::new("pgrep")
+        .args(["-P", tree.trim()])
+        .output()
+        .unwrap();
+    let pid = String::from_utf8(children.stdout).unwrap();
+    signal(pid.trim().parse().unwrap(), "TERM");
+    let screen = terminal.wait(&["ended 1", "icanon"]);
+    assert!(
+        !screen.contains("-icanon") && !screen.contains(FOOT),
+        "{screen}"
+    );
+    // One that can only go on is written on, without a sequence.
+    let terminal = Terminal::watching(&node, "TERM=dumb");
+    let screen = terminal.wait(&["redis-down"]);
+    assert!(!screen.contains(FOOT), "{screen}");
+    terminal.press("C-c");
+    terminal.wait(&["ended 130"]);
+}
