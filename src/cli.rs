@@ -40,7 +40,7 @@ enum Command {
     Relay(RelayArguments),
     /// Show the whole path in one process, at once, with nothing to install
     Demo,
-    /// Check the configuration and print the effective values with their origins, secrets hidden
+    /// Check the configuration and print the effective values with their origins, secrets hidden; with --connect try what it names
     Check(CheckArguments),
     /// Send lines from standard input, or a synthetic load
     Send(loadgen::Options),
@@ -149,6 +149,13 @@ struct CheckArguments {
     /// Print what each key is for, too
     #[arg(long)]
     explain: bool,
+    /// Try Redis, the outputs, sockets, disk and limits in place of printing values, and say of each what came of it. Exit code 1:
+    /// something would not work
+    #[arg(long, conflicts_with = "explain")]
+    connect: bool,
+    /// Say nothing of what is well
+    #[arg(long, conflicts_with = "explain")]
+    quiet: bool,
 }
 
 /// All that may be typed, for manual pages and completions.
@@ -165,7 +172,10 @@ pub fn main() -> ExitCode {
         Command::Run(flags) => run(&flags),
         Command::Relay(arguments) => relay(&arguments),
         Command::Demo => demo::run(),
-        Command::Check(arguments) => check(&arguments),
+        Command::Check(arguments) => match check(&arguments) {
+            Ok(false) => return ExitCode::from(FAILED),
+            checked => checked.map(drop),
+        },
         Command::Status(arguments) => match status(&arguments) {
             Ok(false) => return ExitCode::from(FAILED),
             looked => looked.map(drop),
@@ -284,9 +294,16 @@ fn healthy(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(arguments: &CheckArguments) -> anyhow::Result<()> {
+/// Whether nothing is wrong.
+fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
-    show(&config.warnings(), &effective, arguments.explain)
+    if arguments.connect {
+        return daemon::connect(&config, arguments.quiet);
+    }
+    if !arguments.quiet {
+        show(&config.warnings(), &effective, arguments.explain)?;
+    }
+    Ok(true)
 }
 
 fn relay(arguments: &RelayArguments) -> anyhow::Result<()> {

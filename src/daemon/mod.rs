@@ -3,6 +3,7 @@
 //! The only place where every concrete type meets.
 
 mod build;
+mod connect;
 mod control;
 mod first_start;
 mod log;
@@ -23,6 +24,7 @@ use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
+pub use self::connect::connect;
 use self::control::Request;
 pub use self::log::write_error;
 pub use self::operate::{

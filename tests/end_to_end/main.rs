@@ -14,6 +14,7 @@ mod activation;
 mod away;
 mod caps;
 mod cluster;
+mod connect;
 mod connections;
 mod coverage;
 mod cut_off;

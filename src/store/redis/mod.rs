@@ -16,6 +16,7 @@ mod quarantine;
 mod reading;
 mod recording;
 mod repartition;
+mod rights;
 mod survey;
 
 use std::sync::atomic::AtomicBool;

@@ -1,0 +1,154 @@
+//! `eds check --connect` tries what a node would use, and says of each thing what came of it; it changes nothing.
+
+use std::process::Output;
+
+use testing::influxdb::InfluxServer;
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+
+use crate::site::Site;
+use crate::support::node::{Node, eds};
+
+fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
+    node.write_config();
+    let mut command = eds();
+    command.arg("check").args(arguments).arg("--config");
+    command.arg(node.config_path()).envs(node.environment());
+    let output = command.output().expect("the binary starts");
+    let said = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+    (output, said)
+}
+
+/// The line of a thing, and what is to be done about it.
+#[track_caller]
+fn line(said: &str, thing: &str) -> String {
+    let mut lines = said.lines().skip_while(|line| !line.contains(thing));
+    let line = lines
+        .next()
+        .unwrap_or_else(|| panic!("{thing:?} is not in:\n{said}"));
+    let remedy = lines.next().filter(|line| line.trim().starts_with("do: "));
+    format!("{line} {}", remedy.unwrap_or_default())
+}
+
+#[test]
+fn what_is_well_is_said_line_by_line_and_nothing_where_quiet_is_wanted() {
+    let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
+    let spool = tempfile::tempdir().unwrap();
+    let keys = [
+        ("input.spool_dir", spool.path().to_str().unwrap()),
+        ("input.spool_max", "1MiB"),
+        ("input.receive_buffer", "64KiB"),
+    ];
+    let mut node = site.node("one", &keys);
+    let (output, said) = check(&node, &["--connect"]);
+    assert!(output.status.success(), "{said}");
+    for thing in [
+        "Redis at 127.0.0.1",
+        "maxmemory-policy noeviction",
+        "rights of the Redis user",
+        "output default: InfluxDB",
+        "input.listen: 127.0.0.1",
+        "http.listen: 127.0.0.1",
+        "input.spool_dir",
+        "file descriptors",
+        "input.receive_buffer",
+    ] {
+        assert!(line(&said, thing).starts_with("ok "), "{said}");
+    }
+    assert_eq!(site.redis.keys(), [""; 0], "nothing is left in Redis");
+    let (output, said) = check(&node, &["--quiet"]);
+    assert!(
+        output.status.success() && said.is_empty() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let (_, said) = check(&node, &["--connect", "--quiet"]);
+    assert!(!said.contains("ok "), "{said}");
+    node.run();
+    let (output, said) = check(&node, &["--connect"]);
+    assert!(output.status.success(), "{said}");
+    assert!(line(&said, "input.listen").contains("is in use"), "{said}");
+}
+
+#[test]
+fn what_would_not_work_is_said_with_what_to_do() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(InfluxServer::start_with_auth());
+    let users = [
+        "--user",
+        "eds",
+        "on",
+        ">secret",
+        "~{eds:*",
+        "~eds:settings",
+        "+@all",
+        "-smembers",
+        "-zpopmin",
+    ];
+    let arguments = [
+        &["--user", "admin", "on", ">admin", "~*", "&*", "+@all"][..],
+        &users,
+    ]
+    .concat();
+    let redis = RedisServer::start_asked_by("admin", "admin", &arguments);
+    let url = redis.url();
+    let mut node = Node::new(
+        "one",
+        &[
+            ("store.url", &url),
+            ("store.username", "eds"),
+            ("output.url", &server.url()),
+            ("output.api", "v1"),
+            ("output.database", "eds"),
+            ("output.username", "admin"),
+            ("input.receive_buffer", "1GiB"),
+        ],
+    );
+    node.set_environment("EDS_STORE__PASSWORD", "secret");
+    node.set_environment("EDS_OUTPUT__PASSWORD", "wrong");
+    node.listen_on(&["192.0.2.1:8094"]);
+    let (output, said) = check(&node, &["--connect", "--quiet"]);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for (thing, words) in [
+        (
+            "rights of the Redis user",
+            &["PROBLEM", "smembers", "zpopmin", "config/redis-acl.conf"][..],
+        ),
+        (
+            "no append-only file",
+            &["unwise", "CONFIG SET appendonly yes"],
+        ),
+        (
+            "output default",
+            &["PROBLEM", "401", "output.username and output.password_file"],
+        ),
+        (
+            "input.listen",
+            &["PROBLEM", "192.0.2.1", "an address of this host"],
+        ),
+        ("input.receive_buffer", &["unwise", "net.core.rmem_max"]),
+    ] {
+        let line = line(&said, thing);
+        assert!(
+            words.iter().all(|word| line.contains(word)),
+            "{words:?}: {line}"
+        );
+    }
+    redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let (_, said) = check(&node, &["--connect"]);
+    assert!(line(&said, "allkeys-lru").contains("noeviction"), "{said}");
+
+    let mut node = Node::new(
+        "one",
+        &[("store.url", &format!("redis://127.0.0.1:{}", free_port()))],
+    );
+    node.set("output.url", &format!("http://127.0.0.1:{}", free_port()));
+    node.set("output.org", "any");
+    node.set("output.bucket", "any");
+    let (output, said) = check(&node, &["--connect"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(line(&said, "Redis at").contains("start it"), "{said}");
+    assert!(
+        line(&said, "output default").contains("start the server"),
+        "{said}"
+    );
+}
