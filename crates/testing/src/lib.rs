@@ -12,6 +12,7 @@
     reason = "a test may fail anywhere"
 )]
 
+pub mod chromium;
 pub mod clock;
 pub mod eventually;
 pub mod http;
