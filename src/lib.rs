@@ -24,7 +24,7 @@
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
 //! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] tells how nodes, store and outputs are, all
 //!   together, with a remedy for whatever is wrong.
-//! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`.
+//! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`, and serves the page at `/`.
 //! - [`config`] reads file, environment and flags into checked values.
 //! - [`daemon`] builds the parts, runs them and drains them; [`cli`] has the commands, among them [`quarantine`] and
 //!   [`demo`], and `eds send` of the crate [`loadgen`].

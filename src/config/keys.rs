@@ -244,7 +244,7 @@ keys! {
         relays queue_bytes: Size("64KiB", "1TiB") = "64MiB", "lines that may wait for the server (http only); those beyond are dropped, and counted";
     }
     http "http." {
-        each listen: Address = "127.0.0.1:8095", "TCP address of health, metrics and queries; empty: none";
+        each listen: Address = "127.0.0.1:8095", "TCP address of the page, health, metrics and queries; empty: none";
     }
     log "log." {
         each level: Choice<Option<Level>>(&[("error", Some(Level::ERROR)), ("warn", Some(Level::WARN)), ("info", Some(Level::INFO)), ("debug", Some(Level::DEBUG)), ("trace", Some(Level::TRACE))]) = "info", "what is logged";

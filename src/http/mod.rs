@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; and the queries, see `api`.
+//! Health and metrics over HTTP: `/healthz`, `/readyz`, `/metrics`; the queries, see `api`; and a page for people, see `page`.
 //!
 //! `/healthz` says whether the process should live: it fails when a worker stalls. `/readyz` says whether it
 //! should be sent events: it fails, with reasons, while the store is away or has no room, a socket fails, and while the node drains. An output
@@ -7,6 +7,7 @@
 mod api;
 mod connections;
 mod explained;
+mod page;
 mod problem;
 
 use std::sync::Arc;
@@ -83,7 +84,7 @@ pub trait Vitals: std::fmt::Debug + Send + Sync {
     fn connections(&self) -> Gauge;
 }
 
-/// Serves health, metrics and queries to so many connections at a time until `stop` is cancelled.
+/// Serves the page, health, metrics and queries to so many connections at a time until `stop` is cancelled.
 pub async fn serve(
     listener: TcpListener,
     connections: usize,
@@ -91,8 +92,8 @@ pub async fn serve(
     queries: Arc<Queries>,
     stop: CancellationToken,
 ) {
-    let there_are = "/healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
-    let more = api::router(queries);
+    let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
+    let more = api::router(queries).merge(page::router());
     serve_with(
         listener,
         connections,

@@ -30,7 +30,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
     let long = |bytes: usize| "x".repeat(bytes);
     let mut provoked = BTreeSet::new();
     for (request, status, word) in [
-        (get("/"), 404, "/healthz"),
+        (get("/page"), 404, "/healthz"),
         (get("/metrics/"), 404, "/metrics"),
         (get("/api/v1/minute"), 404, "minutes"),
         (get("/api/v1/top/1?n=3"), 404, "top"),

@@ -1,0 +1,118 @@
+//! What the page says while the node, or what it stands on, is away.
+
+use testing::chromium::Chromium;
+
+use crate::Ground;
+
+/// Waits until the page says that its numbers are old, or that they are not.
+#[track_caller]
+fn wait_old(browser: &Chromium, is_old: bool) {
+    browser.wait(
+        "the page knows how old its numbers are",
+        &format!("document.body.classList.contains('old') === {is_old} && document.querySelector('#connection').textContent.startsWith('Live') === {}", !is_old),
+        "document.querySelector('header').textContent",
+    );
+}
+
+#[test]
+fn a_node_that_is_gone_is_told_since_when_and_the_page_recovers_with_it() {
+    let mut ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let before = browser.text("#pipeline .figure");
+    ground.node.kill();
+    wait_old(&browser, true);
+    let connection = browser.text("#connection");
+    assert!(connection.starts_with("No answer since "), "{connection}");
+    assert!(connection.ends_with("All numbers are old."), "{connection}");
+    assert_eq!(browser.text("#answer"), "Unknown");
+    assert!(browser.text("#sentence").contains("it cannot be reached"));
+    assert!(browser.text("#spoken").contains("does not answer"));
+    // The last numbers stay, and are marked.
+    assert_eq!(browser.text("#pipeline .figure"), before);
+    let mark = "getComputedStyle(document.querySelector('#pipeline-title'), '::after').content";
+    assert_eq!(browser.evaluate(mark), "\" (old)\"");
+
+    ground.node.run();
+    wait_old(&browser, false);
+    browser.wait(
+        "the first line has an answer again",
+        "!document.querySelector('#sentence').textContent.includes('does not answer')",
+        "document.querySelector('#sentence').textContent",
+    );
+    assert!(!browser.text("#spoken").contains("does not answer"));
+}
+
+#[test]
+fn a_node_that_hangs_is_told_like_one_that_is_gone() {
+    let ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    ground.node.signal("STOP");
+    wait_old(&browser, true);
+    assert!(
+        browser
+            .text("#sentence")
+            .contains("takes connections and does not answer")
+    );
+    ground.node.signal("CONT");
+    wait_old(&browser, false);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_beside_its_place_and_the_rest_goes_on() {
+    let ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let drawn = "document.querySelectorAll('#plot rect.closed').length";
+    let bars = browser.evaluate(drawn);
+    ground.redis.signal("STOP");
+    browser.wait(
+        "the page says that there are no newer counts",
+        "document.querySelector('#counts-state').textContent.startsWith('Nothing newer') && !document.body.classList.contains('old')",
+        "document.querySelector('main').textContent",
+    );
+    browser.wait(
+        "the page says what is wrong",
+        "[...document.querySelectorAll('#findings .critical')].length > 0",
+        "document.querySelector('#verdict').textContent",
+    );
+    assert_eq!(browser.evaluate(drawn), bars);
+    ground.redis.signal("CONT");
+    browser.wait(
+        "the page knows that all is well",
+        "document.querySelectorAll('#findings .critical').length === 0",
+        "document.querySelector('#verdict').textContent",
+    );
+    browser.wait(
+        "the page has counts again",
+        "document.querySelector('#counts-state').textContent === ''",
+        "document.querySelector('#counts-state').textContent",
+    );
+}
+
+#[test]
+fn nothing_is_asked_while_nobody_looks() {
+    let ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let look = |hidden: bool| {
+        browser.evaluate(&format!(
+            "Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }});
+             document.dispatchEvent(new Event('visibilitychange'))"
+        ));
+    };
+    // What is under way when the page is hidden is finished; what comes in as long again as the longest pause is too much.
+    let quiet = || browser.evaluate("new Promise((done) => setTimeout(done, 6000))");
+    look(true);
+    quiet();
+    let asked = browser.requests().len();
+    quiet();
+    assert_eq!(browser.requests().len(), asked);
+    look(false);
+    browser.wait(
+        "it asks again",
+        "performance.getEntriesByType('resource').length > 0",
+        "0",
+    );
+    testing::eventually::eventually("it asks again", testing::eventually::SOON, || {
+        let now = browser.requests().len();
+        testing::eventually::when(now > asked, now)
+    });
+}

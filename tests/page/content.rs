@@ -1,0 +1,185 @@
+//! What the page shows is what the node answers, and nothing else runs, is asked for or is drawn.
+
+use serde_json::{Value, json};
+use testing::chromium::Chromium;
+use testing::eventually::{SOON, eventually, when};
+
+use crate::support::load::Sender;
+use crate::support::node::Node;
+use crate::{Ground, USERS, ask, minutes_ago_ns, send, wait_sealed, written};
+
+/// The cells of a table, by row.
+fn rows(browser: &Chromium, table: &str) -> Vec<Vec<String>> {
+    let rows = browser.evaluate(&format!(
+        "[...document.querySelectorAll('{table} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    ));
+    serde_json::from_value(rows).unwrap()
+}
+
+/// The page complained of nothing, and asked nobody but the node.
+#[track_caller]
+fn assert_clean(browser: &Chromium, node: &Node) {
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let own = format!("http://{}/", node.http());
+    let requests = browser.requests();
+    let others: Vec<_> = requests.iter().filter(|it| !it.starts_with(&own)).collect();
+    assert_eq!(others, Vec::<&String>::new());
+    assert!(requests.len() > 8, "{requests:?}");
+}
+
+#[test]
+fn the_numbers_are_those_of_the_api() {
+    let ground = Ground::with_counts(&[]);
+    let node = &ground.node;
+    let mut sender = Sender::paced_by(node);
+    sender.send_unrecorded(b"event_type= value=ann", node, &[]);
+    node.wait_count("eds_events_rejected_total", |rejected| rejected == 1);
+    let browser = ground.page();
+
+    eventually("the pipeline is that of the status", SOON, || {
+        let status = ask(node, "/api/v1/status");
+        let total = |name: &str| written(status["nodes"][0]["totals"][name].as_u64().unwrap());
+        let wanted = ["received", "recorded", "sealed", "sent"].map(total);
+        let shown = browser.evaluate(
+            "[...document.querySelectorAll('#pipeline .figure')].map(it => it.textContent)",
+        );
+        when(shown == json!(wanted), format!("{shown}, not {wanted:?}"))
+    });
+    let metrics = node.metrics();
+    let [received, recorded] =
+        ["received", "recorded"].map(|it| metrics.count(&format!("eds_events_{it}_total")));
+    let ledger = format!(
+        "{received} received = {recorded} recorded + 1 rejected + 0 dropped + 0 in the queue. The sum holds."
+    );
+    eventually("the ledger is that of the metrics", SOON, || {
+        let shown = browser.text("#ledger");
+        when(shown.starts_with(&ledger), shown)
+    });
+
+    browser.wait(
+        "the list is there",
+        "document.querySelectorAll('#top-events tbody tr').length === 3",
+        "document.querySelector('#top-events').textContent",
+    );
+    let of =
+        |(series, users): (&str, i64)| [series.to_owned(), users.to_string(), users.to_string()];
+    assert_eq!(rows(&browser, "#top-users"), USERS.map(of));
+    let of = |(series, users): (&str, i64)| [series.to_owned(), (2 * users).to_string()];
+    assert_eq!(rows(&browser, "#top-events"), USERS.map(of));
+
+    // The first of the list is drawn: one bar in each plot, for the one minute that has events, and all minutes in the table.
+    let numbers = rows(&browser, "#numbers-table");
+    assert_eq!(numbers.len(), 31);
+    let filled: Vec<_> = numbers.iter().filter(|row| row[1] != "0").collect();
+    assert_eq!(filled.len(), 1, "{filled:?}");
+    assert_eq!(filled[0][1..], ["18", "9", "closed"]);
+    let bars = browser.evaluate("document.querySelectorAll('#plot rect.closed').length");
+    assert_eq!(bars, 2);
+
+    let first = &rows(&browser, "#nodes")[0];
+    assert_eq!(first[0], "one");
+    assert_eq!(first[1], ask(node, "/api/v1/status")["nodes"][0]["version"]);
+    assert_clean(&browser, node);
+}
+
+#[test]
+fn an_open_minute_is_drawn_hollow_and_called_provisional() {
+    let ground = Ground::start(&[("flush.grace", "5m"), ("flush.max_hold", "10m")]);
+    let mut sender = Sender::paced_by(&ground.node);
+    send(
+        &ground.node,
+        &mut sender,
+        "event_type=login",
+        3,
+        minutes_ago_ns(1),
+    );
+    let browser = ground.page();
+    browser.wait(
+        "an open minute is drawn",
+        "document.querySelectorAll('#plot rect.open').length === 2",
+        "document.querySelector('#plot').innerHTML",
+    );
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('#plot rect.closed').length"),
+        0
+    );
+    let open = rows(&browser, "#numbers-table");
+    let open: Vec<_> = open.iter().filter(|row| row[1] == "6").collect();
+    assert_eq!(open[0][1..], ["6", "3", "open, may grow"]);
+    let dashes = "getComputedStyle(document.querySelector('#plot rect.open')).strokeDasharray";
+    assert_ne!(browser.evaluate(dashes), "none");
+    assert!(browser.text(".legend").contains("provisional"));
+}
+
+#[test]
+fn names_of_series_are_shown_as_text_whatever_they_are() {
+    const HOSTILE: [&str; 4] = [
+        r"a=<img/src\=x/onerror\=window.taken\=1>",
+        r"a=</script><script>window.taken\=1</script>",
+        r#"a="'><svg/onload\=window.taken\=1>,b=${window.taken\=1}"#,
+        r"constructor=__proto__,from=now,tag.to=javascript:window.taken\=1",
+    ];
+    let ground = Ground::start(&[]);
+    let mut sender = Sender::paced_by(&ground.node);
+    for (series, users) in HOSTILE.iter().zip([9, 8, 7, 6]) {
+        send(&ground.node, &mut sender, series, users, minutes_ago_ns(5));
+    }
+    wait_sealed(&ground.node, HOSTILE.len());
+    let answer = ask(&ground.node, "/api/v1/top?by=unique");
+    let series = |it: &Value| it["series"].as_str().unwrap().to_owned();
+    let names: Vec<_> = answer["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(series)
+        .collect();
+    assert_eq!(names.len(), HOSTILE.len());
+
+    let browser = ground.page();
+    for (name, users) in names.iter().zip([9, 8, 7, 6]) {
+        let button = format!(
+            "[...document.querySelectorAll('#top-users button')].find(it => it.textContent === {})",
+            json!(name)
+        );
+        browser.evaluate(&format!("{button}.click()"));
+        let shown = format!(
+            "[...document.querySelectorAll('#numbers-table td')].some(it => it.textContent === '{users}')"
+        );
+        browser.wait(
+            "its numbers are shown",
+            &shown,
+            "document.querySelector('#numbers-table').textContent",
+        );
+        let chosen = browser.evaluate("document.querySelector('#series').value");
+        assert_eq!(chosen, **name);
+    }
+    assert_eq!(browser.evaluate("typeof window.taken"), "undefined");
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('img, main script, svg svg').length"),
+        0
+    );
+    assert_clean(&browser, &ground.node);
+}
+
+#[test]
+fn a_store_in_memory_is_told_and_its_counts_are_shown() {
+    let node = Node::start(
+        "alone",
+        &[
+            ("store.url", "memory:"),
+            ("output.url", "stdout:"),
+            ("flush.grace", "300ms"),
+        ],
+    );
+    let mut sender = Sender::paced_by(&node);
+    send(&node, &mut sender, "event_type=login", 3, minutes_ago_ns(5));
+    wait_sealed(&node, 1);
+    let browser = Chromium::start();
+    browser.open(&format!("http://{}/", node.http()));
+    browser.wait(
+        "the page says where the counts are",
+        "document.querySelector('#store').textContent.includes('memory of this node') && document.querySelectorAll('#plot rect.closed').length === 2",
+        "document.querySelector('main').textContent",
+    );
+    assert_clean(&browser, &node);
+}

@@ -1,0 +1,124 @@
+//! The page at `/` in a real Chromium, before real nodes with a real Redis: what it shows, what it says when the node goes
+//! away, and whether everyone can read it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "the page needs a part of this")]
+mod support;
+
+mod away;
+mod content;
+mod readers;
+mod served;
+mod sizes;
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+use testing::chromium::Chromium;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::MINUTE_NS;
+use testing::redis::RedisServer;
+
+use crate::support::load::Sender;
+use crate::support::node::Node;
+
+/// Series with as many users, and twice as many events.
+const USERS: [(&str, i64); 3] = [
+    ("event_type=login,product=shop", 9),
+    ("event_type=login,product=app", 7),
+    ("event_type=checkout,product=shop", 4),
+];
+
+/// A node with a Redis of its own.
+struct Ground {
+    node: Node,
+    redis: RedisServer,
+}
+
+impl Ground {
+    fn start(keys: &[(&str, &str)]) -> Self {
+        let redis = RedisServer::start(&[]);
+        let url = redis.url();
+        let mut all = vec![
+            ("store.url", &*url),
+            ("output.url", "stdout:"),
+            ("store.partitions", "4"),
+            ("flush.grace", "300ms"),
+        ];
+        all.extend(keys);
+        let node = Node::start("one", &all);
+        Self { node, redis }
+    }
+
+    /// The same with [`USERS`] in a minute that is closed.
+    fn with_counts(keys: &[(&str, &str)]) -> Self {
+        let ground = Self::start(keys);
+        let mut sender = Sender::paced_by(&ground.node);
+        for (series, users) in USERS {
+            send(&ground.node, &mut sender, series, users, minutes_ago_ns(5));
+        }
+        wait_sealed(&ground.node, USERS.len());
+        ground
+    }
+
+    /// The page of the node, open in a browser, with the counts of a series.
+    fn page(&self) -> Chromium {
+        let browser = Chromium::start();
+        browser.resize(1280, 900);
+        browser.open(&format!("http://{}/", self.node.http()));
+        browser.wait(
+            "the page shows status and counts",
+            "!!document.querySelector('#pipeline .figure') && !!document.querySelector('#plot svg')",
+            "document.body.textContent",
+        );
+        browser
+    }
+}
+
+/// The start of the minute that many minutes ago.
+fn minutes_ago_ns(minutes: i64) -> i64 {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    (i64::try_from(now).unwrap() / 60 - minutes) * MINUTE_NS
+}
+
+/// Sends two events of so many users.
+fn send(node: &Node, sender: &mut Sender, series: &str, users: i64, minute_ns: i64) {
+    for user in 0..users {
+        for at in [minute_ns + user, minute_ns + 1_000_000 + user] {
+            let line = format!("{series} value=user{user} {at}");
+            sender.send_unrecorded(line.as_bytes(), node, &[]);
+        }
+    }
+    sender.wait_received(node);
+}
+
+/// Waits until so many counts of the last minutes are final.
+fn wait_sealed(node: &Node, counts: usize) {
+    eventually("the counts are final", SOON, || {
+        let sealed = ask(node, "/api/v1/minutes");
+        let sealed = sealed["counts"].as_array().unwrap().len();
+        when(sealed == counts, sealed)
+    });
+}
+
+/// What the node answers.
+#[track_caller]
+fn ask(node: &Node, path: &str) -> Value {
+    let answer = node.get(path).expect("a node answers");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// A number as the page writes it: 1,234.
+fn written(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(|it| std::str::from_utf8(it).unwrap()).collect();
+    groups.join(",")
+}

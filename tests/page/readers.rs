@@ -1,0 +1,160 @@
+//! Whether those who use a keyboard, a screen reader, or a screen with little contrast get all of it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use testing::chromium::{Chromium, Theme};
+
+use crate::Ground;
+
+/// What has the focus, and whether that can be seen.
+const FOCUSED: &str = "(() => {
+    const it = document.activeElement;
+    const seen = getComputedStyle(it).outlineStyle !== 'none' && it.getBoundingClientRect().right > 0;
+    return [it.id || it.dataset.key || it.className || it.tagName, seen];
+})()";
+
+/// Texts with less contrast to what is behind them than WCAG 2.2 AA asks for.
+const FAINT: &str = r"(() => {
+    const channels = (color) => color.match(/[\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map((it) => it / 255)
+        .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, it, place) => sum + it * [0.2126, 0.7152, 0.0722][place], 0);
+    const behind = (element) => {
+        for (let it = element; it; it = it.parentElement) {
+            const color = channels(getComputedStyle(it).backgroundColor);
+            if (color.length === 3 || color[3] > 0) return color;
+        }
+        return [255, 255, 255];
+    };
+    const faint = [];
+    for (const element of document.querySelectorAll('body *')) {
+        const own = [...element.childNodes].some((it) => it.nodeType === 3 && it.textContent.trim() !== '');
+        if (!own || element.closest('option, noscript, title')) continue;
+        const style = getComputedStyle(element);
+        const color = channels(element.namespaceURI.includes('svg') ? style.fill : style.color);
+        const [a, b] = [light(color), light(behind(element))].sort((x, y) => y - x);
+        const contrast = (a + 0.05) / (b + 0.05);
+        if (contrast < 4.5) faint.push(`${element.tagName} ${element.className} ${element.textContent.slice(0, 30)}: ${contrast}`);
+    }
+    return faint;
+})()";
+
+#[test]
+fn the_keyboard_reaches_every_control_and_shows_where_it_is() {
+    let ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let controls =
+        browser.evaluate("document.querySelectorAll('a, input, select, button, summary').length");
+    let mut reached = Vec::new();
+    for _ in 0..controls.as_u64().unwrap() {
+        browser.press("Tab");
+        let [name, seen] = serde_json::from_value::<[Value; 2]>(browser.evaluate(FOCUSED)).unwrap();
+        assert_eq!(seen, true, "{name} has the focus, and nobody sees it");
+        reached.push(name.as_str().unwrap().to_owned());
+    }
+    assert_eq!(reached[..4], ["skip", "search", "series", "window"]);
+    // A series stands in both lists, so each of their buttons is reached twice.
+    let different: BTreeSet<_> = reached.iter().collect();
+    assert_eq!(different.len(), 5 + 3, "{reached:?}");
+
+    // The button that has the focus chooses a series, and another one in its place has the focus when the list is drawn anew.
+    browser.press("Enter");
+    let chosen = reached.last().unwrap();
+    browser.wait(
+        "the series is chosen",
+        &format!("document.querySelector('#series').value === '{chosen}'"),
+        "document.querySelector('#series').value",
+    );
+    browser.evaluate(
+        "document.activeElement.old = true;
+         document.querySelector('#window').value = '15';
+         document.querySelector('#window').dispatchEvent(new Event('change'))",
+    );
+    browser.wait(
+        "the list is drawn anew",
+        "![...document.querySelectorAll('button')].some((it) => it.old)",
+        "document.activeElement.outerHTML",
+    );
+    let focused = "[document.activeElement.dataset.key, document.activeElement.ariaPressed]";
+    assert_eq!(browser.evaluate(focused), json!([chosen, "true"]));
+}
+
+#[test]
+fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
+    let ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let found = browser.accessible();
+    let names = |role: &str| -> Vec<&str> {
+        let of_role = found.iter().filter(|(it, _)| it == role);
+        of_role.map(|(_, name)| name.as_str()).collect()
+    };
+    for landmark in ["banner", "main", "contentinfo"] {
+        assert_eq!(names(landmark).len(), 1, "{landmark}: {found:?}");
+    }
+    let answer = browser.text("#answer");
+    let first = format!("Is anything lost? {answer}");
+    let headings = names("heading");
+    assert_eq!(headings[0], first);
+    for heading in [
+        "From events to points",
+        "Minute by minute",
+        "Most users",
+        "Most events",
+        "Nodes",
+        "Outputs",
+        "Store",
+    ] {
+        assert!(headings.contains(&heading), "{headings:?}");
+    }
+    let plots = names("image");
+    assert_eq!(plots.len(), 2, "{found:?}");
+    assert!(
+        plots[0].starts_with("Events per minute of event_type=login,product=shop from "),
+        "{plots:?}"
+    );
+    for role in [
+        "table",
+        "button",
+        "combobox",
+        "searchbox",
+        "image",
+        "region",
+    ] {
+        let names = names(role);
+        assert!(!names.is_empty(), "no {role}");
+        assert!(
+            names.iter().all(|name| !name.is_empty()),
+            "{role}: {names:?}"
+        );
+    }
+    assert!(names("columnheader").contains(&"Dropped"));
+    assert!(names("rowheader").contains(&"one"));
+    assert_eq!(names("status").len(), 1);
+}
+
+#[test]
+fn every_text_can_be_told_from_its_ground_in_both_themes_also_when_it_is_old() {
+    let mut ground = Ground::with_counts(&[]);
+    let browser = ground.page();
+    let check = |browser: &Chromium, state: &str| {
+        for theme in [Theme::Light, Theme::Dark] {
+            browser.prefer(theme);
+            let faint = browser.evaluate(FAINT);
+            assert_eq!(faint, Value::Array(Vec::new()), "{state}, {theme:?}");
+        }
+    };
+    check(&browser, "live");
+    let ground_of = |theme| {
+        browser.prefer(theme);
+        browser.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    };
+    assert_ne!(ground_of(Theme::Light), ground_of(Theme::Dark));
+    ground.node.kill();
+    browser.wait(
+        "the numbers are old",
+        "document.body.classList.contains('old')",
+        "document.querySelector('header').textContent",
+    );
+    check(&browser, "old");
+}

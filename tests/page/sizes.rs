@@ -1,0 +1,51 @@
+//! From a phone to a screen on the wall: nothing is wider than the page.
+
+use serde_json::{Value, json};
+use testing::chromium::Chromium;
+
+use crate::support::load::Sender;
+use crate::{Ground, minutes_ago_ns, send, wait_sealed};
+
+/// What reaches out of the page to the right, and is not hidden.
+const TOO_WIDE: &str = "(() => {
+    const width = document.documentElement.clientWidth;
+    const wide = [...document.querySelectorAll('body *')].filter((it) => {
+        const box = it.getBoundingClientRect();
+        return box.right > width + 1 && !it.closest('.unseen, thead');
+    });
+    const all = wide.map((it) => `${it.tagName} ${it.id || it.className} ${it.textContent.slice(0, 40)}`);
+    if (document.documentElement.scrollWidth > width) all.push(`the page scrolls to ${document.documentElement.scrollWidth}`);
+    return all;
+})()";
+
+#[track_caller]
+fn assert_fits(browser: &Chromium, width: u32) {
+    browser.resize(width, 900);
+    let fits = format!(
+        "Number(document.querySelector('#plot svg').getAttribute('viewBox').split(' ')[2]) <= {width}"
+    );
+    browser.wait(
+        "the plot is drawn for this width",
+        &fits,
+        "document.querySelector('#plot').innerHTML",
+    );
+    let wide = browser.evaluate(TOO_WIDE);
+    assert_eq!(wide, Value::Array(Vec::new()), "at {width}");
+}
+
+#[test]
+fn nothing_is_wider_than_the_screen() {
+    let ground = Ground::with_counts(&[]);
+    let mut sender = Sender::paced_by(&ground.node);
+    // One long word, as long as a tag may be.
+    let long = format!("event_type={}", "x".repeat(200));
+    send(&ground.node, &mut sender, &long, 12, minutes_ago_ns(4));
+    wait_sealed(&ground.node, 4);
+    let browser = ground.page();
+    browser.evaluate("document.querySelector('#numbers').open = true");
+    for width in [1600, 320, 400, 768, 1280, 2560] {
+        assert_fits(&browser, width);
+    }
+    let shown = browser.evaluate("document.querySelector('#series').value");
+    assert_eq!(shown, json!(long));
+}
