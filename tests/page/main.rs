@@ -13,6 +13,7 @@ mod support;
 
 mod away;
 mod content;
+mod pictures;
 mod readers;
 mod served;
 mod sizes;
