@@ -186,16 +186,20 @@ fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
 
 #[test]
 fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
-    let mut seen = Seen::default();
-    seen.servers = vec![Err(StoreError::Unavailable(
-        "Connection refused".to_owned(),
-    ))];
+    let seen = Seen {
+        servers: vec![Err(StoreError::Unavailable(
+            "Connection refused".to_owned(),
+        ))],
+        ..Seen::default()
+    };
     let status = seen.status();
     assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
-    let mut seen = Seen::default();
-    seen.servers = vec![Err(StoreError::Unavailable(
-        "Connection refused".to_owned(),
-    ))];
+    let seen = Seen {
+        servers: vec![Err(StoreError::Unavailable(
+            "Connection refused".to_owned(),
+        ))],
+        ..Seen::default()
+    };
     seen.finds("redis-down", Critical, &["Connection refused", "start it"]);
 }
 

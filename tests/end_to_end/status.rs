@@ -39,7 +39,7 @@ fn status(node: &Node) -> Value {
     let output = ask(node, &["--json"]);
     let status: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let expected = if status["healthy"] == true { 0 } else { 1 };
+    let expected = i32::from(status["healthy"] != true);
     assert_eq!(output.status.code(), Some(expected), "{status}");
     status
 }
