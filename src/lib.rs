@@ -22,7 +22,7 @@
 //! The rest serves these:
 //!
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
-//! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] tells how nodes, store and outputs are, all
+//! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] reports how nodes, store and outputs are, all
 //!   together, with a remedy for whatever is wrong.
 //! - [`http`] answers `/healthz`, `/readyz`, `/metrics` and the queries of `/api/v1`, and serves the page at `/`.
 //! - [`config`] reads file, environment and flags into checked values.

@@ -1,4 +1,4 @@
-//! What somebody at a terminal is told who starts a node that nobody has configured: what it does, how to send it an event,
+//! What is shown to somebody at a terminal who starts a node that nobody has configured: what it does, how to send it an event,
 //! and when something comes of it.
 
 use std::io::{self, IsTerminal as _, Write as _};

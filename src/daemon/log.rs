@@ -69,7 +69,7 @@ fn journal_reads_stderr() -> bool {
     })
 }
 
-/// Writes the error that ends the process to standard error. Without one there is nobody left to tell.
+/// Writes the error that ends the process to standard error. Without one nobody is left to read it.
 pub fn write_error(message: &str) {
     let priority = if journal_reads_stderr() { "<3>" } else { "" };
     let lines = message.lines().map(|line| format!("{priority}{line}\n"));

@@ -1,4 +1,4 @@
-//! How the nodes, the store and the outputs are, all together, told to whoever asks: what is wrong, why, and what to do.
+//! How the nodes, the store and the outputs are, all together: what is wrong, why, and what to do.
 //!
 //! | file | what it does |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! [`Reporter`]: the task that tells the store, every two seconds, how this node is. Nothing waits for it. It owns what the node said
-//! last, and takes it back when the node stops; a node that dies is seen as silent.
+//! [`Reporter`]: the task that writes into the store, every two seconds, how this node is. Nothing waits for it. It owns what
+//! the node said last, and takes it back when the node stops; a node that dies is seen as silent.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Latest {
 /// See the module.
 #[derive(Debug)]
 pub struct Reporter {
-    /// What it tells.
+    /// Where it reports.
     pub store: Arc<dyn NodeStore>,
     /// What is known of the node.
     pub node: Arc<Node>,

@@ -153,7 +153,7 @@ fn the_exit_code_tells_failure_from_misuse() {
     }
 }
 
-/// What `systemctl status` shows, as systemd is told it.
+/// What `systemctl status` shows, as it is sent to systemd.
 #[test]
 fn a_node_and_a_relay_report_how_they_are() {
     let directory = TempDir::new().unwrap();

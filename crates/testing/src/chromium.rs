@@ -31,7 +31,7 @@ pub struct Chromium {
     directory: TempDir,
 }
 
-/// A theme of the system, as a page is told of it.
+/// A theme of the system, as a page sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Theme {
     Light,
@@ -159,7 +159,7 @@ impl Chromium {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true; `seen` is one that tells how far it is.
+    /// Waits until an expression is true; `seen` is one that shows how far it is.
     #[track_caller]
     pub fn wait(&self, what: &str, expression: &str, seen: &str) {
         eventually(what, SOON, || {
@@ -191,7 +191,7 @@ impl Chromium {
         self.call("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// Tells the page which theme the system has.
+    /// Sets the theme that the page takes for the system's.
     pub fn prefer(&self, theme: Theme) {
         let value = match theme {
             Theme::Light => "light",
