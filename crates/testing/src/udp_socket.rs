@@ -12,9 +12,16 @@ pub struct UdpSocketState {
     pub drops: u64,
 }
 
+/// The kernel gives its table in pieces, and leaves out a socket now and then while others come and go before it.
+const LOOKS: usize = 10;
+
 /// The socket at this port of 127.0.0.1; `None` where there is none.
 pub fn udp_socket(address: SocketAddr) -> Option<UdpSocketState> {
-    let table = fs::read_to_string("/proc/net/udp").expect("Linux tells");
+    (0..LOOKS).find_map(|_| look(address))
+}
+
+fn look(address: SocketAddr) -> Option<UdpSocketState> {
+    let table = fs::read_to_string("/proc/net/udp").expect("Linux has it");
     let local = format!("0100007F:{:04X}", address.port());
     let line = table
         .lines()
