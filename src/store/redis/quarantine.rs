@@ -91,6 +91,12 @@ impl Quarantine for RedisStore {
                 first.query_async::<Vec<String>>(connection).await
             };
             let names = self.drain(partition, ask).await?;
+            // What is no minute is dropped all the same. They close in their own order, not in that of their leases.
+            let mut minutes: Vec<(Minute, String)> = names
+                .into_iter()
+                .map(|name| (name.parse().unwrap_or(Minute::MIN), name))
+                .collect();
+            minutes.sort_unstable();
             let mut script = scripts::DROP_OUTPUT.prepare_invoke();
             script
                 .key(&[&keys.claims, &keys.tokens, &keys.quarantine])
@@ -99,14 +105,12 @@ impl Quarantine for RedisStore {
                 .arg(&keys.tag)
                 .arg(millis(self.retention))
                 .arg(self.counts_max);
-            for name in &names {
-                // What is no minute is dropped all the same.
-                let minute = name.parse::<Minute>().unwrap_or(Minute::MIN);
+            for (minute, name) in &minutes {
                 script.arg(name).arg(minute.epoch_minutes());
             }
             let (counts, quarantined, is_all): (u64, u64, bool) =
                 self.invoke(keys.slot, script).await?;
-            dropped.minutes += names.len() as u64;
+            dropped.minutes += minutes.len() as u64;
             dropped.counts += counts;
             dropped.quarantined += quarantined;
             if is_all {
