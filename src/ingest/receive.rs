@@ -224,7 +224,8 @@ impl Receiver {
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
                 BATCH_LEN,
-                flags,
+                // Signed or not, as the C library has it.
+                flags as _,
                 std::ptr::null_mut(),
             )
         };
