@@ -21,7 +21,7 @@ pub(super) fn check(reader: &mut Reader<'_>, service: &ServiceSettings, store: &
     let grace = service.flush.grace;
     reader.together(
         &[input::linger.path, flush::grace.path],
-        service.linger < grace,
+        service.linger.least < grace,
         "is not shorter than flush.grace, so events that wait would come after their minute was closed; lower this or \
          raise that",
     );

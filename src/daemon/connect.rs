@@ -9,7 +9,7 @@ use chrono::Utc;
 
 use super::build;
 use super::status::{observer_of, runtime};
-use crate::config::{Config, Target};
+use crate::config::Config;
 use crate::event::{Minute, PROBE_TAG};
 use crate::http::CONNECTIONS_MAX;
 use crate::ingest::ListenAddress;
@@ -143,9 +143,9 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
         cumulative: 0,
     };
     let destinations = build::outputs(config)?;
-    let all = destinations.iter().zip(&config.outputs).map(async |(it, output)| {
+    let all = destinations.iter().map(async |it| {
         let place = format!("output {}: {}", it.name, it.output.describe());
-        if matches!(output.target, Target::Stdout) {
+        if !it.output.has_server() {
             return Tried::well(place);
         }
         let written = it.output.write(std::slice::from_ref(&probe)).await;

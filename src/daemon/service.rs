@@ -133,7 +133,7 @@ impl Service {
         let expected = Expected {
             grace: settings.flush.grace,
             max_hold: settings.flush.max_hold,
-            linger: settings.linger,
+            linger: settings.linger.most,
             retention: sources.retention,
             outputs: reporter.outputs.clone(),
             partitions: usize::from(settings.batcher.partitions.count()),

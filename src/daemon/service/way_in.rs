@@ -26,7 +26,7 @@ impl Service {
             how: BindSettings {
                 receive_buffer: settings.receive_buffer,
                 socket_mode: settings.socket_mode,
-                read_timeout: ingest::read_timeout(settings.linger),
+                read_timeout: ingest::read_timeout(settings.linger.least),
             },
             threads: settings.threads,
             datagram_max: settings.datagram_max,
@@ -84,7 +84,10 @@ impl Service {
     ) -> Vec<mpsc::Sender<Delivery>> {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));
         let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
-        let window = Arc::new(ReplayWindow::new(settings.replay_window, bytes));
+        // Nothing that this process holds is lost before it.
+        let is_elsewhere = store.memory().is_none();
+        let window = settings.replay_window * u32::from(is_elsewhere);
+        let window = Arc::new(ReplayWindow::new(window, bytes));
         let partitions = &settings.batcher.partitions;
         let start = |partition: Partition| {
             let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
