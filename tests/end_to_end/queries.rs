@@ -170,7 +170,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
         for (position, answer) in order.iter().zip(&answers) {
             assert_eq!(answer["item"]["position"], *position);
             assert_eq!(answer["item"]["series"], USERS[*position].0);
-            assert_eq!(answer["item"]["unique_minute_sum"], USERS[*position].1);
+            assert_eq!(answer["item"]["unique_minute_max"], USERS[*position].1);
         }
     }
     let lists_max = 1 + began.elapsed().as_secs() / 30;

@@ -15,7 +15,7 @@ fn wait_old(browser: &Chromium, is_old: bool) {
 }
 
 #[test]
-fn a_node_that_is_gone_is_told_since_when_and_the_page_recovers_with_it() {
+fn the_page_shows_since_when_a_node_is_gone_and_recovers_with_it() {
     let mut ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let before = browser.text("#pipeline .figure");
@@ -43,7 +43,7 @@ fn a_node_that_is_gone_is_told_since_when_and_the_page_recovers_with_it() {
 }
 
 #[test]
-fn a_node_that_hangs_is_told_like_one_that_is_gone() {
+fn a_node_that_hangs_is_shown_like_one_that_is_gone() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     ground.node.signal("STOP");
@@ -58,7 +58,7 @@ fn a_node_that_hangs_is_told_like_one_that_is_gone() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_beside_its_place_and_the_rest_goes_on() {
+fn what_cannot_be_read_is_named_beside_its_place_and_the_rest_goes_on() {
     let ground = Ground::with_counts(&[]);
     let browser = ground.page();
     let drawn = "document.querySelectorAll('#plot rect.closed').length";

@@ -61,8 +61,7 @@ fn the_numbers_are_those_of_the_api() {
         "document.querySelectorAll('#top-events tbody tr').length === 3",
         "document.querySelector('#top-events').textContent",
     );
-    let of =
-        |(series, users): (&str, i64)| [series.to_owned(), users.to_string(), users.to_string()];
+    let of = |(series, users): (&str, i64)| [series.to_owned(), users.to_string()];
     assert_eq!(rows(&browser, "#top-users"), USERS.map(of));
     let of = |(series, users): (&str, i64)| [series.to_owned(), (2 * users).to_string()];
     assert_eq!(rows(&browser, "#top-events"), USERS.map(of));
@@ -80,6 +79,55 @@ fn the_numbers_are_those_of_the_api() {
     assert_eq!(first[0], "one");
     assert_eq!(first[1], ask(node, "/api/v1/status")["nodes"][0]["version"]);
     assert_clean(&browser, node);
+}
+
+#[test]
+fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_events() {
+    let ground = Ground::start(&[]);
+    let mut sender = Sender::paced_by(&ground.node);
+    // The same users in each minute.
+    for minutes in 4..7 {
+        let at = minutes_ago_ns(minutes);
+        send(&ground.node, &mut sender, "event_type=steady", 3, at);
+    }
+    let at = minutes_ago_ns(5);
+    send(&ground.node, &mut sender, "event_type=burst", 5, at);
+    wait_sealed(&ground.node, 4);
+    let items = |by| {
+        let answer = ask(&ground.node, &format!("/api/v1/top?by={by}"));
+        let items = answer["items"].as_array().unwrap().clone();
+        items
+            .iter()
+            .map(|it| json!([it["series"], it["unique_minute_max"], it["cumulative"]]))
+            .collect::<Vec<_>>()
+    };
+    let [burst, steady] = [
+        json!(["event_type=burst", 5, 10]),
+        json!(["event_type=steady", 3, 18]),
+    ];
+    assert_eq!(items("unique"), [burst.clone(), steady.clone()]);
+    assert_eq!(items("cumulative"), [steady, burst]);
+
+    let browser = ground.page();
+    browser.wait(
+        "the lists are there",
+        "document.querySelectorAll('#top-events tbody tr').length === 2",
+        "document.querySelector('.tops').textContent",
+    );
+    let heads = browser.evaluate(
+        "[...document.querySelectorAll('#top-users thead th')].map(it => it.textContent)",
+    );
+    assert_eq!(heads, json!(["Series", "Most in a minute"]));
+    let users = rows(&browser, "#top-users");
+    assert_eq!(
+        users,
+        [["event_type=burst", "5"], ["event_type=steady", "3"]]
+    );
+    let events = rows(&browser, "#top-events");
+    assert_eq!(
+        events,
+        [["event_type=steady", "18"], ["event_type=burst", "10"]]
+    );
 }
 
 #[test]
@@ -162,7 +210,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
 }
 
 #[test]
-fn a_store_in_memory_is_told_and_its_counts_are_shown() {
+fn a_store_in_memory_is_named_and_its_counts_are_shown() {
     let node = Node::start(
         "alone",
         &[

@@ -82,14 +82,13 @@ impl Source<'_> {
         Ok(counts)
     }
 
-    /// The sealed counts of these minutes by series: the sum and the greatest of the unique ones, and the sum of
-    /// the cumulative ones.
-    pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 3])>, Problem> {
-        let mut all: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+    /// The sealed counts of these minutes by series: the greatest of the unique ones, for a user may be in several, and the sum
+    /// of the cumulative ones.
+    pub(super) async fn by_series(&self, range: Range) -> Result<Vec<(String, [u64; 2])>, Problem> {
+        let mut all: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         let take = |_, _, found: BTreeMap<String, (u64, u64)>| {
             for (series, (unique, cumulative)) in found {
-                let [sum, max, events] = all.entry(series).or_default();
-                *sum += unique;
+                let [max, events] = all.entry(series).or_default();
                 *max = unique.max(*max);
                 *events += cumulative;
             }

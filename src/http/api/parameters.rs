@@ -88,10 +88,15 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// The same for all that ask for the same list.
+    /// The same for all that ask for the same list. It is another one in versions whose lists are of another form.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
-        format!("top:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
+        format!(
+            "greatest:{}:{}:{}:{tags}",
+            self.by.word(),
+            self.window,
+            self.n
+        )
     }
 }
 

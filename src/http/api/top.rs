@@ -21,15 +21,8 @@ use crate::http::problem::Problem;
 struct Ranked {
     from: i64,
     to: i64,
-    items: Vec<Ranking>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Ranking {
-    series: String,
-    unique_minute_sum: u64,
-    unique_minute_max: u64,
-    cumulative: u64,
+    /// Each series with the greatest of its minutes' numbers of different users, and its events.
+    items: Vec<(String, [u64; 2])>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,8 +30,7 @@ struct Item {
     position: usize,
     #[serde(flatten)]
     series: Tagged,
-    /// The sum of the minutes' numbers of different users: who came in two minutes is in it twice.
-    unique_minute_sum: u64,
+    /// Of one minute: the numbers of several do not add up, since who came in two of them is in both.
     unique_minute_max: u64,
     cumulative: u64,
 }
@@ -117,13 +109,14 @@ pub(super) async fn answer(
     Ok((answer, age))
 }
 
-fn item((position, ranking): (usize, Ranking)) -> Item {
+fn item(
+    (position, (series, [unique_minute_max, cumulative])): (usize, (String, [u64; 2])),
+) -> Item {
     Item {
         position,
-        series: Tagged::new(ranking.series),
-        unique_minute_sum: ranking.unique_minute_sum,
-        unique_minute_max: ranking.unique_minute_max,
-        cumulative: ranking.cumulative,
+        series: Tagged::new(series),
+        unique_minute_max,
+        cumulative,
     }
 }
 
@@ -189,15 +182,15 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
         Ok(Ranked {
             from: range.from,
             to: range.to,
-            items: all.into_iter().map(ranking).collect(),
+            items: all,
         })
     });
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
 
 /// The greatest first; of equals the one that is greater by the other number, then the lower name.
-fn rank(all: &mut Vec<(String, [u64; 3])>, by: By, n: usize) {
-    let numbers = |[unique, _, cumulative]: [u64; 3]| match by {
+fn rank(all: &mut Vec<(String, [u64; 2])>, by: By, n: usize) {
+    let numbers = |[unique, cumulative]: [u64; 2]| match by {
         By::Unique => (unique, cumulative),
         By::Cumulative => (cumulative, unique),
     };
@@ -207,17 +200,6 @@ fn rank(all: &mut Vec<(String, [u64; 3])>, by: By, n: usize) {
     all.truncate(n);
 }
 
-fn ranking(
-    (series, [unique_minute_sum, unique_minute_max, cumulative]): (String, [u64; 3]),
-) -> Ranking {
-    Ranking {
-        series,
-        unique_minute_sum,
-        unique_minute_max,
-        cumulative,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,14 +207,9 @@ mod tests {
     #[test]
     fn equals_have_an_order() {
         let all = || {
-            [
-                ("b", [1, 1, 5]),
-                ("a", [1, 1, 5]),
-                ("c", [2, 1, 5]),
-                ("d", [9, 9, 4]),
-            ]
-            .map(|(series, of)| (series.to_owned(), of))
-            .to_vec()
+            [("b", [1, 5]), ("a", [1, 5]), ("c", [2, 5]), ("d", [9, 4])]
+                .map(|(series, of)| (series.to_owned(), of))
+                .to_vec()
         };
         let names = |by, n| {
             let mut all = all();

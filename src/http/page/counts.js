@@ -66,7 +66,7 @@ function offer() {
   if (chosen !== null) byId("series").value = chosen;
 }
 
-/// Asks for something. Answers what is wrong, if the node answers that; `Gone` is told by the status.
+/// Asks for something. Answers what is wrong, if the node answers that; the status shows `Gone`.
 async function attempt(path, then) {
   try {
     then(await ask(path, WITHIN));
@@ -78,7 +78,7 @@ async function attempt(path, then) {
 }
 
 /// Says beside its place that there is nothing new and why, or these words. Answers whether it worked.
-function tell(place, trouble, words = "") {
+function report(place, trouble, words = "") {
   byId(place).className = trouble === undefined ? "state" : "state trouble";
   say(byId(place), trouble === undefined ? words : `Nothing newer at ${clockSeconds(now())} UTC: ${trouble}. Trying again.`);
   return trouble === undefined;
@@ -97,7 +97,7 @@ async function top(place, by, window, caption, columns) {
       return table(`${caption} in ${window} minutes`, [["Series", button], ...columns], answer.items);
     });
   });
-  return tell(`${place}-state`, trouble);
+  return report(`${place}-state`, trouble);
 }
 
 /// What is known of the series that is chosen. Answers what is wrong.
@@ -134,7 +134,6 @@ async function all() {
     });
     const users = await top("top-users", "unique", window, "The series with the most users", [
       ["Most in a minute", (it) => count(it.unique_minute_max), "number"],
-      ["Sum over minutes", (it) => count(it.unique_minute_sum), "number"],
     ]);
     const events = await top("top-events", "cumulative", window, "The series with the most events", [
       ["Events", (it) => count(it.cumulative), "number"],
@@ -143,9 +142,9 @@ async function all() {
     offer();
     if (chosen !== null) trouble = (await minutes(window, trouble === undefined)) ?? trouble;
     const words = chosen === null ? "No series had events in this window." : "";
-    return tell("counts-state", trouble, words) && users && events;
+    return report("counts-state", trouble, words) && users && events;
   } catch (error) {
-    // That the node is gone is told by the status.
+    // The status shows that the node is gone.
     if (!(error instanceof Gone)) console.error(error);
     return false;
   }

@@ -42,7 +42,7 @@ async function status() {
   } catch (error) {
     trouble = { away: error instanceof Gone, why: error.message };
     document.body.className = "old";
-    speak(trouble.away ? "This node does not answer. All numbers are old." : "This node cannot tell its status. The numbers are old.");
+    speak(trouble.away ? "This node does not answer. All numbers are old." : "This node cannot report its status. The numbers are old.");
     tick();
     return false;
   }
@@ -60,8 +60,8 @@ function tick() {
   say(byId("connection"), last ? `${what} since ${since}, ${ago} ago. All numbers are old.` : `${what} from this node.`);
   const before = last ? ` What is below is of ${since}.` : "";
   const words = trouble.away
-    ? `This node does not answer: ${trouble.why}.${before} Other nodes may go on; their pages tell.`
-    : `This node cannot tell its status: ${trouble.why}.${before}`;
+    ? `This node does not answer: ${trouble.why}.${before} Other nodes may go on; their pages show it.`
+    : `This node cannot report its status: ${trouble.why}.${before}`;
   verdict({ answer: "unknown", sentence: `${words} Trying again.` });
 }
 

@@ -51,7 +51,7 @@ pub(super) fn router() -> Router {
 fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
     let head = [
         (header::CONTENT_TYPE, kind),
-        // A browser asks each time, and is told when it has the file already.
+        // A browser asks each time, and hears so when it has the file already.
         (header::CACHE_CONTROL, "no-cache"),
         (header::ETAG, ETAG.as_str()),
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -1,4 +1,4 @@
-// The status of the whole as /api/v1/status tells it: what is lost, what to do, the pipeline and its ledger, nodes, outputs
+// The status of the whole as /api/v1/status reports it: what is lost, what to do, the pipeline and its ledger, nodes, outputs
 // and the store.
 
 import { byId, bytes, count, html, isNumber, many, percent, rate, say, show, span, table } from "./dom.js";
@@ -7,7 +7,7 @@ const ANSWERS = { no: "No", yes: "Yes" };
 
 const sum = (nodes, of) => nodes.reduce((all, node) => all + (of(node) ?? 0), 0);
 
-/// The first line, and the findings if it is known what there are; `speak` is told what changed in them.
+/// The first line, and the findings if it is known what there are; `speak` gets what changed in them.
 export function verdict(lost, findings, speak = () => {}) {
   const answer = ANSWERS[lost.answer] ?? "Unknown";
   byId("verdict").className = lost.answer;
@@ -39,9 +39,9 @@ export function pipeline(status) {
     ["Recorded", totals.recorded, "events", sum(status.nodes, (it) => it.recorded_per_second), [
       ["copies among them", totals.repeated], ["too late", totals.late, true], ["forgotten by Redis", totals.forgotten, true]]],
     ["Sealed", totals.sealed, "counts", undefined, [
-      ["open minutes", status.partitions.by_state.open], ["being sealed", status.partitions.by_state.claimed]]],
+      ["open, by minute and partition", status.partitions.by_state.open], ["being sealed", status.partitions.by_state.claimed]]],
     ["Sent", totals.sent, "points", undefined, [
-      ["minutes not sent", status.partitions.by_state.unsent], ["quarantined", quarantined, true],
+      ["not sent, by minute and partition", status.partitions.by_state.unsent], ["quarantined", quarantined, true],
       ["discarded", totals.discarded, true]]],
   ];
   show(byId("pipeline"), stages, () => stages.map(([name, number, unit, speed, branches]) => html("li", {},
