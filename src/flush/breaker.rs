@@ -16,6 +16,8 @@ const ASKED_MAX: Duration = Duration::from_secs(60);
 /// What is known of the output's health.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
+    /// Nothing was written since the start.
+    is_untried: bool,
     failures: u32,
     retry_at: Option<Instant>,
     /// The count that it accepted last: writing it again shows whether it takes counts, and changes nothing.
@@ -34,6 +36,14 @@ pub(super) enum Advice {
 }
 
 impl Breaker {
+    /// Of an output that nothing was written to.
+    pub(super) fn untried() -> Self {
+        Self {
+            is_untried: true,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn advice(&self, now: Instant) -> Advice {
         match self.retry_at {
             None => Advice::Write,
@@ -45,6 +55,7 @@ impl Breaker {
     /// A write succeeded. Answers whether that is news.
     pub(super) const fn succeeded(&mut self) -> bool {
         self.failures = 0;
+        self.is_untried = false;
         self.retry_at.take().is_some()
     }
 
@@ -63,13 +74,14 @@ impl Breaker {
             .mul_f64(jitter)
             .max(asked.unwrap_or_default().min(ASKED_MAX));
         self.failures = self.failures.saturating_add(1);
+        self.is_untried = false;
         self.retry_at = Some(now + pause);
         pause
     }
 
-    /// Whether the output failed when it was last used.
-    pub(super) const fn is_open(&self) -> bool {
-        self.retry_at.is_some()
+    /// Whether the output took points when it was last used.
+    pub(super) const fn is_known_well(&self) -> bool {
+        !self.is_untried && self.retry_at.is_none()
     }
 
     /// How many writes failed in a row.
@@ -87,15 +99,27 @@ mod tests {
         let mut breaker = Breaker::default();
         let now = Instant::now();
         assert_eq!(breaker.advice(now), Advice::Write);
+        assert!(breaker.is_known_well());
         let pauses: Vec<_> = (0..6)
             .map(|_| breaker.failed(now, None, 1.0).as_secs())
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
         assert_eq!(breaker.advice(now), Advice::Wait(Duration::from_secs(10)));
         assert_eq!(breaker.advice(now + Duration::from_secs(10)), Advice::Probe);
+        assert!(!breaker.is_known_well());
         assert!(breaker.succeeded());
         assert!(!breaker.succeeded());
+        assert!(breaker.is_known_well());
         assert_eq!(breaker.advice(now), Advice::Write);
+    }
+
+    #[test]
+    fn an_output_that_nothing_was_written_to_takes_writes_and_is_not_known_to_be_well() {
+        let mut breaker = Breaker::untried();
+        assert_eq!(breaker.advice(Instant::now()), Advice::Write);
+        assert!(!breaker.is_known_well());
+        assert!(!breaker.succeeded(), "it is no news that it takes points");
+        assert!(breaker.is_known_well());
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! `held` keeps the leases of what they work on, `delivery` finds out which counts an output refuses, `refused` puts these
 //! into its quarantine, `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed
 //! after the store was away, `witness` what is handed back to a store that forgot it, `standing` whether this node agrees
-//! with the others, `late` what is logged of events that came too late, `backlog` what is logged and measured of all that waits. Nobody keeps
-//! anything of a failed send: the claim lapses, and any node tries again.
+//! with the others, `rest` which partitions are left alone, `late` what is logged of events that came too late, `backlog` what
+//! is logged and measured of all that waits. Nobody keeps anything of a failed send: the claim lapses, and any node tries again.
 
 mod asking;
 mod backlog;
@@ -18,6 +18,7 @@ mod held;
 mod late;
 mod outbox;
 mod refused;
+mod rest;
 mod sender;
 mod sending;
 mod settling;
@@ -107,6 +108,11 @@ impl Flush {
         let mut outboxes = Vec::new();
         for destination in self.outputs {
             let name = destination.name;
+            let breaker = if destination.output.has_server() {
+                Breaker::untried()
+            } else {
+                Breaker::default()
+            };
             let outbox = Arc::new(Outbox::new(name.clone()));
             let heartbeat = format!("the sender to output {name}");
             let turn = format!("probe-{name}");
@@ -124,7 +130,7 @@ impl Flush {
                 metrics: self.metrics.of_output(name.as_str()),
                 settings: self.settings,
                 node: Arc::clone(&self.node),
-                breaker: Breaker::default(),
+                breaker,
                 // There is no other node that could send what is in this process' memory.
                 stop: if is_alone { &finished } else { &self.stop }.clone(),
                 finished: finished.clone(),

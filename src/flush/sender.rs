@@ -81,8 +81,9 @@ impl Sender {
             claims = self.outbox.next() => claims,
             () = self.stop.cancelled() => return,
         };
-        // Another node may have sent what this one could not: it has to find out by itself.
-        let away_until = if claims.is_empty() && !self.breaker.is_open() {
+        // At the start, so that a wrong token is found before the first minute is over; and when another node has sent what
+        // this one could not.
+        let away_until = if claims.is_empty() && self.breaker.is_known_well() {
             None
         } else {
             self.send(&claims).await
@@ -92,7 +93,7 @@ impl Sender {
 
     /// Sends what is unsent of these claims, and lets go of all of them: those with nothing left are done,
     /// the others lapse, at once or when the output may be tried again. Without claims it looks whether an output that
-    /// failed takes points again. Answers until when the output is to be left alone.
+    /// failed, or that nothing was written to, takes points. Answers until when the output is to be left alone.
     async fn send(&mut self, claims: &[Claim]) -> Option<Instant> {
         let advice = self.breaker.advice(Instant::now());
         let turn = match advice {

@@ -115,4 +115,8 @@ impl Output for Agreed {
     fn describe(&self) -> String {
         self.output.describe()
     }
+
+    fn has_server(&self) -> bool {
+        self.output.has_server()
+    }
 }

@@ -77,4 +77,9 @@ pub trait Output: Send + Sync + std::fmt::Debug {
 
     /// Where the points go, for the log, without secrets.
     fn describe(&self) -> String;
+
+    /// Whether a server answers, who may turn writes away: that is worth knowing before there is anything to write.
+    fn has_server(&self) -> bool {
+        true
+    }
 }

@@ -71,6 +71,10 @@ impl<W: Write + Send + 'static> Output for Lines<W> {
     fn describe(&self) -> String {
         self.name.to_owned()
     }
+
+    fn has_server(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
             site.writes.take_under_way_max();
         }
         site.writes.set(mode);
-        let writes_before = site.writes.writes().len();
+        let writes_before = site.writes.attempts().len();
         let load = load(minute..minute + 1, 10_000, 100, 500);
         sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
         let name = format!("20161204:{}:", 1118 + minute);
@@ -64,7 +64,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
         if mode == Mode::Hang {
             // Each probe hangs until its time-out; a second one at a time would meet it.
             eventually("it is probed again and again", BACK, || {
-                let probes = site.writes.writes().len() - writes_before;
+                let probes = site.writes.attempts().len() - writes_before;
                 when(probes >= 4, probes)
             });
         }

@@ -55,16 +55,16 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         Mode::TakeAndHang,
         Mode::TakeAndAnswer(500),
     ]) {
-        let before = site.writes.writes().len();
+        let before = site.writes.attempts().len();
         site.writes.set(mode);
         send(&mut sender, &nodes, load(minute, 15_000));
         eventually("the database takes the same again and again", BACK, || {
-            let taken = taken(&site.writes.writes()[before..]);
+            let taken = taken(&site.writes.attempts()[before..]);
             let most = taken.values().max().copied().unwrap_or_default();
             when(most >= 3, format!("{mode:?}: {most} times"))
         });
         assert!(
-            site.writes.writes()[before..]
+            site.writes.attempts()[before..]
                 .iter()
                 .all(|write| !write.confirmed)
         );
@@ -129,17 +129,17 @@ fn a_database_that_asks_for_peace_gets_it() {
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
     let mut sender = Sender::paced_by(&nodes[0]);
     for (minute, status) in [(0, 429), (1, 503)] {
-        let before = site.writes.writes().len();
+        let before = site.writes.attempts().len();
         site.writes.set(Mode::AnswerLater(status, ASKED_SECS));
         send(&mut sender, &nodes, load(minute, 10_000));
         eventually("it is tried again", BACK, || {
-            let tried = site.writes.writes().len() - before;
+            let tried = site.writes.attempts().len() - before;
             when(tried >= 5, tried)
         });
         let over = Instant::now();
         site.writes.set(Mode::Pass);
         // Of three writes in a row two are by the same node. Without the header it would wait a second or two.
-        let tried = &site.writes.writes()[before..];
+        let tried = &site.writes.attempts()[before..];
         for three in tried.windows(3).filter(|three| !three[2].confirmed) {
             let gap = three[2].at - three[0].at;
             assert!(

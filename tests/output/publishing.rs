@@ -44,6 +44,11 @@ impl Output for Counting {
     fn describe(&self) -> String {
         self.output.describe()
     }
+
+    // Each write is of claims.
+    fn has_server(&self) -> bool {
+        false
+    }
 }
 
 /// A node with counts that no output has confirmed.
