@@ -195,6 +195,8 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Who read it has seen enough, as `head` has.
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(FAILED),
         Err(error) => {
             let is_misused = error.is::<ConfigErrors>()
                 || error.is::<daemon::NothingShared>()
@@ -212,6 +214,12 @@ pub fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// Of what the command itself writes to; errors of servers are of other types.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn run(flags: &Flags) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@
 //! sooner than a service would. What it writes is printed, with the sets that it came from.
 
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use crate::daemon::Service;
 use crate::event::{LineRules, Minute, Partitions, Window};
 use crate::flush::{Destination, FlushSettings};
 use crate::http::QuerySources;
-use crate::ingest::{BatcherSettings, CapSettings, ListenAddress, QueueLimits, RecorderSettings};
+use crate::ingest::{
+    BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
+};
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::OutputName;
@@ -77,6 +80,10 @@ impl Output for Handover {
     fn describe(&self) -> String {
         "the demo".to_owned()
     }
+
+    fn has_server(&self) -> bool {
+        false
+    }
 }
 
 /// Runs the demo and prints it to standard output.
@@ -94,6 +101,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 async fn show() -> anyhow::Result<()> {
+    let mut out = io::stdout();
     let partitions = Partitions::new(NonZeroU16::MIN);
     let store = Arc::new(MemoryStore::new(
         "demo",
@@ -122,43 +130,51 @@ async fn show() -> anyhow::Result<()> {
     let Some(&ListenAddress::Udp(address)) = service.addresses.first() else {
         anyhow::bail!("no socket");
     };
-    println!("A node listens on UDP {address}, with the memory store.\n");
+    writeln!(
+        out,
+        "A node listens on UDP {address}, with the memory store.\n"
+    )?;
 
     let now = chrono::Utc::now()
         .timestamp_nanos_opt()
         .context("a clock beyond 2262")?;
     let minute = Minute::of_nanos(now - MINUTE_NANOS);
-    let mut datagram = String::new();
-    for (series, user, offset) in EVENTS {
-        writeln!(
-            datagram,
-            "{series} value={user} {}",
-            minute.start_nanos() + offset
-        )?;
-    }
+    let datagram = datagram(minute)?;
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
-    println!("It is sent five events of the minute just past:\n\n{datagram}");
+    writeln!(
+        out,
+        "It is sent five events of the minute just past:\n\n{datagram}"
+    )?;
 
     while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    println!("It records them in sets, which make copies and repetitions harmless:\n");
+    writeln!(
+        out,
+        "It records them in sets, which make copies and repetitions harmless:\n"
+    )?;
     for OpenSets {
         series,
         users,
         events,
     } in store.open_sets(minute)
     {
-        println!("{minute}:unique_user:{series} = {{{}}}", users.join(", "));
-        println!(
+        writeln!(
+            out,
+            "{minute}:unique_user:{series} = {{{}}}",
+            users.join(", ")
+        )?;
+        writeln!(
+            out,
             "{minute}:cumulative_user:{series} = {{{}}}",
             events.join(", ")
-        );
+        )?;
     }
 
-    println!(
+    writeln!(
+        out,
         "\nThe minute is over; when nothing comes any more it is closed, and this is written:\n"
-    );
+    )?;
     let mut counts = Vec::new();
     while counts.len() < SERIES {
         counts.extend(points.recv().await.context("the node ended")?);
@@ -170,15 +186,26 @@ async fn show() -> anyhow::Result<()> {
     };
     counts.sort_by_key(place);
     for count in &counts {
-        print!("{}", Points::of(count)?);
+        write!(out, "{}", Points::of(count)?)?;
     }
-    println!(
+    writeln!(
+        out,
         "\nThe first number of a series is how many different users had the event, the second how many events \
          there were."
-    );
+    )?;
     let at_once = CancellationToken::new();
     service.drain(Duration::from_secs(5), &at_once).await;
     Ok(())
+}
+
+/// The events, of this minute.
+fn datagram(minute: Minute) -> Result<String, std::fmt::Error> {
+    let mut datagram = String::new();
+    for (series, user, offset) in EVENTS {
+        let at = minute.start_nanos() + offset;
+        writeln!(datagram, "{series} value={user} {at}")?;
+    }
+    Ok(datagram)
 }
 
 /// The defaults of the service, but for a minute that closes a second after its last event.
@@ -201,7 +228,10 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             },
         },
         spool: None,
-        linger: Duration::from_millis(100),
+        linger: Linger {
+            least: Duration::from_millis(100),
+            most: Duration::from_millis(100),
+        },
         recorder: RecorderSettings {
             window,
             caps: CapSettings {

@@ -114,7 +114,7 @@ pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<
     let expected = Expected {
         grace: config.service.flush.grace,
         max_hold: config.service.flush.max_hold,
-        linger: config.service.linger,
+        linger: config.service.linger.most,
         retention: config.retention,
         outputs: outputs.collect(),
         partitions: usize::from(config.partitions.count()),

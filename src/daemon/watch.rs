@@ -4,8 +4,9 @@
 //! as it was when this ends, also by a panic.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
@@ -71,8 +72,13 @@ impl Screen {
         ended: &AtomicBool,
     ) -> io::Result<()> {
         while !ended.load(Ordering::Relaxed) {
-            if let Some(status) = looks.try_iter().last() {
-                self.status = Some((Instant::now(), status));
+            match looks.try_recv() {
+                Ok(status) => self.status = Some((Instant::now(), status)),
+                Err(TryRecvError::Empty) => {}
+                // Its panic has the terminal back already.
+                Err(TryRecvError::Disconnected) => {
+                    return Err(io::Error::other("the thread that looks has ended"));
+                }
             }
             terminal.draw(|frame| self.draw(frame))?;
             if event::poll(HEARD_WITHIN)?
@@ -150,5 +156,82 @@ impl Screen {
             style = style.add_modifier(Modifier::BOLD);
         }
         Line::styled(line, style)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::event::Minute;
+    use crate::status::Expected;
+    use crate::store::{StoreError, Survey, Surveyed};
+
+    const PANIC: &str = "this store cannot be looked at twice";
+
+    /// Panics when it is looked at for the second time, which is when the first look is on the screen.
+    #[derive(Debug, Default)]
+    struct Panicking(AtomicBool);
+
+    #[async_trait]
+    impl Survey for Panicking {
+        fn identity(&self) -> &'static str {
+            "one#1"
+        }
+
+        fn place(&self) -> String {
+            "nowhere".to_owned()
+        }
+
+        async fn report(&self, _: &str) -> Result<bool, StoreError> {
+            Ok(false)
+        }
+
+        async fn withdraw(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn survey(&self, _: &[Minute]) -> Surveyed {
+            assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
+            Surveyed::nothing(self.place(), &StoreError::Unavailable("refused".to_owned()))
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a terminal: the test below runs it on one"]
+    fn on_a_terminal_with_a_look_that_panics() {
+        let observer = Observer::new(Arc::new(Panicking::default()), Expected::default(), None);
+        let error = watch(observer).unwrap_err().to_string();
+        assert_eq!(error, "the thread that looks has ended");
+    }
+
+    #[test]
+    fn a_panic_ends_it_with_the_terminal_as_it_was_and_the_message_to_be_read() {
+        let me = std::env::current_exe().unwrap();
+        let inner = "daemon::watch::tests::on_a_terminal_with_a_look_that_panics";
+        let run = format!(
+            "stty rows 24 cols 80; timeout --foreground 60 '{}' --ignored --exact --nocapture {inner}; echo \"ended $?\"; stty -a",
+            me.display()
+        );
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--command", &run, "/dev/null"]);
+        script.env("TERM", "xterm").stdin(Stdio::null());
+        let output = script
+            .output()
+            .expect("script, of Debian's package bsdutils");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (entered, left) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
+        let (_, drawn) = text.split_once(entered).expect(&text);
+        let (drawn, after) = drawn.split_once(left).expect(&text);
+        assert!(drawn.contains("refused"), "{text:?}");
+        let (message, modes) = after.split_once("ended 0").expect(&text);
+        assert!(message.contains(PANIC), "{text:?}");
+        for mode in ["icanon", "echo", "isig"] {
+            let is_on = modes.split_whitespace().any(|it| it == mode);
+            assert!(is_on, "{mode}: {text:?}");
+        }
     }
 }

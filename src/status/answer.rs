@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::report::NodeReport;
+use super::report::{NodeReport, OutputReport};
 
 /// How everything is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -142,18 +142,9 @@ pub struct OldestUnsent {
 /// An output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OutputStatus {
-    /// What it is called.
-    pub name: String,
-    /// Where it is, without secrets; empty: no node has it any more.
-    pub url: String,
-    /// Whether it takes what the nodes write, as far as any of them knows.
-    pub up: bool,
-    /// Why not, by one of the nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<String>,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    /// As the first node sees it that it is down for, or else as this configuration has it; without a URL if no node has it any more.
+    #[serde(flatten)]
+    pub report: OutputReport,
     /// Minutes that it lacks, each once for each partition.
     pub unsent: u64,
     /// Counts in its quarantine.

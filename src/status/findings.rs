@@ -4,6 +4,7 @@
 use super::answer::{Finding, OutputStatus, Severity, Status};
 use super::observer::Expected;
 use super::{node_findings, redis_findings};
+use crate::store::StoreError;
 use Severity::{Critical, Note, Warning};
 
 /// What a condition looks at.
@@ -11,7 +12,7 @@ pub(super) struct Scene<'a> {
     pub(super) status: &'a Status,
     pub(super) expected: &'a Expected,
     /// How the configuration of who asks differs from that of the nodes.
-    pub(super) difference: Option<&'a str>,
+    pub(super) difference: Option<&'a StoreError>,
 }
 
 /// What a condition found: where, what, why, and a remedy if it knows a better one than the table.
@@ -26,7 +27,11 @@ pub(super) struct Rule {
 }
 
 /// All that is wrong, worst first.
-pub(super) fn of(status: &Status, expected: &Expected, difference: Option<&str>) -> Vec<Finding> {
+pub(super) fn of(
+    status: &Status,
+    expected: &Expected,
+    difference: Option<&StoreError>,
+) -> Vec<Finding> {
     let scene = Scene {
         status,
         expected,
@@ -58,7 +63,7 @@ fn outputs(
     let all = scene.status.outputs.iter();
     all.filter_map(|output| {
         let (what, why, remedy) = find(output)?;
-        Some((format!("output {}", output.name), what, why, remedy))
+        Some((format!("output {}", output.report.name), what, why, remedy))
     })
     .collect()
 }
@@ -117,9 +122,10 @@ static RULES: &[Rule] = &[
         severity: Critical,
         find: |scene| {
             outputs(scene, |output| {
-                let why = || output.last_error.clone().unwrap_or_default();
+                let report = &output.report;
+                let why = || report.last_error.clone().unwrap_or_default();
                 let what = || "takes no points; counts wait in the store".to_owned();
-                (!output.up).then(|| (what(), why(), output.remedy.clone()))
+                (!report.up).then(|| (what(), why(), report.remedy.clone()))
             })
         },
         remedy: "start the server, or look at output.url and the network; what waits is sent when it is back",
@@ -140,14 +146,14 @@ static RULES: &[Rule] = &[
         id: "settings",
         severity: Warning,
         find: |scene| {
-            let found = |why: &str| {
-                let what = "its settings differ from those of the nodes";
-                (
-                    "this configuration".to_owned(),
-                    what.to_owned(),
-                    why.to_owned(),
-                    None,
-                )
+            let found = |difference: &StoreError| {
+                let (why, remedy) = match difference {
+                    StoreError::Refused { reason, hint } => (reason.clone(), Some(hint.clone())),
+                    error => (error.to_string(), None),
+                };
+                let what = "cannot work with what the nodes keep in the store";
+                let place = "this configuration and version".to_owned();
+                (place, what.to_owned(), why, remedy)
             };
             scene.difference.map(found).into_iter().collect()
         },
@@ -165,7 +171,7 @@ static RULES: &[Rule] = &[
                 .status
                 .outputs
                 .iter()
-                .any(|it| it.name == oldest.output && !it.up);
+                .any(|it| it.report.name == oldest.output && !it.report.up);
             if is_down || oldest.age_seconds < 2 * expected.as_secs() + 120 {
                 return Vec::new();
             }

@@ -133,6 +133,18 @@ pub(super) static RULES: &[Rule] = &[
         remedy: "do what the message says; look at the network between this node and Redis",
     },
     Rule {
+        id: "node-settings",
+        severity: Critical,
+        find: |scene| {
+            nodes(scene, |node| {
+                let why = node.report.settings_error.clone()?;
+                let what = "closes no minute and sends nothing; others do it, if there are any";
+                Some((what.to_owned(), why))
+            })
+        },
+        remedy: "do what the message says; eds settings show, on that host, prints what differs",
+    },
+    Rule {
         id: "node-drops",
         severity: Critical,
         find: |scene| nodes(scene, drops),

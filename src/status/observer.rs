@@ -28,7 +28,7 @@ pub struct Expected {
     pub grace: Duration,
     /// `flush.max_hold`.
     pub max_hold: Duration,
-    /// `input.linger`.
+    /// `input.linger_max`, as far as the grace lets it.
     pub linger: Duration,
     /// How long counts are kept.
     pub retention: Duration,

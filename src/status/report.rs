@@ -29,6 +29,9 @@ pub struct NodeReport {
     /// Why it cannot record at the moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_error: Option<String>,
+    /// Why it closes no minute and sends nothing: how its settings differ from those of the nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings_error: Option<String>,
     /// Lines read, over the last ten seconds.
     pub received_per_second: f64,
     /// Events confirmed by the store, over the last ten seconds.
@@ -214,6 +217,7 @@ impl NodeReport {
         own.into_iter()
             .chain(&mut self.stalled)
             .chain(&mut self.store_error)
+            .chain(&mut self.settings_error)
             .chain(of_outputs)
             .for_each(fit);
         for rate in [&mut self.received_per_second, &mut self.recorded_per_second] {

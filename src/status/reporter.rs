@@ -88,8 +88,9 @@ impl Reporter {
         let mut taken_throttle = Throttle::new(TAKEN_LOG_INTERVAL);
         let mut ticks = tokio::time::interval(INTERVAL);
         while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let checked = timeout(ANSWERS_WITHIN, self.store.check()).await;
-            let report = self.report(&mut memory, checked.unwrap_or(Ok(())));
+            let looked = async { (self.store.difference().await, self.store.check().await) };
+            let looked = timeout(ANSWERS_WITHIN, looked).await;
+            let report = self.report(&mut memory, looked.unwrap_or((Ok(None), Ok(()))));
             let json = report.to_json();
             self.latest.set(report);
             if let Ok(Ok(taken)) = timeout(ANSWERS_WITHIN, self.store.report(&json)).await {
@@ -132,7 +133,14 @@ impl Reporter {
         }
     }
 
-    fn report(&self, memory: &mut Memory, checked: Result<(), StoreError>) -> NodeReport {
+    fn report(
+        &self,
+        memory: &mut Memory,
+        (difference, checked): (
+            Result<Option<StoreError>, StoreError>,
+            Result<(), StoreError>,
+        ),
+    ) -> NodeReport {
         let now = Instant::now();
         let totals = self.totals();
         let history = &mut memory.history;
@@ -176,6 +184,7 @@ impl Reporter {
         let identity = self.store.identity().to_owned();
         #[expect(clippy::cast_possible_truncation, reason = "milliseconds of centuries")]
         let clock_offset_ms = (self.node.clock.store_ahead_seconds() * 1000.0) as i64;
+        let settings_error = difference.ok().flatten().map(|error| error.to_string());
         let report = NodeReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),
             instance: identity,
@@ -183,7 +192,11 @@ impl Reporter {
             started: memory.started.to_rfc3339_opts(SecondsFormat::Secs, true),
             uptime_seconds: (now - memory.began).as_secs(),
             store: self.store.place(),
-            store_error: checked.err().map(|error| error.to_string()),
+            store_error: checked
+                .err()
+                .filter(|_| settings_error.is_none())
+                .map(|error| error.to_string()),
+            settings_error,
             received_per_second: rate(totals.received, rated.received),
             recorded_per_second: rate(totals.recorded, rated.recorded),
             recent: totals.since(&recent),

@@ -11,7 +11,7 @@ use super::answer::{
 };
 use super::findings;
 use super::observer::Expected;
-use super::report::NodeReport;
+use super::report::{NodeReport, OutputReport};
 use crate::event::Minute;
 use crate::store::{
     Backlog, Coverage, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen, Surveyed,
@@ -70,7 +70,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         outputs,
         redis,
     };
-    status.findings = findings::of(&status, expected, seen.difference.as_deref());
+    status.findings = findings::of(&status, expected, seen.difference.as_ref());
     let is_note = |severity| severity == Severity::Note;
     status.healthy = status.findings.iter().all(|it| is_note(it.severity));
     status
@@ -155,11 +155,12 @@ fn outputs(expected: &Expected, nodes: &[NodeStatus], backlogs: &[Backlog]) -> V
         let down = reported().find(|it| it.name == name && !it.up);
         let lacks = lacks.get(name).copied().unwrap_or_default();
         OutputStatus {
-            name: name.to_owned(),
-            url: url.to_owned(),
-            up: down.is_none(),
-            last_error: down.and_then(|it| it.last_error.clone()),
-            remedy: down.and_then(|it| it.remedy.clone()),
+            report: OutputReport {
+                name: name.to_owned(),
+                url: url.to_owned(),
+                up: down.is_none(),
+                ..down.cloned().unwrap_or_default()
+            },
             unsent: lacks.unsent,
             quarantined: lacks.quarantined,
             quarantined_max: (QUARANTINE_MAX * expected.partitions.max(1)) as u64,
@@ -180,7 +181,8 @@ fn partitions(
     let oldest = oldest.min().map(|(minute, name)| {
         let age_ms = now_ms.saturating_sub(minute.end_millis()).max(0);
         let age_seconds = age_ms.unsigned_abs() / 1000;
-        let output = outputs.iter().find(|it| it.name == name.as_str());
+        let mut reports = outputs.iter().map(|it| &it.report);
+        let output = reports.find(|it| it.name == name.as_str());
         let error = output.and_then(|it| it.last_error.clone());
         let is_gone = output.is_some_and(|it| it.url.is_empty());
         let why = match error {

@@ -125,19 +125,20 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
 }
 
 fn output(output: &OutputStatus, is_known: bool, width: usize) -> Vec<String> {
-    let state = match output.up {
+    let report = &output.report;
+    let state = match report.up {
         false => "DOWN",
         true if is_known => "up",
         true => "not known",
     };
-    let place = if output.url.is_empty() {
+    let place = if report.url.is_empty() {
         "of no node any more"
     } else {
-        &output.url
+        &report.url
     };
     let text = format!(
         "{}: {state}, {} unsent, {} quarantined; {place}",
-        output.name, output.unsent, output.quarantined
+        report.name, output.unsent, output.quarantined
     );
     wrapped("output   ", &text, "         ", width)
 }

@@ -81,7 +81,7 @@ struct Seen {
     servers: Vec<Result<ServerFound, StoreError>>,
     backlog: Backlog,
     coverage: BTreeMap<Minute, BTreeMap<String, u64>>,
-    difference: Option<String>,
+    difference: Option<StoreError>,
 }
 
 impl Default for Seen {
@@ -243,7 +243,7 @@ fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
 }
 
 #[test]
-fn memory_and_disk_of_redis_are_told() {
+fn memory_and_disk_of_redis_are_reported() {
     let seen = Seen::with_server(|it| it.used_memory = it.maxmemory + 1);
     seen.finds("redis-full", Critical, &["raise maxmemory"]);
     let seen = Seen::with_server(|it| it.used_memory = it.maxmemory / 100 * 95);
@@ -261,7 +261,16 @@ fn memory_and_disk_of_redis_are_told() {
 }
 
 #[test]
-fn an_output_that_is_down_is_told_with_the_key_to_look_at() {
+fn a_store_in_memory_is_a_note() {
+    let seen = Seen {
+        servers: Vec::new(),
+        ..Seen::default()
+    };
+    seen.finds("memory-store", Note, &["ends with it", "name a Redis"]);
+}
+
+#[test]
+fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
     let reason = "status 401: unauthorized access";
     let seen = Seen::with_output((reason, Some("look at output.token_file")));
     seen.finds(
@@ -290,7 +299,19 @@ fn an_output_that_is_down_is_told_with_the_key_to_look_at() {
 }
 
 #[test]
-fn what_waits_too_long_or_is_quarantined_is_told() {
+fn what_is_worst_comes_first() {
+    let mut seen = Seen::with_output(("timed out", None));
+    let mut lags = report();
+    lags.lag_seconds = 60;
+    lags.totals.dropped = 1;
+    seen.nodes[0] = reported("a", &lags);
+    let findings = seen.status().findings;
+    let ids: Vec<_> = findings.iter().map(|it| it.id).collect();
+    assert_eq!(ids, ["output-down", "node-lags", "lost-earlier"]);
+}
+
+#[test]
+fn what_waits_too_long_or_is_quarantined_is_reported() {
     let lacks = |ago, quarantined| OutputBacklog {
         unsent: 1,
         oldest: Some(minute(ago)),
@@ -351,7 +372,7 @@ fn what_a_node_lost_lately_is_critical_and_what_it_lost_earlier_a_note() {
 }
 
 #[test]
-fn the_state_of_a_node_is_told() {
+fn the_state_of_a_node_is_reported() {
     Seen::with(|it| it.stalled = vec!["listener 0".to_owned()]).finds(
         "node-stalled",
         Critical,
@@ -363,6 +384,12 @@ fn the_state_of_a_node_is_told() {
         "node-cannot-record",
         Critical,
         &["cannot be used: x"],
+    );
+    let differs = "flush.grace = 5s, and this one 6s".to_owned();
+    Seen::with(|it| it.settings_error = Some(differs)).finds(
+        "node-settings",
+        Critical,
+        &["flush.grace", "eds settings show"],
     );
     Seen::with(|it| it.lag_seconds = 11).finds("node-lags", Warning, &["11 s"]);
     Seen::with(|it| (it.queue.events, it.queue.events_max) = (5, 10)).finds(
@@ -387,10 +414,13 @@ fn the_state_of_a_node_is_told() {
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
     let seen = Seen {
-        difference: Some("flush.grace = 5s".to_owned()),
+        difference: Some(StoreError::Refused {
+            reason: "its keys have format 4".to_owned(),
+            hint: "run another version".to_owned(),
+        }),
         ..Seen::default()
     };
-    seen.finds("settings", Warning, &["flush.grace", "eds settings"]);
+    seen.finds("settings", Warning, &["format 4", "run another version"]);
 }
 
 #[test]
@@ -413,7 +443,7 @@ fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
 }
 
 #[test]
-fn a_node_that_sees_less_than_another_is_told_unless_it_just_started() {
+fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
     let minutes = |share| {
         let of = |ago| {
             (

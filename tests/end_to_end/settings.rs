@@ -98,6 +98,16 @@ fn send(
     sender.wait_received(to);
 }
 
+/// Waits until the status says what is wrong with it, and not that it cannot record.
+#[track_caller]
+fn wait_named(node: &Node) {
+    eventually("the status names the cause", SOON, || {
+        let status = node.get("/api/v1/status").unwrap().body;
+        let named = status.contains("node-settings") && !status.contains("node-cannot-record");
+        when(named, status)
+    });
+}
+
 #[test]
 fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     let site = Site::start();
@@ -144,6 +154,7 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
             let all = words.iter().all(|words| answer.body.contains(words));
             when(answer.status == 503 && all, answer.body)
         });
+        wait_named(node);
         eventually("its metrics and its log say so", SOON, || {
             let logged = node
                 .log()

@@ -1,8 +1,10 @@
 //! `eds status --watch` in a real terminal of 80 × 24, which tmux draws: what is on the screen, keys, signals, sizes, colours; and the
 //! terminal is as it was afterwards.
 
+use std::fs;
 use std::process::Command;
 
+use tempfile::NamedTempFile;
 use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
 use testing::process::signal;
@@ -13,6 +15,8 @@ use crate::support::node::{Node, eds};
 /// A terminal in which a command runs; it ends with the value.
 struct Terminal {
     name: String,
+    /// All that is written to it.
+    written: NamedTempFile,
 }
 
 impl Terminal {
@@ -21,6 +25,7 @@ impl Terminal {
         node.write_config();
         let terminal = Self {
             name: format!("eds-{}-{}", std::process::id(), free_port()),
+            written: NamedTempFile::new().unwrap(),
         };
         let (program, config) = (eds().get_program().to_owned(), node.config_path());
         let watch = format!(
@@ -29,9 +34,9 @@ impl Terminal {
             config.display()
         );
         let after = "echo \"ended $?\"; stty -a | grep -o -- '-*icanon'; exec cat";
-        // What Ctrl-C ends is what watches, and not the shell.
+        // What Ctrl-C ends is what watches, and not the shell. It starts once all is written down.
         let script = format!(
-            "trap : INT; sh -c 'echo $$; exec env -u NO_COLOR {variables} {watch}'; {after}"
+            "read start; trap : INT; sh -c 'exec env -u NO_COLOR {variables} {watch}'; {after}"
         );
         terminal.run(&[
             "-f",
@@ -46,6 +51,9 @@ impl Terminal {
             "-c",
             &script,
         ]);
+        let copy = format!("cat > '{}'", terminal.written.path().display());
+        terminal.run(&["pipe-pane", &copy]);
+        terminal.press("Enter");
         terminal
     }
 
@@ -77,13 +85,29 @@ impl Terminal {
         })
     }
 
-    /// Whether any colour but the terminal's own is on the screen.
+    /// All that was written to it, with every sequence.
+    fn written(&self) -> String {
+        String::from_utf8(fs::read(self.written.path()).unwrap()).expect("UTF-8")
+    }
+
+    /// Whether any colour but the terminal's own was written.
     fn is_coloured(&self) -> bool {
-        let screen = self.run(&["capture-pane", "-p", "-e"]);
-        let looks = screen.split("\u{1b}[").skip(1);
-        let looks = looks.filter_map(|rest| rest.split_once('m'));
-        let mut numbers = looks.flat_map(|(look, _)| look.split(';'));
-        numbers.any(|number| matches!(number.parse(), Ok(30..=38 | 90..=97)))
+        let written = self.written();
+        let sequences = written.split("\u{1b}[").skip(1).filter_map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            rest[end..].starts_with('m').then_some(&rest[..end])
+        });
+        let mut numbers = sequences.flat_map(|sequence| sequence.split(';'));
+        numbers.any(|it| matches!(it.parse(), Ok(30..=38 | 40..=48 | 90..=107)))
+    }
+
+    /// Sends this signal to what watches.
+    fn signal(&self, name: &str) {
+        let shell = self.run(&["list-panes", "-F", "#{pane_pid}"]);
+        let mut pgrep = Command::new("pgrep");
+        let children = pgrep.args(["-P", shell.trim()]).output().unwrap();
+        let pid = String::from_utf8(children.stdout).unwrap();
+        signal(pid.trim().parse().unwrap(), name);
     }
 
     fn press(&self, key: &str) {
@@ -122,6 +146,12 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
         when(terminal.is_coloured(), terminal.screen())
     });
     terminal.wait(&["one  "]);
+    // One too small for anything does no harm.
+    terminal.run(&["resize-window", "-x", "3", "-y", "1"]);
+    eventually("it fits the smallest window", SOON, || {
+        let screen = terminal.screen();
+        when(screen.trim() == "q q", screen)
+    });
     terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
     eventually("it fits the smaller window", SOON, || {
         let screen = terminal.screen();
@@ -159,25 +189,29 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
 fn it_does_without_colours_and_ends_by_a_signal_with_the_terminal_as_it_was() {
     let mut node = Node::new("one", &[]);
     node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
-    let terminal = Terminal::watching(&node, "NO_COLOR=1");
-    let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it", FOOT]);
-    assert!(!terminal.is_coloured(), "{screen}");
-    let tree = terminal.run(&["list-panes", "-F", "#{pane_pid}"]);
-    let children = Command::new("pgrep")
-        .args(["-P", tree.trim()])
-        .output()
-        .unwrap();
-    let pid = String::from_utf8(children.stdout).unwrap();
-    signal(pid.trim().parse().unwrap(), "TERM");
-    let screen = terminal.wait(&["ended 1", "icanon"]);
-    assert!(
-        !screen.contains("-icanon") && !screen.contains(FOOT),
-        "{screen}"
-    );
+    for name in ["TERM", "INT", "HUP"] {
+        let terminal = Terminal::watching(&node, "NO_COLOR=1");
+        let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it", FOOT]);
+        assert!(!terminal.is_coloured(), "{screen}");
+        terminal.signal(name);
+        let screen = terminal.wait(&["ended 1", "icanon"]);
+        assert!(
+            !screen.contains("-icanon") && !screen.contains(FOOT),
+            "{name}: {screen}"
+        );
+        let written = terminal.written();
+        assert!(!terminal.is_coloured(), "{written:?}");
+        assert!(
+            written.contains("\u{1b}[?25h"),
+            "the cursor is back: {written:?}"
+        );
+    }
     // One that can only go on is written on, without a sequence.
     let terminal = Terminal::watching(&node, "TERM=dumb");
-    let screen = terminal.wait(&["redis-down"]);
+    let screen = terminal.wait(&["CRITICAL", "redis-down", "do:  start it"]);
     assert!(!screen.contains(FOOT), "{screen}");
+    let written = terminal.written();
+    assert!(!written.contains('\u{1b}'), "{written:?}");
     terminal.press("C-c");
     terminal.wait(&["ended 130"]);
 }

@@ -158,3 +158,16 @@ fn only_what_the_journal_reads_has_priorities_and_no_time() {
         "{lines:#?}"
     );
 }
+
+#[test]
+fn who_has_read_enough_of_a_command_reads_no_error() {
+    for arguments in [&["check", "--store", "memory:"][..], &["demo"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = eds();
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!said.contains("pipe"), "{said}");
+    }
+}
