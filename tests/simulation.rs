@@ -215,7 +215,7 @@ mutants! {
     a_node_that_lags_in_silence_is_caught: NoLag within 50, "does not say so";
     a_refusal_without_a_proof_is_caught: NoProof within 50, "without a proof";
     counts_for_one_output_only_are_caught: OneOutput within 50, "the outputs that lack" | "is unsent";
-    an_output_that_speaks_for_all_is_caught: OneForAll within 50, "is unsent" | "ended";
+    an_output_that_speaks_for_all_is_caught: OneForAll within 50, "is unsent" | "ended" | "a stale token";
     counts_that_are_forgotten_with_the_first_output_are_caught: OneForgets within 50, "the counts of";
     a_minute_that_an_output_has_and_that_stays_open_is_caught: NotClosed within 400, "the compaction of";
     overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";

@@ -84,6 +84,7 @@ suite! {
     claiming:
         a_minute_that_is_not_over_is_not_claimed
         the_oldest_minute_that_is_not_done_is_told_wherever_it_is
+        a_partition_has_work_until_every_output_has_its_counts
         a_minute_is_claimed_when_it_was_idle_for_the_grace
         while_a_node_lags_idle_minutes_stay_open
         a_node_lags_for_as_long_as_it_says_if_it_says_no_more

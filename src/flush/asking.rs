@@ -17,6 +17,40 @@ const CLAIMS_MAX: usize = 16;
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Worker {
+    /// The partitions that are asked in this round.
+    pub(super) async fn awake(&self) -> Vec<Partition> {
+        let all: Vec<_> = self.partitions.iter().collect();
+        for partition in &all {
+            let generation = self.store.generation(*partition);
+            let mut watch = self.watches.of(*partition);
+            watch.settling.look(generation, Instant::now());
+        }
+        let have_work = self.store.have_work(&all, &self.outputs).await;
+        // What is wrong with the store is found by asking.
+        let have_work = have_work.unwrap_or_else(|_| vec![true; all.len()]);
+        let awake = all.into_iter().zip(have_work);
+        let awake = awake.filter(|&(partition, has_work)| self.is_asked(partition, has_work));
+        awake.map(|(partition, _)| partition).collect()
+    }
+
+    /// Whether a partition has something to do, or this node something to report to it or to hear from it.
+    pub(super) fn is_asked(&self, partition: Partition, has_work: bool) -> bool {
+        let FlushSettings {
+            interval, grace, ..
+        } = self.settings;
+        let lags = self.node.lag.is_lagging(partition);
+        let generation = self.store.generation(partition);
+        let now = Instant::now();
+        let mut watch = self.watches.of(partition);
+        let settling = &mut watch.settling;
+        let is_unsettled = settling.is_lagging(lags, now, grace)
+            || !settling.may_close(now, grace)
+            || !settling.may_take_over(now, interval);
+        let owes = !watch.witness.has_attested(generation);
+        let has_work = has_work || is_unsettled || owes;
+        watch.rest.is_asked(has_work, now, interval)
+    }
+
     /// Checks in at a partition and, if it may, claims what is finished or lapsed there, for these outputs also what lapsed
     /// on its way to them.
     pub(super) async fn ask(

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::worker::Worker;
+use tokio::time::Instant;
+
 use crate::event::Minute;
 use crate::node::Throttle;
-use crate::store::{Backlog, OutputBacklog, OutputName};
+use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 use crate::telemetry::of_output;
 
 /// How often it is logged what waits for an output that is gone.
 const GONE_LOG_INTERVAL: Duration = Duration::from_secs(600);
+/// How often partitions that rest are looked at.
+const ALL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What was last seen.
 #[derive(Debug)]
@@ -18,6 +22,10 @@ pub(super) struct Overview {
     /// Outputs that are not configured, and that something waits for.
     gone: BTreeSet<OutputName>,
     throttle: Throttle,
+    /// Of each partition.
+    backlogs: Vec<Backlog>,
+    /// When those are looked at, too, that rest: an operator may have changed something.
+    all: Throttle,
 }
 
 impl Default for Overview {
@@ -25,6 +33,8 @@ impl Default for Overview {
         Self {
             gone: BTreeSet::new(),
             throttle: Throttle::new(GONE_LOG_INTERVAL),
+            backlogs: Vec::new(),
+            all: Throttle::new(ALL_INTERVAL),
         }
     }
 }
@@ -34,14 +44,22 @@ impl Overview {
     /// metrics as they are, and answers that one is.
     pub(super) async fn look(&mut self, worker: &Worker, agrees: bool) -> bool {
         let (store, metrics) = (&worker.store, &worker.metrics);
-        let answers = worker
-            .partitions
-            .iter()
-            .map(|partition| store.backlog(partition));
-        let answers = futures_util::future::join_all(answers).await;
-        let Ok(backlogs) = answers.into_iter().collect::<Result<Vec<Backlog>, _>>() else {
+        let (now, interval) = (Instant::now(), worker.settings.interval);
+        let is_due = self.all.is_due() || self.backlogs.is_empty();
+        let partitions = worker.partitions.iter();
+        let looked_at =
+            partitions.filter(|&it| is_due || !worker.watches.of(it).rest.rests(now, interval));
+        let answers = looked_at.map(async |it| Ok::<_, StoreError>((it, store.backlog(it).await?)));
+        let Ok(seen) = futures_util::future::try_join_all(answers).await else {
+            self.all.reset();
             return true;
         };
+        let count = usize::from(worker.partitions.count());
+        self.backlogs.resize_with(count, Backlog::default);
+        for (partition, backlog) in seen {
+            self.backlogs[partition.index()] = backlog;
+        }
+        let backlogs = &self.backlogs;
         let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
         metrics.backlog_pending.set(sum(|backlog| backlog.waiting));
         metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
@@ -50,7 +68,7 @@ impl Overview {
         let open = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
         let of = |name: &OutputName| {
             let mut all = OutputBacklog::default();
-            for backlog in &backlogs {
+            for backlog in backlogs {
                 all += backlog.outputs.get(name).copied().unwrap_or_default();
             }
             all

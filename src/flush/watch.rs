@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::late::Late;
+use super::rest::Rest;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
@@ -24,6 +25,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct Watch {
     pub(super) settling: Settling,
     pub(super) witness: Witness,
+    pub(super) rest: Rest,
 }
 
 /// What is known of all partitions.
@@ -58,6 +60,7 @@ impl Watches {
             Mutex::new(Watch {
                 settling: Settling::default(),
                 witness: Witness::new(past),
+                rest: Rest::default(),
             })
         };
         Self {

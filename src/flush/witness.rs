@@ -61,9 +61,14 @@ impl Witness {
         &self.past
     }
 
+    /// Whether the store of this generation has what is known.
+    pub(super) fn has_attested(&self, generation: u64) -> bool {
+        self.attested == Some(generation)
+    }
+
     /// What is to be handed back to the store of this generation, if that is still to be done.
     pub(super) fn testimony(&self, generation: u64) -> Option<Testimony> {
-        if self.attested == Some(generation) {
+        if self.has_attested(generation) {
             return None;
         }
         let minutes = |numbers: &BTreeSet<i64>| {

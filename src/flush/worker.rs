@@ -225,9 +225,9 @@ impl Worker {
         &self,
         wanting: Option<&Vec<OutputName>>,
     ) -> (Vec<Claim>, Option<StoreError>) {
-        let calls: Vec<_> = self
-            .partitions
-            .iter()
+        let awake = self.awake().await;
+        let calls: Vec<_> = awake
+            .into_iter()
             .map(|partition| self.ask(partition, wanting.map(Vec::as_slice)))
             .collect();
         let answers: Vec<_> = stream::iter(calls)
@@ -253,7 +253,8 @@ impl Worker {
         let checking_in = async {
             loop {
                 tokio::time::sleep(self.settings.interval).await;
-                stream::iter(self.partitions.iter())
+                let awake = self.partitions.iter();
+                stream::iter(awake.filter(|&it| self.is_asked(it, false)))
                     .for_each_concurrent(CONCURRENT, async |partition| {
                         // What it finds, the next round finds, too.
                         let _ = self.ask(partition, None).await;

@@ -50,6 +50,11 @@ impl Output for Down {
     fn describe(&self) -> String {
         "nobody".to_owned()
     }
+
+    // Each write is of claims.
+    fn has_server(&self) -> bool {
+        false
+    }
 }
 
 /// A store that takes long to seal.
@@ -144,6 +149,14 @@ impl Draining for Slow {
 
     async fn backlog(&self, at: Partition) -> Result<Backlog, StoreError> {
         self.store.backlog(at).await
+    }
+
+    async fn have_work(
+        &self,
+        all: &[Partition],
+        outputs: &[OutputName],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.store.have_work(all, outputs).await
     }
 }
 
@@ -244,7 +257,7 @@ async fn record(store: &MemoryStore, partition: Partition) {
         minute: group.minute,
         series: "a=1",
         overflowed_from: None,
-        new_users: vec!["user"],
+        new_users: Some(vec!["user"]),
         occurrences: &group.occurrences,
         batch: &batch,
     };

@@ -215,4 +215,12 @@ pub trait Draining: Store {
 
     /// How much a partition has to do.
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError>;
+
+    /// Whether each of these partitions has anything to do: a minute that is not done, or one that one of these outputs lacks.
+    /// Cheap where none has.
+    async fn have_work(
+        &self,
+        partitions: &[Partition],
+        outputs: &[OutputName],
+    ) -> Result<Vec<bool>, StoreError>;
 }

@@ -80,8 +80,8 @@ pub struct Surveyed {
     pub backlogs: Result<Vec<Backlog>, StoreError>,
     /// How many events of each of the minutes that were asked for every node saw.
     pub seen: Result<BTreeMap<Minute, Coverage>, StoreError>,
-    /// How the settings of who asks differ from those of all nodes.
-    pub difference: Option<String>,
+    /// How the settings of who asks differ from those of all nodes, or why this version cannot read what is there.
+    pub difference: Option<StoreError>,
     /// How many counts are kept at most after they are sent.
     pub counts_max: u64,
 }

@@ -71,6 +71,41 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
     site.assert_one_value_a_point();
 }
 
+/// A hundred nodes look at one Redis, day and night.
+#[test]
+fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
+    let site = Site::start();
+    let keys = [
+        ("store.partitions", "32"),
+        ("flush.grace", "3s"),
+        ("flush.interval", "1s"),
+    ];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    sender.send(b"a=1 value=x 1480876707352348928", &node, &[]);
+    site.wait_exact(&sender.expected.points(), SOON);
+    let commands = || -> u64 {
+        let stats: String = site.redis.query(&["INFO", "stats"]);
+        let (_, count) = stats.split_once("total_commands_processed:").unwrap();
+        count.lines().next().unwrap().trim().parse().unwrap()
+    };
+    // Over so long that all is in it that comes now and then.
+    let over = Duration::from_secs(31);
+    eventually("the node is at rest", 3 * over, || {
+        let before = commands();
+        thread::sleep(over);
+        let rate = (commands() - before) / over.as_secs();
+        let each = || site.redis.query::<String>(&["INFO", "commandstats"]);
+        if rate <= 40 {
+            Ok(())
+        } else {
+            Err(format!("{rate} commands/s: {}", each()))
+        }
+    });
+    sender.send(b"a=1 value=x 1480876767352348928", &node, &[]);
+    site.wait_exact(&sender.expected.points(), SOON);
+}
+
 #[test]
 fn minutes_that_fill_slowly_close_when_they_are_full() {
     let site = Site::start();

@@ -31,6 +31,7 @@ pub(crate) enum Call {
     Quarantine(Claim, Vec<(String, String)>),
     Extend(Partition, Vec<Claim>, Duration),
     Backlog(Partition),
+    HaveWork(Vec<Partition>, Vec<OutputName>),
 }
 
 /// What a call gave.
@@ -48,6 +49,7 @@ pub(crate) enum Answer {
     Kept(Vec<bool>),
     Held(usize),
     Backlog(Backlog),
+    Each(Vec<bool>),
 }
 
 /// Recordings on their way.
@@ -105,7 +107,13 @@ impl Parcel {
                 .overflowed_from
                 .map(|_| recording.series.to_owned());
             let (users, is_under) = &mut details[place];
-            users.extend(recording.new_users.iter().map(ToString::to_string));
+            users.extend(
+                recording
+                    .new_users
+                    .iter()
+                    .flatten()
+                    .map(ToString::to_string),
+            );
             assert!(is_under.is_none() || *is_under == overflow);
             *is_under = overflow;
         }
@@ -125,7 +133,7 @@ impl Parcel {
                 minute: group.minute,
                 series: overflow.as_deref().unwrap_or(&group.series),
                 overflowed_from: overflow.is_some().then_some(&*group.series),
-                new_users: users.iter().map(String::as_str).collect(),
+                new_users: Some(users.iter().map(String::as_str).collect()),
                 occurrences: &group.occurrences,
                 batch: &self.batch,
             })
@@ -206,6 +214,9 @@ impl Call {
                 Answer::Held(store.extend(*partition, &claims, *lease).await?)
             }
             Self::Backlog(partition) => Answer::Backlog(store.backlog(*partition).await?),
+            Self::HaveWork(partitions, outputs) => {
+                Answer::Each(store.have_work(partitions, outputs).await?)
+            }
         })
     }
 
@@ -299,7 +310,8 @@ impl Call {
                 Self::Users(..)
                 | Self::CheckIn(..)
                 | Self::Unsent(..)
-                | Self::Backlog(_),
+                | Self::Backlog(_)
+                | Self::HaveWork(..),
                 Ok(_),
             )
             // A node that knows more than the store has; after a call that came late, one may have handed it back already.

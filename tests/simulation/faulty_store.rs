@@ -89,7 +89,7 @@ impl FaultyStore {
         let fate = self.fate(&call);
         let number = self.life.number;
         match (&call, fate) {
-            (Call::Backlog(_), Fate::Fine) => {}
+            (Call::Backlog(_) | Call::HaveWork(..), Fate::Fine) => {}
             _ => self
                 .world
                 .note(|| format!("life {number}: {call:?} {fate:?}")),
@@ -105,7 +105,7 @@ impl FaultyStore {
             self.life.reconnect();
         }
         match (&call, &answer) {
-            (Call::Backlog(_), Ok(_)) => {}
+            (Call::Backlog(_) | Call::HaveWork(..), Ok(_)) => {}
             _ => self.world.note(|| format!("life {number}: = {answer:?}")),
         }
         if let (Call::Record(partition, parcel), Ok(_)) = (&call, &answer) {
@@ -363,5 +363,14 @@ impl Draining for FaultyStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         answer!(self, Call::Backlog(partition), Answer::Backlog(backlog) => backlog)
+    }
+
+    async fn have_work(
+        &self,
+        partitions: &[Partition],
+        outputs: &[OutputName],
+    ) -> Result<Vec<bool>, StoreError> {
+        let call = Call::HaveWork(partitions.to_vec(), outputs.to_vec());
+        answer!(self, call, Answer::Each(have) => have)
     }
 }

@@ -55,7 +55,7 @@ async fn gather(node: &Node, events: &[Event]) {
             minute: group.minute,
             series: OVERFLOW,
             overflowed_from: Some(&group.series),
-            new_users: users.into_iter().collect(),
+            new_users: Some(users.into_iter().collect()),
             occurrences: &group.occurrences,
             batch: &batch,
         }

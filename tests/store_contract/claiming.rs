@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use event_data_service::event::Minute;
-use event_data_service::store::ClaimRequest;
+use event_data_service::store::{ClaimRequest, OutputName};
 use testing::eventually::SOON;
 
-use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, model, series_of_one_partition};
+use super::ground::{
+    AT_ONCE, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
+};
 
 /// What a clock that is read in whole milliseconds may lack.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -25,6 +27,30 @@ pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
         assert_eq!(node.claim(&request).await, []);
     }
     assert_eq!(node.backlog().await, (1, 0, 0));
+}
+
+pub(crate) async fn a_partition_has_work_until_every_output_has_its_counts(ground: &Ground) {
+    let node = ground.node("a");
+    let series = &series_of_one_partition(1)[0];
+    let outputs = ["one", "two"].map(|name| name.parse::<OutputName>().unwrap());
+    let all: Vec<_> = partitions().iter().collect();
+    let work = async |outputs: &[OutputName]| node.0.have_work(&all, outputs).await.unwrap();
+    assert_eq!(work(&outputs).await, [false; 4]);
+    assert!(node.0.have_work(&[], &outputs).await.unwrap().is_empty());
+    node.record(&[event(SEED_MINUTE, series, "x", 0)]).await;
+    let here = partitions().of(series, Minute::MIN);
+    let only_here: Vec<_> = all.iter().map(|it| *it == here).collect();
+    assert_eq!(work(&outputs).await, only_here, "it waits");
+    let claim = node.claim_one(&AT_ONCE).await;
+    assert_eq!(work(&[]).await, only_here, "it is claimed to be sealed");
+    for claim in node.seal_for(&claim, &outputs).await {
+        let own = claim.output.clone().unwrap();
+        assert_eq!(work(&outputs).await, only_here, "an output lacks it");
+        assert_eq!(work(std::slice::from_ref(&own)).await, only_here);
+        assert!(node.acknowledge(&claim, &[series]).await);
+        assert_eq!(work(&[own]).await, [false; 4]);
+    }
+    assert_eq!(work(&outputs).await, [false; 4]);
 }
 
 pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(ground: &Ground) {

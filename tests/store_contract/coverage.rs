@@ -25,7 +25,7 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
         minute: group.minute,
         series: &group.series,
         overflowed_from: None,
-        new_users: vec!["x"],
+        new_users: Some(vec!["x"]),
         occurrences: &group.occurrences,
         batch: &batch,
     });

@@ -220,7 +220,7 @@ impl Node {
                         minute: group.minute,
                         series: &group.series,
                         overflowed_from: None,
-                        new_users: users.into_iter().collect(),
+                        new_users: Some(users.into_iter().collect()),
                         occurrences: &group.occurrences,
                         batch: &batch,
                     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ::redis::{ScriptInvocation, cmd};
+use ::redis::cmd;
 use async_trait::async_trait;
 
+use super::backlog::{ask_backlog, read_backlog};
 use super::gateway::DRAINING;
 use super::keys::PartitionKeys;
 use super::reading::series_counts;
@@ -13,7 +14,7 @@ use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
     Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    OutputBacklog, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
+    OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
 };
 
 /// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
@@ -25,10 +26,6 @@ const HANDED_BACK_MAX: usize = 1000;
 type Granted = (String, String, bool, String);
 /// Sealed, late, left, the token of the claims to send, their outputs.
 type Compacted = (u64, u64, u64, String, Vec<String>);
-/// Output, names of minutes, counts in the quarantine.
-type OfOutput = (String, Vec<String>, u64);
-/// Minutes that wait, the first of them, those claimed to be sealed, and what the outputs lack.
-pub(super) type Waits = (u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 /// Stamp and clock in ms, the number of the last closing, closed minutes, since.
 type Heard = (i64, i64, u64, Vec<i64>, String);
 
@@ -297,36 +294,13 @@ impl Draining for RedisStore {
         let answer = self.invoke(keys.slot, ask_backlog(keys)).await?;
         Ok(read_backlog(answer))
     }
-}
 
-/// What is asked for a [`Backlog`].
-pub(super) fn ask_backlog(keys: &PartitionKeys) -> ScriptInvocation<'static> {
-    let mut script = scripts::BACKLOG.prepare_invoke();
-    script
-        .key(&[&keys.minutes, &keys.claims])
-        .key(&[&keys.quarantine, &keys.outputs]);
-    script
-}
-
-/// What is answered.
-pub(super) fn read_backlog((waiting, mut names, claimed, of_outputs): Waits) -> Backlog {
-    let count = claimed.len() as u64;
-    // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
-    let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
-    names.extend(claimed);
-    let of_output = |(output, lacks, quarantined): OfOutput| {
-        let backlog = OutputBacklog {
-            unsent: lacks.len() as u64,
-            oldest: earliest(&lacks),
-            quarantined,
-        };
-        Some((output.parse().ok()?, backlog))
-    };
-    Backlog {
-        waiting,
-        claimed: count,
-        oldest: earliest(&names),
-        outputs: of_outputs.into_iter().filter_map(of_output).collect(),
+    async fn have_work(
+        &self,
+        partitions: &[Partition],
+        outputs: &[OutputName],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.look_for_work(partitions, outputs).await
     }
 }
 

@@ -70,7 +70,7 @@ fn transaction() -> Vec<u8> {
         minute,
         series: "a=b",
         overflowed_from,
-        new_users: vec!["user"],
+        new_users: Some(vec!["user"]),
         occurrences: &batch.groups()[0].occurrences,
         batch: &batch,
     });

@@ -4,6 +4,7 @@
 //! `redis-link`, to the server of its slot; `fault` looks whether that can be trusted with them.
 
 mod agreement;
+mod backlog;
 mod division;
 mod draining;
 mod fault;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
-use redis_link::{Redis, SettingsError};
+use redis_link::{Address, Redis, SettingsError};
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
@@ -116,6 +117,7 @@ pub struct RedisStore {
     /// The counts that a partition keeps after they are sent.
     counts_max: u64,
     gateway: Gateway,
+    is_cluster: bool,
     /// For those who look at the whole, whatever state the servers are in.
     surveyed: Redis,
 }
@@ -133,6 +135,7 @@ impl RedisStore {
             retention: settings.retention,
             counts_max: settings.counts_max / u64::from(settings.partitions.count()),
             gateway: Gateway::new(settings, agreement)?,
+            is_cluster: matches!(settings.redis.address, Address::Cluster { .. }),
             surveyed: Redis::new(settings.redis.clone(), survey::LANES, survey::any())?,
             partitions: settings.partitions.clone(),
             left: Mutex::default(),

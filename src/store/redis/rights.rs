@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// The commands by the kind of key that they are tried on (`-`: on none), with what follows the key. The last ones take back what
 /// the first ones made. What a connection cannot do without (auth, ping, info, select, subscribe) is tried by connecting.
-const TRIED: [(&str, &str, &[&str]); 38] = [
+const TRIED: [(&str, &str, &[&str]); 39] = [
     ("sadd", "set", &["x"]),
     ("scard", "set", &[]),
     ("sscan", "set", &["0"]),
@@ -41,6 +41,7 @@ const TRIED: [(&str, &str, &[&str]); 38] = [
     ("pexpire", "string", &["1000"]),
     ("pttl", "string", &[]),
     ("persist", "string", &[]),
+    ("exists", "string", &[]),
     ("unlink", "set", &[]),
     ("unlink", "zset", &[]),
     ("unlink", "hash", &[]),

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use redis_link::{Lane, Lanes, Server, info_field, slot};
 
 use super::agreement::Compared;
-use super::draining::{ask_backlog, read_backlog};
+use super::backlog::{ask_backlog, read_backlog};
 use super::{RedisStore, fault, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::reading::by_name;
@@ -155,15 +155,14 @@ impl RedisStore {
     }
 
     /// How the settings differ from those that stand in Redis.
-    async fn differs(&self) -> Option<String> {
+    async fn differs(&self) -> Option<StoreError> {
         let key = &self.gateway.agreement.key;
         let server = self.surveyed.server(slot(key.as_bytes())).await.ok()?;
         let read = async |connection: &mut MultiplexedConnection| {
             ::redis::Cmd::hgetall(key).query_async(connection).await
         };
         let shared = self.see(&server, read).await.ok()?;
-        let difference = self.gateway.agreement.difference(&shared, Compared::All);
-        difference.map(|difference| difference.to_string())
+        self.gateway.agreement.difference(&shared, Compared::All)
     }
 }
 

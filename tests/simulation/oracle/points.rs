@@ -203,13 +203,12 @@ impl Oracle {
             }
         }
         let forgotten = book.keep_until_ms.is_some_and(|until| until <= now_ms) && !book.has_sets();
+        let open = found.map_or_else(Vec::new, |found| found.open_sets(name));
         for (series, point) in &book.series {
             let number = *series;
             let series = series_name(number);
-            let sets = found.and_then(|found| found.sets.get(series));
-            let members = sets.map_or((0, 0), |sets| {
-                (sets.users.len(), sets.events.len() + sets.overflowed.len())
-            });
+            let sets = open.iter().find(|sets| sets.series == series);
+            let members = sets.map_or((0, 0), |sets| (sets.users.len(), sets.events.len()));
             // Users are not handed over again once they are counted.
             let users_matter = point.counts.is_none() && !book.closed;
             must!(
@@ -219,12 +218,12 @@ impl Oracle {
             );
             if let Some(sets) = sets {
                 let same = |&(from, user, at): &(u8, u8, i64)| {
-                    let user = user_name(user);
-                    let mut gathered = sets.overflowed.iter();
+                    let member = format!("{}_{at}", user_name(user));
                     if from == number {
-                        sets.events.contains(&(user.into(), at))
+                        sets.events.contains(&member)
                     } else {
-                        gathered.any(|(_, name, when)| **name == *user && *when == at)
+                        let gathered = format!("{member}_");
+                        sets.events.iter().any(|it| it.starts_with(&gathered))
                     }
                 };
                 must!(
