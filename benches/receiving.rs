@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use event_data_service::ingest::{
-    ArrivalStamps, BindSettings, Delivery, LineBatcher, Listener, Receiver, SourceRates, bind,
-    read_timeout,
+    ArrivalStamps, BindSettings, Delivery, LineBatcher, Linger, Listener, Receiver, SourceRates,
+    bind, read_timeout,
 };
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
@@ -73,7 +73,10 @@ impl Node {
             receiver,
             rates,
             batcher: self.batcher(),
-            linger: LINGER,
+            linger: Linger {
+                least: LINGER,
+                most: LINGER,
+            },
             node: Arc::clone(&self.shared),
             metrics: Arc::new(Metrics::new(Arc::clone(&self.shared))),
             heartbeat: self.shared.progress.watch("the listener"),

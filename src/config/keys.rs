@@ -164,7 +164,8 @@ keys! {
         common measurement_tag: Tag { optional: true } = "measurement", "tag key to put a line's measurement under; empty: it is left out";
         each receive_buffer: Size("64KiB", "1GiB") = "8MiB", "the kernel's receive buffer, for each receiving thread";
         each threads: Count<usize>(1, 64) = "1", "receiving threads for each address";
-        own linger: Span("1ms", "10s") = "100ms", "the longest that an event waits to be recorded";
+        own linger: Span("1ms", "10s") = "100ms", "the longest that an event waits to be recorded, of a minute that ends or in a large batch";
+        own linger_max: Span("1ms", "10s") = "1s", "the longest that any other event waits; at most a quarter of flush.grace, and at least linger";
         own queue_events: Count<u64>(1, 1_000_000_000) = "1000000", "events that may wait; beyond it datagrams are dropped, and counted";
         own queue_bytes: Size("64KiB", "1TiB") = "256MiB", "memory for events that wait; beyond it datagrams are dropped, and counted";
         own spool_dir: File(Form::Path) = "", "directory for events that find no room in the queue; empty: none";

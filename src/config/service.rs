@@ -12,7 +12,9 @@ use super::reader::Reader;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
 use crate::http::CONNECTIONS_MAX;
-use crate::ingest::{BatcherSettings, CapSettings, ListenAddress, QueueLimits, RecorderSettings};
+use crate::ingest::{
+    BatcherSettings, CapSettings, Linger, ListenAddress, QueueLimits, RecorderSettings,
+};
 use crate::spool::SpoolSettings;
 
 /// The longest that an answer of the store may take before the node counts as lagging.
@@ -40,7 +42,7 @@ pub struct ServiceSettings {
     /// Where events go that find no room in memory; `None`: they are dropped.
     pub spool: Option<SpoolSettings>,
     /// The longest that an event waits to be recorded while the store keeps up.
-    pub linger: Duration,
+    pub linger: Linger,
     /// How the recorders behave.
     pub recorder: RecorderSettings,
     /// The users that the recorders know to be recorded, together.
@@ -81,7 +83,7 @@ pub(super) fn read(
             },
         },
         spool: spool(reader),
-        linger: reader.read(&input::linger),
+        linger: linger(reader, flush.grace),
         recorder: RecorderSettings {
             window,
             caps: CapSettings {
@@ -95,6 +97,16 @@ pub(super) fn read(
         flush,
         http: reader.read(&http::listen),
         http_connections: CONNECTIONS_MAX,
+    }
+}
+
+/// What waits longer comes well before its minute is closed.
+fn linger(reader: &mut Reader<'_>, grace: Duration) -> Linger {
+    let least = reader.read(&input::linger);
+    let most: Duration = reader.read(&input::linger_max);
+    Linger {
+        least,
+        most: most.min(grace / 4).max(least),
     }
 }
 

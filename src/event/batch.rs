@@ -12,6 +12,8 @@ use super::Minute;
 const GROUP_BYTES: usize = 128;
 /// The bytes of an event beside its user's name.
 const OCCURRENCE_BYTES: usize = size_of::<Occurrence>();
+/// Sets the hashes of a series in two minutes apart, in all their bits.
+const MINUTE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Events of one partition. Kept in one piece of text and one list a group, so that an event costs no
 /// allocation of its own.
@@ -33,6 +35,7 @@ pub struct Group {
     pub minute: Minute,
     /// The canonical series.
     pub series: Box<str>,
+    hash: u64,
     /// The events, in order of arrival.
     pub occurrences: Vec<Occurrence>,
 }
@@ -50,12 +53,24 @@ impl Batch {
     /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
     /// most 4 GiB of them.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
+        let keyed = self.hasher.hash_one(series);
+        self.push_hashed(minute, (series, keyed), user, timestamp)
+    }
+
+    /// The same for a series with its hash, which is keyed at random and the same for all events of the batch.
+    pub fn push_hashed(
+        &mut self,
+        minute: Minute,
+        (series, keyed): (&str, u64),
+        user: &str,
+        timestamp: i64,
+    ) -> bool {
         let (Ok(user_start), Ok(user_len)) =
             (u32::try_from(self.users.len()), u32::try_from(user.len()))
         else {
             return false;
         };
-        let Some(group) = self.group_mut(minute, series) else {
+        let Some(group) = self.group_mut(minute, series, keyed) else {
             return false;
         };
         group.occurrences.push(Occurrence {
@@ -69,14 +84,10 @@ impl Batch {
         true
     }
 
-    fn group_mut(&mut self, minute: Minute, series: &str) -> Option<&mut Group> {
-        let Self {
-            groups,
-            index,
-            hasher,
-            ..
-        } = self;
-        let hash = hasher.hash_one((minute, series));
+    fn group_mut(&mut self, minute: Minute, series: &str, keyed: u64) -> Option<&mut Group> {
+        let Self { groups, index, .. } = self;
+        let minutes = minute.epoch_minutes().cast_unsigned();
+        let hash = keyed ^ minutes.wrapping_mul(MINUTE_STEP);
         let same = |&place: &u32| {
             groups
                 .get(place as usize)
@@ -89,12 +100,11 @@ impl Batch {
         groups.push(Group {
             minute,
             series: series.into(),
+            hash,
             occurrences: Vec::new(),
         });
         index.insert_unique(hash, place, |&place| {
-            groups
-                .get(place as usize)
-                .map_or(0, |group| hasher.hash_one((group.minute, &*group.series)))
+            groups.get(place as usize).map_or(0, |group| group.hash)
         });
         self.bytes += GROUP_BYTES + series.len();
         self.groups.last_mut()

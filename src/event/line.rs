@@ -10,10 +10,11 @@
 //! such a character are refused in tags: InfluxDB's own parsers do not agree on what they mean.
 //!
 //! The parser works on bytes and allocates nothing per line: a series whose tags are in order is a slice of
-//! the input, any other is written into a buffer that the parser keeps.
+//! the input, any other is written into a buffer that the parser keeps. Tags that it has seen it knows again.
 
 use std::ops::Range;
 
+use super::heads::{Heads, SeriesHash};
 use super::overflow::is_reserved;
 use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
@@ -95,6 +96,7 @@ pub struct Parser {
     measurement_tag: Option<Box<[u8]>>,
     precision: Precision,
     limits: LineLimits,
+    heads: Heads,
     /// Tags of the present line; kept for its capacity.
     tags: Vec<Tag>,
     /// The series of the present line, where the input does not have it in order.
@@ -127,6 +129,7 @@ impl Parser {
                 .map(|tag| escape(tag).into()),
             precision: rules.precision,
             limits: rules.limits,
+            heads: Heads::default(),
             tags: Vec::new(),
             series: Vec::new(),
             user: Vec::new(),
@@ -135,6 +138,14 @@ impl Parser {
 
     /// Parses one line, without its end.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
+        self.parse_hashed(line).map(|(line, _)| line)
+    }
+
+    /// The same with the hash of its series.
+    pub fn parse_hashed<'a>(
+        &'a mut self,
+        line: &'a [u8],
+    ) -> Result<(Line<'a>, SeriesHash), Rejection> {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
@@ -142,7 +153,13 @@ impl Parser {
         let mut controls = control_characters(text);
         let text = without_outer_spaces(text);
         let line = text.as_bytes();
-        let tags_end = self.scan_tags(line)?;
+        // Behind a known head there is a space, and none is in it, so it is all of the tags.
+        let space = memchr::memchr(b' ', line);
+        let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
+        let tags_end = match known {
+            Some((_, space)) => space,
+            None => self.scan_tags(line)?,
+        };
         let fields_start = skip_spaces(line, tags_end);
         let (user, fields_end) = self.scan_fields(line, fields_start, &mut controls)?;
         if controls > 0 {
@@ -151,9 +168,9 @@ impl Parser {
         // All parts are cut at ASCII bytes, so the checks cannot fail; a mistake here costs one line.
         let cut = |range| text.get(range).ok_or(Rejection::NotUtf8);
         let utf8 = |bytes| std::str::from_utf8(bytes).map_err(|_| Rejection::NotUtf8);
-        let timestamp = self.scan_timestamp(cut(skip_spaces(line, fields_end)..line.len())?)?;
-        let in_order = self.order_tags(line)?;
-
+        let timestamp = cut(skip_spaces(line, fields_end)..line.len())?;
+        let timestamp = self.precision.read(timestamp)?;
+        let in_order = known.map_or_else(|| self.order_tags(line), |_| Ok(None))?;
         let user = match user {
             User::Literal(range) => cut(range)?,
             User::Decoded => utf8(&self.user)?,
@@ -163,18 +180,25 @@ impl Parser {
             bytes if bytes > self.limits.user => return Err(Rejection::UserTooLong),
             _ => {}
         }
-        let series = match in_order {
-            Some(range) => cut(range)?,
-            None => utf8(&self.series)?,
+        let (series, hash) = if let Some((known, _)) = known {
+            self.heads.get(known, cut(0..tags_end)?)
+        } else {
+            let series = match in_order {
+                Some(range) => cut(range)?,
+                None => utf8(&self.series)?,
+            };
+            if series.len() > self.limits.series {
+                return Err(Rejection::SeriesTooLong);
+            }
+            let tags = (space == Some(tags_end)).then(|| &line[..tags_end]);
+            (series, self.heads.learn(tags, series))
         };
-        if series.len() > self.limits.series {
-            return Err(Rejection::SeriesTooLong);
-        }
-        Ok(Line {
+        let line = Line {
             series,
             user,
             timestamp,
-        })
+        };
+        Ok((line, hash))
     }
 
     /// Finds the tags; returns where they end.
@@ -328,22 +352,6 @@ impl Parser {
             }
         }
         user.map(|user| (user, at)).ok_or(Rejection::UserMissing)
-    }
-
-    fn scan_timestamp(&self, text: &str) -> Result<Option<i64>, Rejection> {
-        if text.is_empty() {
-            return Ok(None);
-        }
-        // Rust's numbers may have a plus sign, and are otherwise as ours.
-        let number = Some(text)
-            .filter(|text| !text.starts_with('+'))
-            .and_then(|text| text.parse::<i64>().ok())
-            .ok_or(Rejection::TimestampInvalid)?;
-        let beyond = || self.precision.mistaken(number);
-        match number.checked_mul(self.precision.nanos()) {
-            None => Err(beyond().unwrap_or(Rejection::TimestampInvalid)),
-            nanos => Ok(nanos),
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod batch;
 pub mod datagram;
+mod heads;
 mod line;
 mod minute;
 mod overflow;
@@ -14,6 +15,7 @@ mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Occurrence};
+pub use heads::SeriesHash;
 pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use overflow::{

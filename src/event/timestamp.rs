@@ -29,6 +29,22 @@ impl Precision {
         }
     }
 
+    /// Reads a timestamp as nanoseconds since the epoch; `None` where there is none.
+    pub(super) fn read(self, text: &str) -> Result<Option<i64>, Rejection> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        // Rust's numbers may have a plus sign, and are otherwise as ours.
+        let number = Some(text)
+            .filter(|text| !text.starts_with('+'))
+            .and_then(|text| text.parse::<i64>().ok())
+            .ok_or(Rejection::TimestampInvalid)?;
+        match number.checked_mul(self.nanos()) {
+            None => Err(self.mistaken(number).unwrap_or(Rejection::TimestampInvalid)),
+            nanos => Ok(nanos),
+        }
+    }
+
     /// Which unit a rejected timestamp is likely in: in the years 2001 to 2286 the number of digits tells the units apart.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {

@@ -200,7 +200,23 @@ impl Caps {
         self.settings.users_max.saturating_sub(users) / USERS_UNASKED_SHARE
     }
 
-    /// Which of these users, all different, a series has no room for. Far from the cap the store is not asked.
+    /// Whether a series is so far from the cap that it takes so many new users without a question.
+    pub(super) fn has_room(&mut self, minute: Minute, series: &str, new: u64) -> bool {
+        if self.settings.users_max == 0 || new == 0 {
+            return true;
+        }
+        let key = self.key(series);
+        let answers = self.minutes.get_mut(&minute);
+        match answers.and_then(|answers| answers.series.get_mut(&key)) {
+            Some(Known::Admitted(unasked)) if new <= *unasked => {
+                *unasked -= new;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Which of these users, all different, a series has no room for.
     pub(super) async fn users_refused<'a>(
         &mut self,
         store: &dyn Recording,
@@ -209,16 +225,6 @@ impl Caps {
         users: &[&'a str],
     ) -> Result<HashSet<&'a str>, StoreError> {
         let mut refused = HashSet::new();
-        if self.settings.users_max == 0 || users.is_empty() {
-            return Ok(refused);
-        }
-        let new = users.len() as u64;
-        if let Some(Known::Admitted(unasked)) = self.get(minute, series)
-            && new <= unasked
-        {
-            self.learn(minute, series, Known::Admitted(unasked - new));
-            return Ok(refused);
-        }
         let found = store.users(self.partition, minute, series, users).await?;
         let mut count = found.count;
         for (&user, there) in users.iter().zip(found.there) {

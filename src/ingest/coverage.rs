@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::event::Minute;
+use crate::event::{Minute, Occurrence};
 use crate::store::{RecordRequest, Seen};
 
 /// The minutes that are counted at a time: a day.
@@ -98,15 +98,23 @@ fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest {
         occurrences, batch, ..
     } = recording;
-    // As a sender stamps them.
-    if occurrences.is_sorted_by(|one, next| one.timestamp < next.timestamp) {
-        return occurrences.len() as u64;
-    }
-    let events = occurrences.iter().map(|it| (it.timestamp, batch.user(it)));
-    let mut events: Vec<_> = events.collect();
-    events.sort_unstable();
-    events.dedup();
-    events.len() as u64
+    // Most are later than all before them, as a sender stamps them, and so none of those.
+    let mut latest = i64::MIN;
+    let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
+        occurrences.iter().partition(|it| {
+            let is_later = it.timestamp > latest;
+            latest = latest.max(it.timestamp);
+            is_later
+        });
+    let event = |it: &Occurrence| (it.timestamp, batch.user(it));
+    let mut others: Vec<_> = others.into_iter().map(event).collect();
+    others.sort_unstable();
+    others.dedup();
+    others.retain(|other| {
+        let there = in_order.binary_search_by_key(&other.0, |it| it.timestamp);
+        there.is_err() || there.is_ok_and(|at| event(in_order[at]) != *other)
+    });
+    (in_order.len() + others.len()) as u64
 }
 
 #[cfg(test)]
@@ -134,7 +142,7 @@ mod tests {
             minute: group.minute,
             series: &group.series,
             overflowed_from: None,
-            new_users: Vec::new(),
+            new_users: None,
             occurrences: &group.occurrences,
             batch: &batch,
         });

@@ -132,10 +132,10 @@ impl Dedup {
         }
     }
 
-    /// Whether the store has this user in a minute.
-    pub(super) fn contains(&self, minute: Minute, user: Fingerprint) -> bool {
+    /// Says of users whether the store has them in a minute.
+    pub(super) fn known_in(&self, minute: Minute) -> impl Fn(Fingerprint) -> bool {
         let known = self.minutes.get(&minute);
-        known.is_some_and(|known| known.users.contains(&user))
+        move |user| known.is_some_and(|known| known.users.contains(&user))
     }
 
     /// Adds users that the store confirmed. Where there is no room, the minute that was used longest ago makes it;
@@ -235,7 +235,7 @@ mod tests {
 
     fn knows(dedup: &Dedup, number: i64, user: u32) -> bool {
         let user = dedup.fingerprinter("a=1").of(&user.to_string());
-        dedup.contains(minute(number), user)
+        dedup.known_in(minute(number))(user)
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         assert!(!knows(&dedup, 1, 10) && !knows(&dedup, 2, 9));
         let other = |series: &str, user: &str| {
             let user = dedup.fingerprinter(series).of(user);
-            dedup.contains(minute(1), user)
+            dedup.known_in(minute(1))(user)
         };
         assert!(other("a=1", "1"));
         assert!(!other("a=", "11") && !other("a=2", "1"));

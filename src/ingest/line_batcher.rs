@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+pub use self::hand_over::Linger;
 use self::hand_over::Open;
 use super::{ArrivalStamps, Delivery, Received};
 use crate::event::datagram::{Piece, pieces};
@@ -213,7 +214,7 @@ impl LineBatcher {
     }
 
     fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
-        let line = self.parser.parse(line)?;
+        let (line, hash) = self.parser.parse_hashed(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
             None => self.stamps.stamp(now_nanos),
@@ -223,17 +224,18 @@ impl LineBatcher {
             self.precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
+        let series = (line.series, hash.keyed);
         if let (Room::OnDisk, Some(Overflow { open, .. })) = (room, &mut self.overflow) {
-            if (open.batch).push(minute, line.series, line.user, timestamp) {
+            if (open.batch).push_hashed(minute, series, line.user, timestamp) {
                 self.intake.spooled += 1;
             } else {
                 self.intake.dropped += 1;
             }
             return Ok(());
         }
-        let batch = &mut self.open[self.partitions.of(line.series, minute).index()].batch;
+        let batch = &mut self.open[self.partitions.of_hash(hash.spread, minute).index()].batch;
         let before = batch.bytes();
-        if batch.push(minute, line.series, line.user, timestamp) {
+        if batch.push_hashed(minute, series, line.user, timestamp) {
             self.intake.queued += 1;
             self.intake.queued_bytes += (batch.bytes() - before) as u64;
         } else {

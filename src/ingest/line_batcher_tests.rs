@@ -157,3 +157,50 @@ fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
     batcher.hand_over(age, began + 2 * age);
     assert_eq!(taken(), 20_000, "large");
 }
+
+/// A command costs the store more than an event, and an event that comes late may come after its minute is closed.
+#[test]
+fn a_batch_lingers_longer_while_it_has_few_events_a_series_of_a_minute_that_goes_on() {
+    const SECOND: i64 = 1_000_000_000;
+    let linger = Linger {
+        least: Duration::from_millis(50),
+        most: Duration::from_secs(1),
+    };
+    let minute_end = Minute::of_nanos(NOW).end_millis() * 1_000_000;
+    let many = "a=1 value=u\n".repeat(5000);
+    let check = |lines: &str, events: u64, left: i64, expected: Duration| {
+        let mut batcher = batcher(events);
+        let (recorder, mut deliveries) = mpsc::channel(1);
+        batcher.recorders.fill(recorder);
+        let began = Instant::now();
+        let now = minute_end - left;
+        batcher.add(lines.into(), usize::MAX, now);
+        let mut age = Duration::ZERO;
+        while age <= expected {
+            assert!(deliveries.try_recv().is_err(), "{age:?}");
+            batcher.hand_over_due(linger, began + age, now);
+            age += linger.least;
+        }
+        assert!(deliveries.try_recv().is_ok(), "{expected:?}");
+    };
+    check("a=1 value=u", 1_000_000, 2 * SECOND, linger.most);
+    check("a=1 value=u", 1_000_000, SECOND, linger.least);
+    check(&many, 1_000_000, 2 * SECOND, linger.least);
+    let of = |series: &str| batcher(1).partitions.of(series, Minute::of_nanos(NOW));
+    let mut others = (2..).map(|number| format!("a={number}"));
+    let other = others.find(|other| of(other) == of("a=1")).unwrap();
+    check(
+        &format!("{many}{other} value=u"),
+        1_000_000,
+        2 * SECOND,
+        linger.most,
+    );
+    check(&many[..1200], 200, 2 * SECOND, linger.least);
+    let over = minute_end - 60 * SECOND - 1;
+    check(
+        &format!("a=1 value=u\na=1 value=u {over}"),
+        1_000_000,
+        2 * SECOND,
+        linger.least,
+    );
+}

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::line_batcher::beginning;
-use super::{Failure, LineBatcher, Receiver, Sample, SourceRates};
+use super::{Failure, LineBatcher, Linger, Receiver, Sample, SourceRates};
 use crate::event::datagram::pieces;
 use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
@@ -44,7 +44,7 @@ pub struct Listener {
     /// What makes batches of the datagrams.
     pub batcher: LineBatcher,
     /// The longest that an event waits for its batch while the store keeps up.
-    pub linger: Duration,
+    pub linger: Linger,
     /// Whose clock it reads, and where it reports that its socket fails.
     pub node: Arc<Node>,
     /// Where it counts datagrams.
@@ -66,8 +66,11 @@ impl Listener {
     pub fn run(mut self) {
         let mut now = Instant::now();
         let (mut swept, mut reported) = (now, now);
-        let interval = read_timeout(self.linger);
-        let age = self.linger.saturating_sub(2 * interval);
+        let interval = read_timeout(self.linger.least);
+        let linger = Linger {
+            least: self.linger.least.saturating_sub(2 * interval),
+            most: self.linger.most.saturating_sub(2 * interval),
+        };
         let mut failure = Failure::default();
         let mut waiting = Waiting {
             now: false,
@@ -91,7 +94,8 @@ impl Listener {
             }
             if now - swept >= interval {
                 swept = now;
-                self.batcher.hand_over(age, now);
+                let now_nanos = self.node.clock.now_nanos();
+                self.batcher.hand_over_due(linger, now, now_nanos);
             }
             if now - reported >= REPORT_INTERVAL {
                 reported = now;

@@ -54,7 +54,10 @@ impl Stopped {
                 Arc::clone(&node),
                 recorders,
             ),
-            linger: Duration::from_millis(100),
+            linger: Linger {
+                least: Duration::from_millis(100),
+                most: Duration::from_millis(100),
+            },
             heartbeat: node.progress.watch("the listener"),
             node,
             metrics: Arc::clone(&metrics),

@@ -90,7 +90,8 @@ struct State {
 /// What it knows of the store's sets.
 struct Known {
     caps: Caps,
-    dedup: Dedup,
+    /// `None`: the store is in this process, and finds out by itself which users are new.
+    dedup: Option<Dedup>,
     coverage: Coverage,
 }
 
@@ -98,11 +99,12 @@ impl Recorder {
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
         let caps = Caps::new(self.partition, self.settings.caps, self.overflow.clone());
+        let is_elsewhere = self.store.memory().is_none();
         let mut state = State {
             course: Course::new(self.settings.lagging_after),
             known: Known {
                 caps,
-                dedup: Dedup::new(Arc::clone(&self.dedup)),
+                dedup: is_elsewhere.then(|| Dedup::new(Arc::clone(&self.dedup))),
                 coverage: Coverage::default(),
             },
             replay: Replay::new(Arc::clone(&self.replay)),
@@ -116,7 +118,9 @@ impl Recorder {
             }
             // Busy or idle: what is known of a minute expires on time.
             let now = Instant::now();
-            state.known.dedup.expire(now);
+            if let Some(dedup) = &mut state.known.dedup {
+                dedup.expire(now);
+            }
             state.known.caps.expire(now);
             // In this order: the store may have been away for longer than the window.
             self.record_again(&mut state).await;

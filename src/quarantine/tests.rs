@@ -33,7 +33,7 @@ async fn store(series: &[&str]) -> MemoryStore {
                     minute,
                     series: &group.series,
                     overflowed_from: None,
-                    new_users: vec!["u"],
+                    new_users: Some(vec!["u"]),
                     occurrences: &group.occurrences,
                     batch: &batch,
                 })

@@ -99,7 +99,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn generation(&self, partition: Partition) -> u64;
 
     /// The memory that open minutes take in this process and the most that they may take, in bytes; `None` where they are
-    /// elsewhere.
+    /// elsewhere. A store in this process finds out by itself which users are new.
     fn memory(&self) -> Option<(u64, u64)> {
         None
     }

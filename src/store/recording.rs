@@ -15,8 +15,9 @@ pub struct RecordRequest<'a> {
     /// The series that they came with, where that one was refused and `series` is the overflow series: events of
     /// different series are different events there.
     pub overflowed_from: Option<&'a str>,
-    /// The users that the store may not know yet in this minute and series.
-    pub new_users: Vec<&'a str>,
+    /// The users that the store may not know yet in this minute and series; `None`: those of the events, as far as they are
+    /// new. Only a store in this process, which [`Store::memory`] tells, is left to find out.
+    pub new_users: Option<Vec<&'a str>>,
     /// The events.
     pub occurrences: &'a [Occurrence],
     /// The batch that holds the users of `occurrences`.

@@ -109,7 +109,11 @@ impl Recording for CountingStore {
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
     ) -> Result<u64, StoreError> {
-        let users = recordings.iter().map(|it| it.new_users.len()).sum();
+        let users = recordings
+            .iter()
+            .flat_map(|it| &it.new_users)
+            .map(Vec::len)
+            .sum();
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         if number < self.failing {

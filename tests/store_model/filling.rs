@@ -91,10 +91,12 @@ impl World<'_> {
                     minute: group.minute,
                     series: if is_refused { &overflow } else { &group.series },
                     overflowed_from: is_refused.then_some(&group.series),
-                    new_users: users
-                        .into_iter()
-                        .filter(|user| Some(*user) != known_user)
-                        .collect(),
+                    new_users: Some(
+                        users
+                            .into_iter()
+                            .filter(|user| Some(*user) != known_user)
+                            .collect(),
+                    ),
                     occurrences: &group.occurrences,
                     batch: &batch,
                 }
@@ -139,7 +141,7 @@ impl World<'_> {
             minute,
             series: &group.series,
             overflowed_from: None,
-            new_users: vec!["ann"],
+            new_users: Some(vec!["ann"]),
             occurrences: &group.occurrences,
             batch: &batch,
         });

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use std::iter;
 
+use event_data_service::event::Minute;
 use event_data_service::store::Quarantined;
-use event_data_service::store::memory::{Held, MinuteState, PartitionState, State};
+use event_data_service::store::memory::{Held, MinuteState, OpenSets, PartitionState, State};
 use redis::{Connection, Value, from_redis_value, pipe};
 
 /// Name → content, in an order of its own.
@@ -98,7 +99,7 @@ pub(crate) fn of_memory(state: &State, tags: &[String], number: impl FnMut(u64) 
         };
         of_partition(partition, &mut number, &mut put);
         for (minute, state) in &partition.minutes {
-            of_minute(state, |name, entries, expires| {
+            of_minute(*minute, state, |name, entries, expires| {
                 put(&format!("{minute}:{name}"), entries, expires);
             });
         }
@@ -186,7 +187,11 @@ fn of_partition(
     );
 }
 
-fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<i64>)) {
+fn of_minute(
+    minute: Minute,
+    state: &MinuteState,
+    mut put: impl FnMut(&str, Vec<String>, Option<i64>),
+) {
     let counts = state.counts.iter();
     let counts = counts.map(|(series, (unique, all))| format!("{series}={unique}:{all}"));
     let admitted = state.admitted.iter().map(|series| format!("{series}="));
@@ -199,19 +204,14 @@ fn of_minute(state: &MinuteState, mut put: impl FnMut(&str, Vec<String>, Option<
         put(&name, unsent.iter().cloned().collect(), None);
     }
     put("event_types", state.sets.keys().cloned().collect(), None);
-    for (series, sets) in &state.sets {
-        let users = sets.users.iter().map(ToString::to_string);
-        put(&format!("unique_user:{series}"), users.collect(), None);
-        let events = sets.events.iter();
-        let events = events.map(|(user, timestamp)| format!("{user}_{timestamp}"));
-        let gathered = sets.overflowed.iter();
-        let gathered =
-            gathered.map(|(from, user, timestamp)| format!("{user}_{timestamp}_{from:032x}"));
-        put(
-            &format!("cumulative_user:{series}"),
-            events.chain(gathered).collect(),
-            None,
-        );
+    for OpenSets {
+        series,
+        users,
+        events,
+    } in state.open_sets(minute)
+    {
+        put(&format!("unique_user:{series}"), users, None);
+        put(&format!("cumulative_user:{series}"), events, None);
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) async fn record_as_of(
             minute,
             series: &group.series,
             overflowed_from: None,
-            new_users: vec!["user"],
+            new_users: Some(vec!["user"]),
             occurrences: &group.occurrences,
             batch: &batch,
         })

@@ -11,8 +11,36 @@ use crate::node::DropReason;
 
 /// A batch of so many events is due although it is young.
 const BATCH_EVENTS: usize = 16_384;
+/// A batch with so many events a series is worth its commands, so it need not grow.
+const SERIES_EVENTS: usize = 4096;
 /// A batch for the disk of so many bytes is due although it is young.
 const OVERFLOW_BYTES: usize = 1024 * 1024;
+
+/// How long an event waits for others in its batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Linger {
+    /// Where its batch has many events a series or may have events of a minute that is over, and where the queue fills.
+    pub least: Duration,
+    /// Anywhere else: a command costs the store more than an event.
+    pub most: Duration,
+}
+
+impl Linger {
+    /// The age at which a batch is due.
+    fn of(&self, batch: &Batch, now_nanos: i64) -> Duration {
+        let most = i64::try_from(self.most.as_nanos()).unwrap_or(i64::MAX);
+        let until = now_nanos.saturating_add(most).div_euclid(1_000_000);
+        let groups = batch.groups();
+        let is_over = groups
+            .iter()
+            .any(|group| group.minute.end_millis() <= until);
+        if is_over || batch.events() >= groups.len() * SERIES_EVENTS {
+            self.least
+        } else {
+            self.most
+        }
+    }
+}
 
 /// A batch that grows.
 #[derive(Debug, Default)]
@@ -23,10 +51,10 @@ pub(super) struct Open {
 }
 
 impl Open {
-    fn is_due(&mut self, is_large: bool, age: Duration, now: Instant) -> bool {
+    fn is_due(&mut self, is_large: bool, age: impl Fn(&Batch) -> Duration, now: Instant) -> bool {
         !self.batch.is_empty() && {
             let since = *self.since.get_or_insert(now);
-            is_large || now - since >= age
+            is_large || now - since >= age(&self.batch)
         }
     }
 
@@ -44,8 +72,20 @@ impl LineBatcher {
 
     /// Hands over the batches that are this old, or large. A batch whose recorder is busy goes on growing.
     pub fn hand_over(&mut self, age: Duration, now: Instant) {
+        let (least, most) = (age, age);
+        self.hand_over_due(Linger { least, most }, now, i64::MIN);
+    }
+
+    /// Hands over the batches that have lingered enough, or are large.
+    pub fn hand_over_due(&mut self, linger: Linger, now: Instant, now_nanos: i64) {
         self.commit();
+        let Linger { least, most } = linger;
+        let fills = self.totals.in_memory() >= self.limits.events / 2
+            || self.totals.queued_bytes >= self.limits.bytes / 2;
+        let most = if fills { least } else { most };
+        let linger = Linger { least, most };
         for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
+            let age = |batch: &Batch| linger.of(batch, now_nanos);
             if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
                 continue;
             }
@@ -65,7 +105,7 @@ impl LineBatcher {
         if let Some(overflow) = &mut self.overflow {
             let open = &mut overflow.open;
             let since = open.since;
-            if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, age, now)
+            if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| least, now)
                 && let Err(batch) = overflow.spool.try_keep(open.take())
             {
                 (open.batch, open.since) = (batch, since.or(Some(now)));

@@ -32,7 +32,9 @@ impl Recorder {
         }
         let generation = self.store.generation(self.partition);
         let is_same_store = || self.store.generation(self.partition) == generation;
-        known.dedup.follow(generation);
+        if let Some(dedup) = &mut known.dedup {
+            dedup.follow(generation);
+        }
         known.caps.follow(generation);
         known.coverage.follow(generation);
         let (mut requests, users) = self.admitted(known, batch, parts, origin).await?;
@@ -51,16 +53,19 @@ impl Recorder {
             .record(self.partition, generation, &requests, &seen);
         let repeated = recorded.await?;
         // The store that took them may not be the one that has the users that dedup left out.
-        if !is_same_store() && !known.dedup.is_empty() {
+        let left_out = known.dedup.as_ref().is_some_and(|dedup| !dedup.is_empty());
+        if !is_same_store() && left_out {
             return Ok(Input::Replaced);
         }
         let now = Instant::now();
         self.confirmed(&requests, repeated, origin, now);
         known.coverage.confirmed(&seen, now);
         self.metrics.events_seen.inc_by(brought);
-        known.dedup.insert(&users, now);
-        for request in &requests {
-            known.dedup.touch(request.minute, now);
+        if let Some(dedup) = &mut known.dedup {
+            dedup.insert(&users, now);
+            for request in &requests {
+                dedup.touch(request.minute, now);
+            }
         }
         Ok(Input::Done)
     }
@@ -94,7 +99,7 @@ impl Recorder {
             let (minute, series) = part.key();
             let is_refused = caps.refuses(minute, series);
             let overflow = is_refused.then(|| self.overflow.of(minute));
-            part.request(batch, overflow, dedup)
+            part.request(batch, overflow, dedup.as_ref())
         });
         let wanted: Vec<_> = wanted.collect();
         let refused_of_overflow = self.refused_of_overflow(known, &wanted).await?;
@@ -108,16 +113,19 @@ impl Recorder {
                 all_users.extend(users.into_iter().map(|user| (request.minute, user)));
                 requests.push(request);
             };
-            let (minute, users) = (request.minute, &request.new_users);
+            let minute = request.minute;
             let own;
             let refused = if request.overflowed_from.is_some() {
                 refused_of_overflow.get(&minute).unwrap_or(&nobody)
+            } else if caps.has_room(minute, request.series, new_most(&request)) {
+                &nobody
             } else {
-                let asked = caps.users_refused(&*self.store, minute, request.series, users);
+                let users = distinct(users(&request));
+                let asked = caps.users_refused(&*self.store, minute, request.series, &users);
                 own = asked.await?;
                 &own
             };
-            if !users.iter().any(|user| refused.contains(user)) {
+            if refused.is_empty() {
                 add(request, fingerprints);
                 at += 1;
                 continue;
@@ -128,7 +136,7 @@ impl Recorder {
             self.rejected(Rejection::TooManyUsers, events, request.series, origin);
             let overflow = request.overflowed_from.map(|_| self.overflow.of(minute));
             for part in &left {
-                let (request, users) = part.request(batch, overflow, dedup);
+                let (request, users) = part.request(batch, overflow, dedup.as_ref());
                 add(request, users);
             }
             let next = at + left.len();
@@ -145,20 +153,21 @@ impl Recorder {
         known: &mut Known,
         wanted: &[(RecordRequest<'a>, Vec<Fingerprint>)],
     ) -> Result<BTreeMap<Minute, HashSet<&'a str>>, StoreError> {
-        let mut new: BTreeMap<Minute, (Vec<&'a str>, HashSet<&'a str>)> = BTreeMap::new();
-        let requests = wanted.iter().map(|(request, _)| request);
-        for request in requests.filter(|it| it.overflowed_from.is_some()) {
-            let (users, seen) = new.entry(request.minute).or_default();
-            let all = request.new_users.iter().copied();
-            users.extend(all.filter(|user| seen.insert(user)));
+        let mut of_minutes: BTreeMap<Minute, Vec<&RecordRequest<'a>>> = BTreeMap::new();
+        for (request, _) in wanted.iter().filter(|(it, _)| it.overflowed_from.is_some()) {
+            of_minutes.entry(request.minute).or_default().push(request);
         }
         let mut refused = BTreeMap::new();
-        for (minute, (users, _)) in new {
+        for (minute, requests) in of_minutes {
             let overflow = self.overflow.of(minute);
-            let asked = known
-                .caps
-                .users_refused(&*self.store, minute, overflow, &users);
-            refused.insert(minute, asked.await?);
+            let most = requests.iter().map(|it| new_most(it)).sum();
+            if !known.caps.has_room(minute, overflow, most) {
+                let users = distinct(requests.iter().flat_map(|it| users(it)));
+                let asked = known
+                    .caps
+                    .users_refused(&*self.store, minute, overflow, &users);
+                refused.insert(minute, asked.await?);
+            }
         }
         Ok(refused)
     }
@@ -187,7 +196,7 @@ impl Recorder {
     ) {
         let count = |it: &RecordRequest<'_>| it.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
-        let users: usize = requests.iter().map(|it| it.new_users.len()).sum();
+        let users: u64 = requests.iter().map(new_most).sum();
         if origin != Origin::Replay {
             self.node.ledger.recorded(events);
             self.node.confirmed.record(self.partition, events as u64);
@@ -200,6 +209,26 @@ impl Recorder {
             let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
         }
-        self.metrics.dedup_hits.inc_by((events - users) as u64);
+        self.metrics.dedup_hits.inc_by(events as u64 - users);
     }
+}
+
+/// The users that may be new; some of them several times where the store finds out who is.
+fn users<'a>(request: &RecordRequest<'a>) -> impl Iterator<Item = &'a str> {
+    let (new, batch) = (request.new_users.as_deref(), request.batch);
+    let occurrences = new.is_none().then_some(request.occurrences);
+    let all = occurrences.into_iter().flatten().map(|it| batch.user(it));
+    new.into_iter().flatten().copied().chain(all)
+}
+
+/// Each once, in their order.
+fn distinct<'a>(users: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = HashSet::new();
+    users.filter(|user| seen.insert(*user)).collect()
+}
+
+/// How many users may be new at most.
+fn new_most(request: &RecordRequest<'_>) -> u64 {
+    let new = request.new_users.as_ref().map(Vec::len);
+    new.unwrap_or(request.occurrences.len()) as u64
 }

@@ -36,23 +36,26 @@ impl<'a> Part<'a> {
     }
 
     /// The request to record its events under their own series, or under the overflow series, without the users that
-    /// the store has; and the fingerprints of its new users.
+    /// the store is known to have; and the fingerprints of the others. Without `dedup` the store finds out who is new.
     pub(super) fn request(
         &self,
         batch: &'a Batch,
         overflow: Option<&'a str>,
-        dedup: &Dedup,
+        dedup: Option<&Dedup>,
     ) -> (RecordRequest<'a>, Vec<Fingerprint>) {
         let (minute, own) = self.key();
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
-        let mut of = dedup.fingerprinter(series);
-        let mut seen = HashSet::new();
-        let users = occurrences.iter().map(|event| batch.user(event));
-        let new = users
-            .map(|user| (user, of.of(user)))
-            .filter(|(_, user)| !dedup.contains(minute, *user) && seen.insert(*user));
-        let (new_users, fingerprints) = new.unzip();
+        let new = dedup.map(|dedup| {
+            let (mut of, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
+            let mut seen = HashSet::new();
+            let users = occurrences.iter().map(|event| batch.user(event));
+            let new = users
+                .map(|user| (user, of.of(user)))
+                .filter(|(_, user)| !is_known(*user) && seen.insert(*user));
+            new.unzip()
+        });
+        let (new_users, fingerprints): (Option<Vec<_>>, Option<Vec<_>>) = new.unzip();
         let request = RecordRequest {
             minute,
             series,
@@ -61,7 +64,7 @@ impl<'a> Part<'a> {
             occurrences,
             batch,
         };
-        (request, fingerprints)
+        (request, fingerprints.unwrap_or_default())
     }
 
     /// Adds its events to another batch. Returns for how many there was no room.

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use super::reading::{page, series_counts};
-use super::state::{PartitionState, Sets, State, deadline};
+use super::sets::Sets;
+use super::state::{PartitionState, State, deadline};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::witness::kept_for;
@@ -143,7 +144,7 @@ impl Draining for MemoryStore {
             if is_closed || minute.counts.contains_key(&series) {
                 done.late += sets.cumulative();
             } else {
-                let counts = (sets.users.len() as u64, sets.cumulative());
+                let counts = (sets.unique(), sets.cumulative());
                 minute.admitted.remove(&series);
                 minute.counts.insert(series.clone(), counts);
                 for output in outputs {
@@ -165,6 +166,7 @@ impl Draining for MemoryStore {
             return Ok(done);
         }
         minute.arrivals = 0;
+        *bytes -= std::mem::take(&mut minute.users).charged;
         let lacking: BTreeSet<_> = minute.unsent.keys().cloned().collect();
         done.sending = partition.hand_out(claim, &lacking, outputs, micros, lease);
         state.end(claim.partition.index(), claim.minute, now_ms);
@@ -295,6 +297,21 @@ impl Draining for MemoryStore {
             oldest: waiting.iter().chain(claims.keys()).min().copied(),
             outputs: outputs.collect(),
         })
+    }
+
+    async fn have_work(
+        &self,
+        partitions: &[Partition],
+        outputs: &[OutputName],
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut state = self.lock();
+        let has_work = |&partition: &Partition| {
+            let partition = state.partition(partition);
+            let lacks = |output| !partition.sending.get(output).is_none_or(BTreeMap::is_empty);
+            let is_open = !partition.waiting.is_empty() || !partition.claims.is_empty();
+            is_open || outputs.iter().any(lacks)
+        };
+        Ok(partitions.iter().map(has_work).collect())
     }
 }
 

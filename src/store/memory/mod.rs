@@ -1,4 +1,4 @@
-//! The store of a single node: the hash maps that the service began with, in this process.
+//! The store of a single node: sets in this process.
 //!
 //! It is the default, for which nothing has to be installed, and the model that tests hold the Redis store
 //! against. What it holds is lost with the process. [`State`] is the data; [`MemoryStore`] lends it a lock and a clock.
@@ -8,6 +8,7 @@ mod draining;
 mod quarantine;
 mod reading;
 mod recording;
+mod sets;
 mod state;
 mod survey;
 mod witness;
@@ -20,7 +21,8 @@ use async_trait::async_trait;
 use super::{Store, StoreError};
 use crate::event::{Minute, Partition, Partitions};
 
-pub use state::{Held, Idle, MinuteState, OpenSets, PartitionState, Sets, State, Witness};
+pub use sets::{OpenSets, Sets, Users};
+pub use state::{Held, Idle, MinuteState, PartitionState, State, Witness};
 
 /// A clock that answers microseconds since the epoch.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;

@@ -94,7 +94,7 @@ impl CountReader for MemoryStore {
         };
         let open = series.iter().filter_map(|&series| {
             let sets = minute.sets.get(series)?;
-            let counts = (sets.users.len() as u64, sets.cumulative());
+            let counts = (sets.unique(), sets.cumulative());
             (!minute.counts.contains_key(series)).then(|| series_counts(series, counts))
         });
         Ok(open.collect())

@@ -3,14 +3,12 @@
 use async_trait::async_trait;
 
 use super::MemoryStore;
+use super::sets::Sets;
 use super::state::{MinuteState, State, deadline};
-use crate::event::{Minute, Partition, series_fingerprint};
+use crate::event::{Minute, Partition};
 use crate::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
 };
-
-/// What a member of a set costs beside its text, in bytes; roughly.
-const MEMBER_BYTES: u64 = 64;
 
 impl MinuteState {
     fn admits(&self, series: &str) -> bool {
@@ -48,7 +46,7 @@ impl Recording for MemoryStore {
         let is_new = minute.admitted.is_empty() && minute.counts.is_empty();
         let users = |minute: &MinuteState, series: &str| {
             let sets = minute.sets.get(series);
-            sets.map_or(0, |sets| sets.users.len() as u64)
+            sets.map_or(0, Sets::unique)
         };
         let series = request.series.iter().map(|&series| {
             if !minute.admits(request.overflow) && !minute.admits(series) {
@@ -89,11 +87,10 @@ impl Recording for MemoryStore {
     ) -> Result<SeriesUsers, StoreError> {
         let state = self.lock();
         let minute = state.partitions[partition.index()].minutes.get(&minute);
-        let sets = minute.and_then(|minute| minute.sets.get(series));
-        let known = sets.map(|sets| &sets.users);
-        let is_there = |&user: &&str| known.is_some_and(|known| known.contains(user));
+        let known = minute.and_then(|minute| Some((&minute.users, minute.sets.get(series)?)));
+        let is_there = |user: &&str| known.is_some_and(|(names, sets)| sets.has_user(names, user));
         Ok(SeriesUsers {
-            count: known.map_or(0, |known| known.len() as u64),
+            count: known.map_or(0, |(_, sets)| sets.unique()),
             there: users.iter().map(is_there).collect(),
         })
     }
@@ -112,28 +109,25 @@ impl Recording for MemoryStore {
         let partition = &mut state.partitions[partition.index()];
         for recording in recordings {
             let minute = partition.minutes.entry(recording.minute).or_default();
-            let sets = minute.sets.entry(recording.series.to_owned()).or_default();
-            let before = sets.bytes;
-            let series = recording.overflowed_from.map(series_fingerprint);
-            for user in &recording.new_users {
-                if sets.users.insert((*user).into()) {
-                    sets.bytes += user.len() as u64 + MEMBER_BYTES;
-                }
+            if !minute.users.has_room(recording.batch) {
+                return Err(StoreError::Full(format!(
+                    "the names of the users of minute {} take 1 GiB in one of store.partitions, which is the most; have more \
+                     partitions, or use a Redis",
+                    recording.minute
+                )));
             }
-            for occurrence in recording.occurrences {
-                let user = recording.batch.user(occurrence);
-                let timestamp = occurrence.timestamp;
-                let is_new = match series {
-                    None => sets.events.insert((user.into(), timestamp)),
-                    Some(series) => sets.overflowed.insert((series, user.into(), timestamp)),
-                };
-                if is_new {
-                    sets.bytes += user.len() as u64 + MEMBER_BYTES;
-                } else {
-                    repeated += 1;
-                }
+            let series = recording.series;
+            if !minute.sets.contains_key(series) {
+                let sets = Sets::new(series);
+                state.bytes += sets.bytes;
+                minute.sets.insert(series.to_owned(), sets);
             }
-            state.bytes += sets.bytes - before;
+            if let Some(sets) = minute.sets.get_mut(series) {
+                let before = sets.bytes;
+                repeated += sets.record(&mut minute.users, recording);
+                state.bytes += sets.bytes - before;
+            }
+            state.bytes += minute.users.charge();
             minute.arrivals += recording.occurrences.len() as u64;
             // Nothing is forgotten of a minute that has something to do.
             minute.expires_ms = None;

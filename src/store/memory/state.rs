@@ -1,8 +1,9 @@
 //! What the memory store holds: plain data, open to whoever looks into it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::sets::{OpenSets, Sets, Users};
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{Claim, OutputName, Quarantined, StoreError};
 
@@ -84,6 +85,8 @@ pub struct MinuteState {
     /// Series that are recorded under their own names and not counted; with the overflow series when some are not.
     /// Those that are counted are in `counts`.
     pub admitted: BTreeSet<String>,
+    /// The users in `sets`.
+    pub users: Users,
     /// What is not compacted yet, by series.
     pub sets: BTreeMap<String, Sets>,
     /// Different users and different events, by series. Fixed for good.
@@ -107,30 +110,6 @@ pub struct Idle {
     pub since_ms: i64,
     /// When it was first looked at, in ms since the epoch.
     pub first_ms: i64,
-}
-
-/// The sets of a series in a minute.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sets {
-    /// The users.
-    pub users: HashSet<Box<str>>,
-    /// The events: user and timestamp.
-    pub events: HashSet<(Box<str>, i64)>,
-    /// The events of an overflow series: the fingerprint of the series that they came with, user and timestamp.
-    pub overflowed: HashSet<(u128, Box<str>, i64)>,
-    /// The memory that they take, roughly.
-    pub bytes: u64,
-}
-
-/// The sets of one series in one minute, members in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenSets {
-    /// The canonical series.
-    pub series: String,
-    /// The users.
-    pub users: Vec<String>,
-    /// The events: user and timestamp, joined by an underscore.
-    pub events: Vec<String>,
 }
 
 impl State {
@@ -182,17 +161,20 @@ impl State {
     }
 
     pub(super) fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
-        let minutes = self
-            .partitions
-            .iter()
-            .filter_map(|partition| partition.minutes.get(&minute));
-        minutes
-            .flat_map(|minute| minute.sets.iter().map(|(series, sets)| sets.open(series)))
-            .collect()
+        let of =
+            |partition: &PartitionState| Some(partition.minutes.get(&minute)?.open_sets(minute));
+        self.partitions.iter().filter_map(of).flatten().collect()
     }
 }
 
 impl MinuteState {
+    /// What its sets hold; it is this minute.
+    #[must_use]
+    pub fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+        let open = |(series, sets): (&String, &Sets)| sets.open(series, minute, &self.users);
+        self.sets.iter().map(open).collect()
+    }
+
     fn forget_expired(&mut self, now_ms: i64) {
         let is_over = |until_ms: Option<i64>| until_ms.is_some_and(|until_ms| until_ms < now_ms);
         if is_over(self.expires_ms) {
@@ -246,30 +228,6 @@ impl MinuteState {
             if unsent.is_empty() {
                 self.unsent.remove(output);
             }
-        }
-    }
-}
-
-impl Sets {
-    /// How many different events there are.
-    pub(super) fn cumulative(&self) -> u64 {
-        (self.events.len() + self.overflowed.len()) as u64
-    }
-
-    fn open(&self, series: &str) -> OpenSets {
-        let mut users: Vec<_> = self.users.iter().map(ToString::to_string).collect();
-        let event = |(user, timestamp): &(Box<str>, i64)| format!("{user}_{timestamp}");
-        let overflowed = |(series, user, timestamp): &(u128, Box<str>, i64)| {
-            format!("{user}_{timestamp}_{series:032x}")
-        };
-        let mut events: Vec<_> = self.events.iter().map(event).collect();
-        events.extend(self.overflowed.iter().map(overflowed));
-        users.sort_unstable();
-        events.sort_unstable();
-        OpenSets {
-            series: series.to_owned(),
-            users,
-            events,
         }
     }
 }

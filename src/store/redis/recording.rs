@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Pipeline, cmd, pipe};
+use ::redis::{Cmd, Pipeline, cmd, pipe};
 use async_trait::async_trait;
 
 use super::agreement::OUTDATED_HINT;
@@ -23,6 +23,9 @@ use crate::event::{Minute, Partition, series_fingerprint};
 use crate::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
 };
+
+/// The bytes of most members of a set of events: a user's name, and when.
+const MEMBER_BYTES: usize = 40;
 
 #[async_trait]
 impl Recording for RedisStore {
@@ -135,12 +138,14 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
         // The recordings of an overflow series follow each other, and are many.
         for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
             let series = of_series[0].series;
+            let count: usize = of_series.iter().map(|it| it.occurrences.len()).sum();
             let mut users = cmd("SADD");
             users.arg(format!("{base}unique_user:{series}"));
-            let mut events = cmd("SADD");
+            let mut events = Cmd::with_capacity(count + 2, count * MEMBER_BYTES);
+            events.arg("SADD");
             events.arg(format!("{base}cumulative_user:{series}"));
             for recording in of_series {
-                users.arg(&recording.new_users);
+                users.arg(recording.new_users.as_deref().unwrap_or_default());
                 let overflowed_from = recording.overflowed_from.map(series_fingerprint);
                 for occurrence in recording.occurrences {
                     let user = recording.batch.user(occurrence);
@@ -151,7 +156,7 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
             }
             if of_series
                 .iter()
-                .any(|recording| !recording.new_users.is_empty())
+                .any(|recording| recording.new_users.iter().flatten().next().is_some())
             {
                 pipeline.add_command(users).ignore();
             }
@@ -201,9 +206,10 @@ fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
 fn write_member(member: &mut Vec<u8>, user: &str, timestamp: i64, overflowed_from: Option<u128>) {
     member.clear();
     member.extend_from_slice(user.as_bytes());
-    // Writing to a vector cannot fail.
-    let _ = match overflowed_from {
-        None => write!(member, "_{timestamp}"),
-        Some(series) => write!(member, "_{timestamp}_{series:032x}"),
-    };
+    member.push(b'_');
+    member.extend_from_slice(itoa::Buffer::new().format(timestamp).as_bytes());
+    if let Some(series) = overflowed_from {
+        // Writing to a vector cannot fail.
+        let _ = write!(member, "_{series:032x}");
+    }
 }

@@ -1,0 +1,278 @@
+//! [`Users`] and [`Sets`]: what is recorded of a minute, exact and small.
+//!
+//! Each name stands once in a minute of a partition. A user is its number from then on, and an event is one word: when in the
+//! minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes.
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
+
+use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+
+use crate::event::{Batch, Minute, series_fingerprint};
+use crate::store::RecordRequest;
+
+/// Names begin at multiples of so many bytes, so that fewer bits say where.
+const ALIGN: usize = 4;
+const MINUTE_NANOS: i64 = 60_000_000_000;
+/// The bits of a user's number. The nanoseconds of a minute take 36, which leaves these of a word.
+const NUMBER_BITS: u32 = 28;
+/// The events of a full run, 4 KiB.
+const RUN_EVENTS: usize = 512;
+/// What a full run takes beside its events in the index of runs, in bytes; roughly.
+const RUN_BYTES: usize = 48;
+/// What a series takes beside its name and its sets, in bytes; roughly.
+const SERIES_BYTES: u64 = 256;
+/// The same of a series whose events are in an overflow series.
+const OVERFLOWED_BYTES: u64 = 96;
+
+/// The users of one minute, by number: where the name stands.
+#[derive(Debug, Clone, Default)]
+pub struct Users {
+    /// For each user four bytes of length, and the name.
+    names: Vec<u8>,
+    /// By name. Keyed at random: the names come from strangers.
+    numbers: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// The memory that the store was charged for them.
+    pub(super) charged: u64,
+}
+
+impl Users {
+    /// Whether there is room for all users of a batch.
+    pub(super) fn has_room(&self, batch: &Batch) -> bool {
+        let more = batch.bytes() + batch.events() * 2 * ALIGN;
+        (self.names.len() + more) / ALIGN < 1 << NUMBER_BITS
+    }
+
+    /// The memory that they take more than was charged.
+    pub(super) fn charge(&mut self) -> u64 {
+        let taken = (self.names.capacity() + self.numbers.allocation_size()) as u64;
+        let more = taken.saturating_sub(self.charged);
+        self.charged += more;
+        more
+    }
+
+    /// The number of a user, who may be new.
+    fn number(&mut self, name: &str) -> u32 {
+        let Self {
+            names,
+            numbers,
+            hasher,
+            ..
+        } = self;
+        let hash = hasher.hash_one(name.as_bytes());
+        let same = |&number: &u32| name_of(names, number) == name.as_bytes();
+        if let Some(&number) = numbers.find(hash, same) {
+            return number;
+        }
+        // `has_room` was asked.
+        let number = u32::try_from(names.len() / ALIGN).unwrap_or(u32::MAX);
+        let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+        names.extend_from_slice(&len.to_le_bytes());
+        names.extend_from_slice(name.as_bytes());
+        names.resize(names.len().next_multiple_of(ALIGN), 0);
+        numbers.insert_unique(hash, number, |&number| {
+            hasher.hash_one(name_of(names, number))
+        });
+        number
+    }
+
+    fn find(&self, name: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(name.as_bytes());
+        let same = |&number: &u32| name_of(&self.names, number) == name.as_bytes();
+        self.numbers.find(hash, same).copied()
+    }
+
+    fn name(&self, number: u32) -> String {
+        String::from_utf8_lossy(name_of(&self.names, number)).into_owned()
+    }
+}
+
+impl PartialEq for Users {
+    fn eq(&self, other: &Self) -> bool {
+        self.names == other.names
+    }
+}
+
+fn name_of(names: &[u8], number: u32) -> &[u8] {
+    let at = number as usize * ALIGN;
+    let Some((len, rest)) = names[at..].split_first_chunk() else {
+        return &[];
+    };
+    &rest[..u32::from_le_bytes(*len) as usize]
+}
+
+/// The sets of a series in a minute.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sets {
+    users: HashSet<u32>,
+    events: Events,
+    /// The events of an overflow series, by the fingerprint of the series that they came with.
+    overflowed: BTreeMap<u128, Events>,
+    cumulative: u64,
+    /// The memory that all this takes, roughly.
+    pub(super) bytes: u64,
+}
+
+impl Sets {
+    pub(super) fn new(series: &str) -> Self {
+        Self {
+            bytes: SERIES_BYTES + series.len() as u64,
+            ..Self::default()
+        }
+    }
+
+    /// Adds events and users. Answers how many events were there already.
+    pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
+        let taken = |it: &Events, users: &HashSet<u32>| it.bytes() + users.allocation_size() as u64;
+        let events = match recording.overflowed_from.map(series_fingerprint) {
+            None => &mut self.events,
+            Some(series) => self.overflowed.entry(series).or_insert_with(|| {
+                self.bytes += OVERFLOWED_BYTES;
+                Events::default()
+            }),
+        };
+        let before = taken(events, &self.users);
+        let mut new = 0;
+        for occurrence in recording.occurrences {
+            let number = users.number(recording.batch.user(occurrence));
+            if recording.new_users.is_none() {
+                self.users.insert(number);
+            }
+            new += u64::from(events.insert(event(occurrence.timestamp, number)));
+        }
+        for user in recording.new_users.iter().flatten() {
+            self.users.insert(users.number(user));
+        }
+        self.cumulative += new;
+        self.bytes += taken(events, &self.users) - before;
+        recording.occurrences.len() as u64 - new
+    }
+
+    /// How many different users there are.
+    pub(super) fn unique(&self) -> u64 {
+        self.users.len() as u64
+    }
+
+    /// How many different events there are.
+    pub(super) const fn cumulative(&self) -> u64 {
+        self.cumulative
+    }
+
+    pub(super) fn has_user(&self, users: &Users, name: &str) -> bool {
+        users
+            .find(name)
+            .is_some_and(|number| self.users.contains(&number))
+    }
+
+    /// What they hold of a series in this minute, as text.
+    pub(super) fn open(&self, series: &str, minute: Minute, names: &Users) -> OpenSets {
+        let start = i128::from(minute.epoch_minutes()) * i128::from(MINUTE_NANOS);
+        let member = |event: u64| {
+            let (at, number) = (event >> NUMBER_BITS, event & ((1 << NUMBER_BITS) - 1));
+            let name = names.name(u32::try_from(number).unwrap_or_default());
+            format!("{name}_{}", start + i128::from(at))
+        };
+        let mut users: Vec<_> = self.users.iter().map(|&user| names.name(user)).collect();
+        let mut events: Vec<_> = self.events.iter().map(member).collect();
+        for (series, of) in &self.overflowed {
+            let of = of
+                .iter()
+                .map(|event| format!("{}_{series:032x}", member(event)));
+            events.extend(of);
+        }
+        users.sort_unstable();
+        events.sort_unstable();
+        OpenSets {
+            series: series.to_owned(),
+            users,
+            events,
+        }
+    }
+}
+
+/// The sets of one series in one minute, members in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSets {
+    /// The canonical series.
+    pub series: String,
+    /// The users.
+    pub users: Vec<String>,
+    /// The events: user and timestamp, and the fingerprint of the series that those of an overflow series came with; joined by
+    /// underscores.
+    pub events: Vec<String>,
+}
+
+/// An event as a word: first the time in its minute, so that words are in the order of time.
+const fn event(timestamp: i64, user: u32) -> u64 {
+    let at = timestamp.rem_euclid(MINUTE_NANOS).cast_unsigned();
+    at << NUMBER_BITS | user as u64
+}
+
+/// A set of events in sorted runs. Most come in the order of time, which makes adding one a comparison and a store; the last run
+/// is where they are put.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Events {
+    last: Vec<u64>,
+    /// The others, by their first event.
+    runs: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Events {
+    /// Returns whether it is new.
+    fn insert(&mut self, event: u64) -> bool {
+        if self.last.last().is_none_or(|&last| last < event) {
+            if self.last.len() == RUN_EVENTS {
+                self.end_run(RUN_EVENTS);
+            }
+            self.last.push(event);
+            return true;
+        }
+        // `None`: the last run.
+        let first = if event < self.last[0] {
+            let first = self.runs.range(..=event).next_back();
+            first.or_else(|| self.runs.first_key_value())
+        } else {
+            None
+        };
+        let first = first.map(|(&first, _)| first);
+        let run = first.and_then(|first| self.runs.get_mut(&first));
+        let is_last = run.is_none();
+        let run = run.unwrap_or(&mut self.last);
+        let Err(at) = run.binary_search(&event) else {
+            return false;
+        };
+        if run.len() < RUN_EVENTS {
+            run.insert(at, event);
+            return true;
+        }
+        if is_last {
+            // What comes a little late goes to its end, so little stays there.
+            self.end_run(RUN_EVENTS / 8 * 7);
+        } else {
+            let upper = run.split_off(RUN_EVENTS / 2);
+            self.runs.insert(upper[0], upper);
+        }
+        self.insert(event)
+    }
+
+    /// Has the last run begin behind so many events of it.
+    fn end_run(&mut self, events: usize) {
+        let next = self.last.split_off(events);
+        let ended = std::mem::replace(&mut self.last, next);
+        self.runs.insert(ended[0], ended);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        self.runs.values().flatten().chain(&self.last).copied()
+    }
+
+    fn bytes(&self) -> u64 {
+        let runs = self.runs.len() * (RUN_EVENTS * size_of::<u64>() + RUN_BYTES);
+        (runs + self.last.capacity() * size_of::<u64>()) as u64
+    }
+}
+
+#[cfg(test)]
+#[path = "sets_tests.rs"]
+mod tests;

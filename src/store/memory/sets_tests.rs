@@ -1,0 +1,91 @@
+//! What the sets of the memory store hold, and what they take.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::event::Batch;
+
+fn minute() -> Minute {
+    Minute::from_epoch_minutes(24_681_278).unwrap()
+}
+
+/// Records these events of a series, and answers how many were there already.
+fn record(sets: &mut Sets, users: &mut Users, from: Option<&str>, events: &[(&str, i64)]) -> u64 {
+    let mut batch = Batch::default();
+    for (user, nanos) in events {
+        assert!(batch.push(minute(), "s=1", user, minute().start_nanos() + nanos));
+    }
+    assert!(users.has_room(&batch));
+    let request = RecordRequest {
+        minute: minute(),
+        series: "s=1",
+        overflowed_from: from,
+        new_users: None,
+        occurrences: &batch.groups()[0].occurrences,
+        batch: &batch,
+    };
+    sets.record(users, &request)
+}
+
+#[test]
+fn events_of_one_instant_differ_by_their_user_and_series() {
+    const LAST: i64 = 59_999_999_999;
+    let (mut sets, mut users) = (Sets::new("s=1"), Users::default());
+    let own = [("a", 0), ("b", 0), ("", LAST), ("a", LAST), ("a", 0)];
+    assert_eq!(record(&mut sets, &mut users, None, &own), 1);
+    assert_eq!(record(&mut sets, &mut users, Some("s=2"), &own), 1);
+    assert_eq!(record(&mut sets, &mut users, Some("s=3"), &own[..1]), 0);
+    assert_eq!(record(&mut sets, &mut users, Some("s=3"), &own[..1]), 1);
+    assert_eq!((sets.unique(), sets.cumulative()), (3, 9));
+    assert!(sets.has_user(&users, "b") && !sets.has_user(&users, "c"));
+    let open = sets.open("s=1", minute(), &users);
+    assert_eq!(open.users, ["", "a", "b"]);
+    let last = minute().start_nanos() + LAST;
+    assert!(open.events.contains(&format!("a_{last}")));
+    let other = series_fingerprint("s=2");
+    assert!(open.events.contains(&format!("_{last}_{other:032x}")));
+}
+
+/// 10 000 users of 15 bytes, and as many events a series as there are users, or six times as many.
+#[test]
+fn a_user_and_an_event_take_what_the_documents_say() {
+    for (series, rounds, most) in [(150, 1, 24), (2, 30, 16)] {
+        let mut users = Users::default();
+        let names: Vec<String> = (0..10_000)
+            .map(|user| format!("testusername{user:03}"))
+            .collect();
+        let mut all: Vec<Sets> = (0..series).map(|_| Sets::new("s=1")).collect();
+        for sets in &mut all {
+            for round in 0..rounds {
+                let at = |number: usize| i64::try_from(round * 10_000 + number).unwrap();
+                let events = names.iter().enumerate();
+                let events: Vec<_> = events.map(|(at_, user)| (user.as_str(), at(at_))).collect();
+                record(sets, &mut users, None, &events);
+            }
+        }
+        let bytes = users.charge() + all.iter().map(|sets| sets.bytes).sum::<u64>();
+        let events: u64 = all.iter().map(Sets::cumulative).sum();
+        println!(
+            "{series} series, {rounds} rounds: {} bytes an event",
+            bytes / events
+        );
+        assert!(bytes <= events * most, "{bytes} bytes for {events} events");
+    }
+}
+
+proptest! {
+    /// In whatever order they come, and over the ends of runs.
+    #[test]
+    fn runs_hold_what_a_sorted_set_holds(events in prop::collection::vec(0_u64..6000, 0..6000), late in 1_u64..2000) {
+        let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
+        for (at, event) in (0..).zip(events) {
+            // Some in any order, some nearly in that of time.
+            let event = if late < 1000 { at + event % late } else { event };
+            prop_assert_eq!(runs.insert(event), expected.insert(event));
+        }
+        prop_assert!(runs.iter().eq(expected));
+        prop_assert!(runs.runs.values().chain([&runs.last]).all(|run| run.len() <= RUN_EVENTS && run.capacity() <= RUN_EVENTS));
+    }
+}
