@@ -14,7 +14,7 @@ use event_data_service::ingest::{
 };
 use event_data_service::node::{Intake, Node};
 use event_data_service::store::Recording;
-use event_data_service::store::redis::{RedisStore, Settings};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::telemetry::Metrics;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use loadgen::Event;
@@ -277,6 +277,7 @@ fn settings(server: &RedisServer) -> Settings {
         redis: server.settings(),
         prefix: "eds".to_owned(),
         partitions: partitions(),
+        layout: Layout::Sets,
         retention: Duration::from_secs(7200),
         counts_max: 1_000_000,
         node: "bench".to_owned(),

@@ -1,5 +1,5 @@
-//! What every store promises, as one suite: it runs against the memory store, a real Redis and a real Redis
-//! Cluster.
+//! What every store promises, as one suite: it runs against the memory store, and in both layouts against a real Redis
+//! and a real Redis Cluster.
 //!
 //! A test gets a [`Ground`](ground::Ground), an empty store of its own, and asks it for nodes. All nodes of a
 //! ground share what they record.
@@ -30,33 +30,25 @@ mod contract {
     pub(crate) mod witness;
 }
 
-use contract::ground;
+use contract::ground::Ground;
+use event_data_service::store::redis::Layout;
 
 macro_rules! suite {
     ($($module:ident: $($name:ident)*;)*) => {
-        mod memory {
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $name() {
-                    super::contract::$module::$name(&super::ground::Ground::memory()).await;
-                }
-            )*)*
-        }
+        suite! { memory, super::Ground::memory(); $($module: $($name)*;)* }
+        suite! { redis, super::Ground::redis(super::Layout::Sets); $($module: $($name)*;)* }
+        suite! { redis_log, super::Ground::redis(super::Layout::Log); $($module: $($name)*;)* }
+        suite! { cluster, super::Ground::cluster(super::Layout::Sets); $($module: $($name)*;)* }
+        suite! { cluster_log, super::Ground::cluster(super::Layout::Log); $($module: $($name)*;)* }
+    };
+    ($store:ident, $ground:expr; $($module:ident: $($name:ident)*;)*) => {
+        mod $store {
+            use super::contract;
 
-        mod redis {
             $($(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    super::contract::$module::$name(&super::ground::Ground::redis()).await;
-                }
-            )*)*
-        }
-
-        mod cluster {
-            $($(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $name() {
-                    super::contract::$module::$name(&super::ground::Ground::cluster()).await;
+                    contract::$module::$name(&$ground).await;
                 }
             )*)*
         }
@@ -104,6 +96,8 @@ suite! {
     compacting:
         compaction_goes_in_steps
         counts_are_fixed_once
+        a_claim_that_lapses_half_way_is_sealed_to_the_same_counts
+        what_comes_while_a_minute_is_sealed_is_counted_or_late
         a_late_event_meets_its_counts_however_long_it_waits
         unsent_counts_come_complete_in_pages;
     done:
@@ -131,6 +125,7 @@ suite! {
     reading:
         open_and_fixed_counts_are_read_and_nothing_is_changed
         late_events_are_not_told_as_open
+        what_comes_while_somebody_looks_is_seen_soon
         much_is_read_in_pages_and_the_newest_minutes_come_first;
     names:
         hostile_names_stay_apart

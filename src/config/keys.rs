@@ -12,6 +12,7 @@ use super::kind::{
 use super::range::{Count, CountOrNone, Permissions, Size, Span};
 use super::relay_kind::{EventRules, Hosts, RestUrl};
 use crate::event::Precision;
+use crate::store::redis::Layout;
 
 /// What reads a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,7 +191,7 @@ keys! {
         alike partitions: Count<u16>(1, 1024) = "32", "parts that the series are divided into, the same on every node";
         alike partitions_before: CountOrNone(1024) = "0", "while that changes: the number before; 0: it does not change";
         alike partitions_from: Instant = "", "while that changes: the minute from which the new number holds (RFC 3339)";
-        alike layout: Choice<()>(&[("sets", ())]) = "sets", "how users and events are kept in Redis";
+        alike layout: Choice<Layout>(&[("sets", Layout::Sets), ("log", Layout::Log)]) = "sets", "how users and events are kept in Redis: as sets of names, or as logs of fingerprints";
         own username: Text = "", "Redis ACL user; empty: the default user";
         own password_file: File(Form::SecretFile) = "", "file with the Redis password";
         own password: SecretText = "", "the Redis password, from the environment only";

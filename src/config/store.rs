@@ -40,7 +40,7 @@ pub(super) fn read(
     let (count, before) = partitions(reader);
     let counts_max = reader.read(&store::counts_max);
     let bytes_max = reader.read(&store::memory_max);
-    reader.read(&store::layout);
+    let layout = reader.read(&store::layout);
     let Some(link) = url else {
         // It begins empty, so it has no minutes of another number.
         let partitions = redis::partitions(&prefix, count, None);
@@ -57,6 +57,7 @@ pub(super) fn read(
         redis: connection(reader, link),
         prefix,
         partitions: partitions.clone(),
+        layout,
         retention,
         counts_max,
         node: node.to_owned(),

@@ -154,7 +154,7 @@ EDS_INPUT__RECEIVE_BUFFER=8000000
 EDS_INPUT__MAX_DATAGRAM=1MiB
 => environment EDS_INPUT__MAX_DATAGRAM: input.max_datagram: "1MiB" is out of range; write 512B to 64KiB
 EDS_STORE__LAYOUT=hll
-=> environment EDS_STORE__LAYOUT: store.layout: "hll" is not known; write one of: sets
+=> environment EDS_STORE__LAYOUT: store.layout: "hll" is not known; write one of: sets, log
 EDS_LOG__FORMAT=xml
 => environment EDS_LOG__FORMAT: log.format: "xml" is not known; write one of: text, json, journald
 "#,

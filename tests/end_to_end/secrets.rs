@@ -11,7 +11,7 @@ use event_data_service::config::{self, Config, Flags};
 use event_data_service::event::Partitions;
 use event_data_service::output::influxdb::{self, InfluxDb};
 use event_data_service::secret::Secret;
-use event_data_service::store::redis::{RedisStore, Settings};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use redis_link::{Address, Credentials, Timeouts, Tls};
 use tempfile::TempDir;
 use testing::eventually::{SOON, eventually, when};
@@ -343,6 +343,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         },
         prefix: "eds".to_owned(),
         partitions: Partitions::new(NonZeroU16::MIN),
+        layout: Layout::Sets,
         retention: Duration::from_secs(60),
         counts_max: 1,
         node: "n".to_owned(),

@@ -270,9 +270,24 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     };
     assert_eq!(users(s0, &["x", "z", "y"]).await, two);
     assert_eq!(users(s1, &["x"]).await, nobody);
-    // Whoever asks for a series hears how many users it has.
+    // And those of every node, also when they come while somebody asks again and again.
+    ground
+        .node("b")
+        .record(&[
+            event(SEED_MINUTE, s0, "z", 1),
+            event(SEED_MINUTE, s1, "x", 1),
+        ])
+        .await;
+    let three = SeriesUsers {
+        count: 3,
+        there: vec![true, true, true],
+    };
+    assert_eq!(users(s0, &["x", "z", "y"]).await, three);
+    assert_eq!(users(s1, &["y"]).await.count, 1);
+    // Whoever asks for a series hears how many users it has, where that is known at once.
     let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
-    let series = [0, 2].map(|users| Admission::Admitted { users });
+    let known = |users| if ground.counts_at_once() { users } else { 0 };
+    let series = [known(1), known(3)].map(|users| Admission::Admitted { users });
     assert_eq!(
         (answer.overflow_users, &answer.series[..]),
         (0, &series[..])

@@ -1,11 +1,12 @@
 //! Sets become counts, once.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use event_data_service::store::StoreError;
+use event_data_service::store::{Claim, StoreError};
 
 use super::ground::{
-    AT_ONCE, Ground, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
+    AT_ONCE, Ground, Node, RETENTION, SEED_MINUTE, event, model, series_of_one_partition,
 };
 
 pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
@@ -58,6 +59,83 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let mut events = in_time.to_vec();
     events.push(new_series);
     assert_eq!(a.finish(&[claim]).await, model(&events));
+}
+
+/// Two nodes with a part of each series, and a third that takes over after some of it was sealed.
+pub(crate) async fn a_claim_that_lapses_half_way_is_sealed_to_the_same_counts(ground: &Ground) {
+    let nodes = ["a", "b", "c"].map(|name| ground.node(name));
+    let series = series_of_one_partition(7);
+    let mut events = Vec::new();
+    for (at, series) in (0..).zip(&series) {
+        for user in 0..=at {
+            events.push(event(SEED_MINUTE, series, &format!("user_{user}"), at));
+        }
+    }
+    nodes[0].record(&events[..20]).await;
+    nodes[1].record(&events[10..]).await;
+    let claim = nodes[0].claim_one(&AT_ONCE).await;
+    let done = nodes[0].try_compact(&claim, 3).await.unwrap();
+    assert_eq!((done.sealed, done.late, done.left), (3, 0, 4));
+    lapse(&nodes[0], &claim).await;
+    let claim = nodes[1].claim_one(&AT_ONCE).await;
+    let done = nodes[1].try_compact(&claim, 2).await.unwrap();
+    assert_eq!((done.sealed, done.late, done.left), (2, 0, 2));
+    lapse(&nodes[1], &claim).await;
+    let claim = nodes[2].claim_one(&AT_ONCE).await;
+    assert!(claim.taken_over);
+    let done = nodes[2].try_compact(&claim, 100).await.unwrap();
+    assert_eq!((done.sealed, done.late, done.left), (2, 0, 0));
+    assert_eq!(nodes[2].finish(&done.sending).await, model(&events));
+}
+
+async fn lapse(node: &Node, claim: &Claim) {
+    let claims = [claim];
+    let extended = node.0.extend(claim.partition, &claims, Duration::ZERO);
+    assert_eq!(extended.await.unwrap(), 1);
+}
+
+/// What is recorded between the steps is sealed once, or told to be late; and of a series that nobody had before, it is sealed.
+pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let series = series_of_one_partition(12);
+    let mut recorded = 0;
+    let mut record = async |node: &Node, series: &[String], at: i64| {
+        let events = series
+            .iter()
+            .map(|series| event(SEED_MINUTE, series, "x", at));
+        node.record(&events.collect::<Vec<_>>()).await;
+        recorded += series.len() as u64;
+    };
+    record(&a, &series[..8], 1).await;
+    record(&b, &series[..8], 2).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    let (mut sealed, mut late) = (0, 0);
+    let mut sending = Vec::new();
+    for step in 0..40 {
+        let done = a.try_compact(&claim, 3).await.unwrap();
+        sealed += done.sealed;
+        late += done.late;
+        sending = done.sending;
+        match step {
+            0 => record(&a, &series[..10], 3).await,
+            1 => record(&b, &series[5..], 4).await,
+            _ if done.left == 0 => break,
+            _ => {}
+        }
+    }
+    assert_eq!(sealed, 12);
+    let counts = a.finish(&sending).await;
+    assert_eq!(counts.len(), 12);
+    let published: u64 = counts.values().map(|(_, cumulative)| cumulative).sum();
+    assert_eq!(
+        published + late,
+        recorded,
+        "each event is in a count, or late"
+    );
+    assert!(
+        counts.values().all(|(unique, _)| *unique == 1),
+        "{counts:?}"
+    );
 }
 
 /// The counts of a minute that is done are forgotten in the end, but not while an event waits to meet them: all

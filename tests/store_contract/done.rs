@@ -75,7 +75,7 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
 
 /// In Redis there are no keys but the settings, what is closed, the names of outputs, and the counts of these minutes, which end by themselves.
 pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
-    let Ground::Redis(server) = ground else {
+    let Ground::Redis(server, _) = ground else {
         return;
     };
     let names = minutes.iter().map(|&minute| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
 use event_data_service::store::memory::{MemoryStore, system_clock};
-use event_data_service::store::redis::{RedisStore, Settings};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
     Claim, ClaimRequest, Compaction, CountReader, Known, NodeStore, OutputBacklog, OutputName,
     Quarantine, RecordRequest, SeriesCounts, StoreError,
@@ -55,9 +55,9 @@ pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 /// See the module.
 pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
-    Redis(RedisServer),
+    Redis(RedisServer, Layout),
     /// A cluster that all tests share, and what the names of this one's keys begin with.
-    Cluster(Arc<RedisCluster>, String),
+    Cluster(Arc<RedisCluster>, String, Layout),
 }
 
 static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
@@ -127,21 +127,21 @@ impl Ground {
         Self::Memory(Arc::new(store))
     }
 
-    pub(crate) fn redis() -> Self {
-        Self::Redis(RedisServer::start(&[]))
+    pub(crate) fn redis(layout: Layout) -> Self {
+        Self::Redis(RedisServer::start(&[]), layout)
     }
 
-    pub(crate) fn cluster() -> Self {
+    pub(crate) fn cluster(layout: Layout) -> Self {
         let prefix = format!("test{:016x}", rand::random::<u64>());
-        Self::Cluster(shared_cluster(), prefix)
+        Self::Cluster(shared_cluster(), prefix, layout)
     }
 
     /// An empty one of the same kind.
     pub(crate) fn afresh(&self) -> Self {
         match self {
             Self::Memory(_) => Self::memory(),
-            Self::Redis(_) => Self::redis(),
-            Self::Cluster(..) => Self::cluster(),
+            Self::Redis(_, layout) => Self::redis(*layout),
+            Self::Cluster(_, _, layout) => Self::cluster(*layout),
         }
     }
 
@@ -149,17 +149,38 @@ impl Ground {
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
             Self::Memory(store) => Node(Arc::new(store.shared_with(name, system_clock()))),
-            Self::Redis(server) => Node(Arc::new(redis_store(server, name))),
-            Self::Cluster(cluster, prefix) => Node(Arc::new(cluster_store(cluster, prefix, name))),
+            Self::Redis(..) | Self::Cluster(..) => Node(Arc::new(self.redis_store(name))),
         }
+    }
+
+    fn redis_store(&self, name: &str) -> RedisStore {
+        match self {
+            Self::Memory(_) => panic!("there is no Redis"),
+            Self::Redis(server, layout) => store(server.settings(), "eds", *layout, name),
+            Self::Cluster(cluster, prefix, layout) => {
+                let address = cluster.masters()[0].address();
+                let address = Address::Cluster {
+                    nodes: vec![(address.ip().to_string(), address.port())],
+                };
+                store(patient(address), prefix, *layout, name)
+            }
+        }
+    }
+
+    /// Whether events are counted when they are recorded, so that it is known at once which were there, how many users a series has,
+    /// and what is open.
+    pub(crate) fn counts_at_once(&self) -> bool {
+        !matches!(
+            self,
+            Self::Redis(_, Layout::Log) | Self::Cluster(_, _, Layout::Log)
+        )
     }
 
     /// What somebody holds who only looks.
     pub(crate) fn reading(&self) -> Arc<dyn CountReader> {
         match self {
             Self::Memory(store) => store.clone(),
-            Self::Redis(server) => Arc::new(redis_store(server, "reader")),
-            Self::Cluster(cluster, prefix) => Arc::new(cluster_store(cluster, prefix, "reader")),
+            Self::Redis(..) | Self::Cluster(..) => Arc::new(self.redis_store("reader")),
         }
     }
 
@@ -167,29 +188,17 @@ impl Ground {
     pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
         match self {
             Self::Memory(store) => store.clone(),
-            Self::Redis(server) => Arc::new(redis_store(server, "operator")),
-            Self::Cluster(cluster, prefix) => Arc::new(cluster_store(cluster, prefix, "operator")),
+            Self::Redis(..) | Self::Cluster(..) => Arc::new(self.redis_store("operator")),
         }
     }
 }
 
-fn redis_store(server: &RedisServer, name: &str) -> RedisStore {
-    store(server.settings(), "eds", name)
-}
-
-fn cluster_store(cluster: &RedisCluster, prefix: &str, name: &str) -> RedisStore {
-    let address = cluster.masters()[0].address();
-    let address = Address::Cluster {
-        nodes: vec![(address.ip().to_string(), address.port())],
-    };
-    store(patient(address), prefix, name)
-}
-
-fn store(redis: redis_link::Settings, prefix: &str, name: &str) -> RedisStore {
+fn store(redis: redis_link::Settings, prefix: &str, layout: Layout, name: &str) -> RedisStore {
     let settings = Settings {
         redis,
         prefix: prefix.to_owned(),
         partitions: partitions(),
+        layout,
         retention: RETENTION,
         counts_max: 1_000_000,
         node: name.to_owned(),

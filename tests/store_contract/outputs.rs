@@ -43,7 +43,7 @@ async fn send(node: &Node, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
 
 /// Whether the counts of a minute have a time to live. Only Redis tells.
 fn expire(ground: &Ground, number: i64) -> Option<bool> {
-    let Ground::Redis(server) = ground else {
+    let Ground::Redis(server, _) = ground else {
         return None;
     };
     let name = format!(":{}:counts", minute(number));

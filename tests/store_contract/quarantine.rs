@@ -92,7 +92,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     let unknown = quarantine.requeue(partition, only(), minute(), &["never=heard"]);
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
-    if let Ground::Redis(server) = ground {
+    if let Ground::Redis(server, _) = ground {
         // Whatever happened to the entry: the minute knows what was counted.
         let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
@@ -136,7 +136,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     let series = series_of_one_partition(1);
     let partition = fill_and_finish(&node, &series).await;
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
-    if let Ground::Redis(server) = ground {
+    if let Ground::Redis(server, _) = ground {
         let is_counts = |key: &String| key.ends_with(":counts");
         assert!(!server.keys().iter().any(is_counts), "they are forgotten");
     }
@@ -155,7 +155,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
         .await;
     assert_eq!(node.finish_all().await, counts(&names, 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 0));
-    if let Ground::Redis(server) = ground {
+    if let Ground::Redis(server, _) = ground {
         for key in server.keys().iter().filter(|key| key.ends_with(":counts")) {
             assert!(server.query::<i64>(&["PTTL", key]) > 0, "they expire again");
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::CountReader;
+use testing::eventually::SOON;
 
 use super::ground::{
     AT_ONCE, Counts, Event, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
@@ -143,4 +144,18 @@ pub(crate) async fn much_is_read_in_pages_and_the_newest_minutes_come_first(grou
     let newest = reading.open_minutes(partition, 2).await.unwrap();
     assert_eq!(newest, [minute(SEED_MINUTE + 4), minute(SEED_MINUTE + 3)]);
     assert_eq!(reading.open_minutes(partition, 0).await.unwrap(), []);
+}
+
+pub(crate) async fn what_comes_while_somebody_looks_is_seen_soon(ground: &Ground) {
+    let (node, reading) = (ground.node("a"), ground.reading());
+    let mut events = Vec::new();
+    for at in 0..20 {
+        let user = format!("user_{at}");
+        events.push(event(SEED_MINUTE, "a=1", &user, at));
+        node.record(&events[events.len() - 1..]).await;
+        let deadline = std::time::Instant::now() + SOON;
+        while open(&*reading).await != model(&events) {
+            assert!(std::time::Instant::now() < deadline, "{at}");
+        }
+    }
 }

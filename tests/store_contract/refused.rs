@@ -32,7 +32,7 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
     assert!(node.acknowledge(&claim, &[&series[1]]).await);
     assert_eq!(node.backlog().await, (0, 0, 1));
 
-    if let Ground::Redis(server) = ground {
+    if let Ground::Redis(server, _) = ground {
         let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
         let kept: BTreeMap<String, String> = server.query(&["HGETALL", &key]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
-use event_data_service::store::redis::{RedisStore, Settings};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine, Survey};
 use redis::Connection;
 use testing::clock::Clock;
@@ -129,6 +129,7 @@ fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
         redis: server.settings(),
         prefix: "eds".to_owned(),
         partitions: partitions(),
+        layout: Layout::Sets,
         retention: RETENTION,
         counts_max: COUNTS_MAX,
         node: name.to_owned(),

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
-use event_data_service::store::redis::{RedisStore, Settings};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
     AdmitRequest, Claim, ClaimRequest, Compaction, Draining, Known, OutputName, RecordRequest,
     Recording, Store, StoreError, Testimony,
@@ -62,6 +62,7 @@ fn by(redis: redis_link::Settings) -> Settings {
         redis,
         prefix: "eds".to_owned(),
         partitions: partitions(),
+        layout: Layout::Sets,
         retention: Duration::from_secs(7200),
         counts_max: 1_000_000,
         node: "node".to_owned(),

@@ -84,6 +84,9 @@ impl Node {
         node.set("flush.interval", "200ms");
         node.set("flush.grace", "2s");
         node.set("flush.lease", "5s");
+        if let Ok(layout) = std::env::var("EDS_TEST_LAYOUT") {
+            node.set("store.layout", &layout);
+        }
         for (key, value) in keys {
             node.set(key, value);
         }

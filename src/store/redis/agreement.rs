@@ -5,13 +5,15 @@
 //! stands the format: what the keys and scripts mean.
 
 use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::Utc;
 use redis::aio::MultiplexedConnection;
 
 use super::division::{self, Division, Shared, Standing, field, written};
-use super::fault;
+use super::log::Key;
+use super::{Layout, fault};
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -21,6 +23,9 @@ pub const FORMATS: RangeInclusive<u32> = 3..=3;
 /// Beside the settings: the format, and the version that wrote it.
 pub(super) const FORMAT: &str = "format";
 pub(super) const FORMAT_BY: &str = "format_by";
+
+/// Beside the settings, with the layout `log`: what fingerprints are made with, in hexadecimal.
+const FINGERPRINT_KEY: &str = "fingerprint_key";
 
 /// It says, with the division, how the sets are kept. Its field is older than the others, and named without a section.
 const LAYOUT: &str = "store.layout";
@@ -41,20 +46,50 @@ pub(super) struct Agreement {
     /// Keys of the configuration, and their values on this node.
     pub(super) ours: Vec<(String, String)>,
     pub(super) division: Division,
+    /// With the layout `log`: what fingerprints are made with, once that is known. Whoever is the first chooses it; who knows it
+    /// writes it again into a Redis that lost it.
+    fingerprint_key: Option<Mutex<Option<Key>>>,
     /// No event is as old.
     pub(super) retention: Duration,
 }
 
 impl Agreement {
-    pub(super) fn new(key: String, division: Division, retention: Duration) -> Self {
-        let layout = (LAYOUT, "sets".to_owned());
+    pub(super) fn new(
+        key: String,
+        division: Division,
+        layout: Layout,
+        retention: Duration,
+    ) -> Self {
+        let fingerprint_key = (layout == Layout::Log).then(Mutex::default);
+        let layout = (LAYOUT, layout.name().to_owned());
         let kept = division::KEYS.into_iter().zip(division.values());
         let ours = kept.chain([layout]);
         Self {
             key,
             ours: ours.map(|(key, value)| (key.to_owned(), value)).collect(),
             division,
+            fingerprint_key,
             retention,
+        }
+    }
+
+    /// What fingerprints are made with, once this node agreed with all others.
+    pub(super) fn fingerprint_key(&self) -> Option<Key> {
+        *lock(self.fingerprint_key.as_ref()?)
+    }
+
+    /// Keeps what fingerprints are made with as it stands in Redis.
+    pub(super) fn learn_fingerprint_key(&self, shared: &Shared) {
+        let stands = shared.get(FINGERPRINT_KEY);
+        let stands = stands.and_then(|key| u128::from_str_radix(key, 16).ok());
+        if let (Some(known), Some(stands)) = (&self.fingerprint_key, stands.map(Key)) {
+            let before = lock(known).replace(stands);
+            if before.is_some_and(|before| before != stands) {
+                tracing::warn!(
+                    "another key of fingerprints stands in Redis, which had lost it; the counts of the minutes that are open now \
+                     may be too high"
+                );
+            }
         }
     }
 
@@ -75,7 +110,13 @@ impl Agreement {
             return self.difference(&shared, compared).map_or(Ok(shared), Err);
         }
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
-        let missing: Vec<_> = self.ours.iter().filter(is_missing).collect();
+        let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
+        if self.fingerprint_key.is_some() && !shared.contains_key(FINGERPRINT_KEY) {
+            let key = self
+                .fingerprint_key()
+                .unwrap_or_else(|| Key(rand::random()));
+            missing.push((FINGERPRINT_KEY.to_owned(), format!("{:032x}", key.0)));
+        }
         // Written only where some are missing: a Redis over its memory limit refuses writes, and a node that
         // connects to it then must be able to drain it.
         if !missing.is_empty() {
@@ -101,7 +142,7 @@ impl Agreement {
     async fn propose(
         &self,
         connection: &mut MultiplexedConnection,
-        missing: &[&(String, String)],
+        missing: &[(String, String)],
     ) -> Result<(), StoreError> {
         let mut pipeline = redis::pipe();
         pipeline.atomic();
@@ -214,6 +255,10 @@ pub(super) fn unreadable(shared: &Shared) -> Option<String> {
     (!is_read).then(|| {
         format!("its keys have format {format}, written by {by}, and this version, {}, reads format {ours}", crate::BUILD)
     })
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The present minute, by this host's clock.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::redis::cmd;
+use ::redis::{ScriptInvocation, cmd};
 use async_trait::async_trait;
 
 use super::backlog::{ask_backlog, read_backlog};
@@ -25,7 +25,7 @@ const HANDED_BACK_MAX: usize = 1000;
 /// Minute's name, token, whether it was taken over, output.
 type Granted = (String, String, bool, String);
 /// Sealed, late, left, the token of the claims to send, their outputs.
-type Compacted = (u64, u64, u64, String, Vec<String>);
+pub(super) type Compacted = (u64, u64, u64, String, Vec<String>);
 /// Stamp and clock in ms, the number of the last closing, closed minutes, since.
 type Heard = (i64, i64, u64, Vec<i64>, String);
 
@@ -160,44 +160,20 @@ impl Draining for RedisStore {
         if claim.output.is_some() {
             return Err(StoreError::ClaimLost);
         }
+        if let Some(logs) = &self.logs {
+            return self.seal(logs, claim, series_max, lease, outputs).await;
+        }
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
         let mut script = scripts::COMPACT.prepare_invoke();
         script
             .key(&[&keys.claims, &keys.tokens])
             .key(&["event_types", "counts"].map(|what| format!("{base}{what}")))
-            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs])
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(series_max)
-            .arg(millis(lease))
-            .arg(base)
-            .arg(claim.minute.epoch_minutes())
-            .arg(millis(self.retention))
-            .arg(self.counts_max);
-        for output in outputs {
-            let of = |key: &str| PartitionKeys::of(key, Some(output));
-            let unsent = of(&format!("{}unsent", keys.minute(claim.minute)));
-            script
-                .key(&[of(&keys.claims), of(&keys.tokens), unsent])
-                .arg(output.as_str());
-        }
+            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs]);
+        self.step(&mut script, claim, series_max, lease);
+        outputs_of_step(&mut script, keys, claim.minute, outputs);
         let answer = self.invoke_in(claim.generation, keys.slot, script);
-        let (sealed, late, left, token, granted): Compacted = held(answer.await?)?;
-        let sending = granted.iter().filter_map(|output| {
-            Some(Claim {
-                output: Some(output.parse().ok()?),
-                token: token.clone(),
-                taken_over: false,
-                ..claim.clone()
-            })
-        });
-        Ok(Compaction {
-            sealed,
-            late,
-            left,
-            sending: sending.collect(),
-        })
+        Ok(compaction(claim, held(answer.await?)?))
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
@@ -235,7 +211,7 @@ impl Draining for RedisStore {
         let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
         script
             .key(&[of(&keys.claims)?, of(&keys.tokens)?])
-            .key(&["event_types", "counts"].map(|what| format!("{base}{what}")))
+            .key(&[self.to_seal(), "counts"].map(|what| format!("{base}{what}")))
             .key(of(&format!("{base}unsent"))?)
             .key(&[&keys.minutes, &keys.witness, &keys.closed])
             .key(&[&keys.claims, &keys.outputs])
@@ -305,6 +281,25 @@ impl Draining for RedisStore {
 }
 
 impl RedisStore {
+    /// What a step of sealing is told first; `number` differs.
+    pub(super) fn step(
+        &self,
+        script: &mut ScriptInvocation<'_>,
+        claim: &Claim,
+        number: usize,
+        lease: Duration,
+    ) {
+        script
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(number)
+            .arg(millis(lease))
+            .arg(self.keys(claim.partition).minute(claim.minute))
+            .arg(claim.minute.epoch_minutes())
+            .arg(millis(self.retention))
+            .arg(self.counts_max);
+    }
+
     /// Redis lacks what this node knows.
     fn forgot(&self, keys: &PartitionKeys) -> StoreError {
         self.gateway.forgot(keys.slot);
@@ -312,8 +307,45 @@ impl RedisStore {
     }
 }
 
+/// The outputs for which a step of sealing seals, and their keys.
+pub(super) fn outputs_of_step(
+    script: &mut ScriptInvocation<'_>,
+    keys: &PartitionKeys,
+    minute: Minute,
+    outputs: &[OutputName],
+) {
+    let unsent = format!("{}unsent", keys.minute(minute));
+    for output in outputs {
+        let of = |key: &str| PartitionKeys::of(key, Some(output));
+        script
+            .key(&[of(&keys.claims), of(&keys.tokens), of(&unsent)])
+            .arg(output.as_str());
+    }
+}
+
+/// What a step of sealing answered.
+pub(super) fn compaction(
+    claim: &Claim,
+    (sealed, late, left, token, granted): Compacted,
+) -> Compaction {
+    let sending = granted.iter().filter_map(|output| {
+        Some(Claim {
+            output: Some(output.parse().ok()?),
+            token: token.clone(),
+            taken_over: false,
+            ..claim.clone()
+        })
+    });
+    Compaction {
+        sealed,
+        late,
+        left,
+        sending: sending.collect(),
+    }
+}
+
 /// The scripts answer nothing when the token is not that of the claim.
-fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
+pub(super) fn held<T>(answer: Option<T>) -> Result<T, StoreError> {
     answer.ok_or(StoreError::ClaimLost)
 }
 

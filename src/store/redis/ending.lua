@@ -1,4 +1,4 @@
--- What those scripts share that may be the last to work on a minute; put behind their first line.
+-- What those scripts share that seal counts, or that may be the last to work on a minute; put behind their first line.
 
 -- Whether an output lacks counts of a minute. The one whose claims are `but` is not asked.
 local function is_awaited(outputs, claims, name, but)
@@ -23,4 +23,73 @@ end
 local function let_expire(counts, kept_ms, kept_counts)
   local share = math.floor(60000 * kept_counts / math.max(1, redis.call('HLEN', counts)))
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
+end
+
+-- Fixes the counts of a series for these outputs, once; says whether it did. A minute that was closed seals nothing new: what
+-- its counts were may be forgotten, and is published. `unsent` is written before `counts`: whoever stops in between (a slot that
+-- moves) leaves a state that the next call fixes.
+local function sealer(counts, witness, closed, outputs, base, minute, ours)
+  local since = tonumber(redis.call('HGET', witness, 'since'))
+  local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
+  local are_outputs_known = false
+  return function(series, unique, cumulative)
+    -- Empty: admitted, and not sealed before.
+    if is_closed or redis.call('HSTRLEN', counts, series) > 0 then
+      return false
+    end
+    for _, output in ipairs(ours) do
+      if not are_outputs_known then
+        redis.call('SADD', outputs, output)
+      end
+      redis.call('SADD', base .. 'unsent:' .. output, series)
+    end
+    are_outputs_known = true
+    redis.call('HSET', counts, series, unique .. ':' .. cumulative)
+    return true
+  end
+end
+
+-- Ends a step of sealing. Where nothing is left to seal the claim ends, and its holder gets one for each output that lacks
+-- counts, to send them; these are there before the claim to seal goes.
+local function end_step(keys, args, ours, sealed, late, left)
+  local claims, tokens, _, counts, witness, closed, arrivals, outputs = unpack(keys)
+  local name, token, lease, base, minute = args[1], args[2], args[4], args[5], args[6]
+  if sealed > 0 then
+    -- A minute that came back may have counts that were about to be forgotten.
+    redis.call('PERSIST', counts)
+  end
+  local time = redis.call('TIME')
+  local deadline = math.floor(time[1] * 1000 + time[2] / 1000) + lease
+  if left > 0 then
+    redis.call('ZADD', claims, 'XX', deadline, name)
+    return {sealed, late, left, '', {}}
+  end
+
+  local node, number = string.match(token, '^(.*)|(%d+)$')
+  token = string.format('%s|%.0f', node, math.max(time[1] * 1000000 + time[2], number + 1))
+  local function lacks(output)
+    return redis.call('SCARD', base .. 'unsent:' .. output) > 0 and not redis.call('ZSCORE', claims .. ':' .. output, name)
+  end
+  local granted = {}
+  for _, output in ipairs(ours) do
+    if lacks(output) then
+      redis.call('HSET', tokens .. ':' .. output, name, token)
+      redis.call('ZADD', claims .. ':' .. output, deadline, name)
+      granted[#granted + 1] = output
+    end
+  end
+  -- An earlier step may have been that of a node with other outputs. Whoever has them takes these claims over.
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    if lacks(output) then
+      redis.call('ZADD', claims .. ':' .. output, 0, name)
+    end
+  end
+  if not is_awaited(outputs, claims, name) then
+    close(closed, witness, minute)
+    let_expire(counts, args[7], args[8])
+  end
+  redis.call('HDEL', arrivals, name)
+  redis.call('ZREM', claims, name)
+  redis.call('HDEL', tokens, name)
+  return {sealed, late, 0, token, granted}
 end

@@ -14,22 +14,25 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::{RecordRequest, Seen};
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 17] = [
+const PINNED: [(&str, u64); 20] = [
     ("acknowledge.lua", 0x0e98_d1be_9abd_5b71),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
+    ("append.lua", 0xfb44_4b53_5e22_1a74),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("backlog.lua", 0x2446_0853_1709_bb18),
     ("check_in.lua", 0x95a8_42db_6ff9_f861),
     ("claim.lua", 0x0b39_98b0_aa5c_a8a9),
-    ("compact.lua", 0x1f13_16a7_ac7e_6be4),
+    ("compact.lua", 0x273a_7d96_c919_c336),
+    ("cut.lua", 0x43b0_0089_852d_d161),
     ("discard.lua", 0x7372_1de5_534d_17c4),
-    ("drop_output.lua", 0xb271_c34e_1eac_1b6e),
-    ("ending.lua", 0x7bd5_c7ed_3823_cd6c),
+    ("drop_output.lua", 0x1319_033d_3f9e_1c79),
+    ("ending.lua", 0x95a1_ae8c_70ca_4283),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
     ("report.lua", 0x434f_f97d_91eb_b8dd),
     ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
+    ("seal.lua", 0x98d6_ad67_9eb5_b721),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
     ("the transaction that records", 0xf0f0_0648_d266_a658),
 ];

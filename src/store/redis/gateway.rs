@@ -15,6 +15,7 @@ use super::Settings;
 use super::agreement::{Agreement, Compared, OUTDATED_HINT};
 use super::division::{Shared, Standing};
 use super::fault;
+use super::log::Key;
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -97,6 +98,7 @@ impl Gateway {
 
     /// Remembers from when on this node is outdated.
     fn learn(&self, shared: &Shared) {
+        self.agreement.learn_fingerprint_key(shared);
         let outdated = match self.agreement.standing(shared) {
             Standing::Until(from) => Some((from, self.agreement.outdated(from, shared))),
             Standing::Same | Standing::Apart => None,
@@ -108,6 +110,14 @@ impl Gateway {
             tracing::warn!("{reason}; {OUTDATED_HINT}");
         }
         *known = outdated;
+    }
+
+    /// What all nodes make fingerprints with.
+    pub(super) async fn fingerprint_key(&self) -> Result<Key, StoreError> {
+        self.agree().await?;
+        self.agreement.fingerprint_key().ok_or_else(|| {
+            StoreError::Unavailable("no key of fingerprints stands in Redis".to_owned())
+        })
     }
 
     /// Where the servers are, in words, without secrets.

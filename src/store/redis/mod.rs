@@ -1,6 +1,6 @@
-//! The store of a cluster of nodes: sets in Redis.
+//! The store of a cluster of nodes: sets or logs in Redis.
 //!
-//! `keys` names them, `record` fills them, the scripts drain them. A command goes through the `gateway`, by the crate
+//! `keys` names them, `recording` fills them, the scripts drain them; `log` is the other layout. A command goes through the `gateway`, by the crate
 //! `redis-link`, to the server of its slot; `fault` looks whether that can be trusted with them.
 
 mod agreement;
@@ -13,6 +13,7 @@ mod format_tests;
 mod gateway;
 mod keys;
 mod leftovers;
+mod log;
 mod quarantine;
 mod reading;
 mod recording;
@@ -35,12 +36,13 @@ use self::division::{Division, field};
 use self::gateway::{DRAINING, Gateway};
 pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
+use self::log::Logs;
 pub use self::repartition::ChangeError;
 use super::{Store, StoreError};
 use crate::event::{Partition, Partitions};
 
 /// The Lua scripts. Each is atomic and works on one slot. Those that drain run also when Redis is over its memory
-/// limit; `admit.lua`, with which recording begins, does not.
+/// limit; `admit.lua`, with which recording begins, and `append.lua` do not.
 pub mod scripts {
     use std::sync::LazyLock;
 
@@ -71,6 +73,9 @@ pub mod scripts {
         CHECK_IN, check_in_sha1 => "check_in.lua";
         CLAIM, claim_sha1 => "claim.lua";
         COMPACT, compact_sha1 => "compact.lua";
+        APPEND, append_sha1 => "append.lua";
+        CUT, cut_sha1 => "cut.lua";
+        SEAL, seal_sha1 => "seal.lua";
         ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
         EXTEND, extend_sha1 => "extend.lua";
         QUARANTINE, quarantine_sha1 => "quarantine.lua";
@@ -83,6 +88,27 @@ pub mod scripts {
     }
 }
 
+/// How users and events of a minute are kept until it is sealed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Two sets for each series, of the users and of the events, by their names.
+    #[default]
+    Sets,
+    /// Logs of fingerprints, one for each process: cheaper where there is much, and exact up to a collision of 64 bits.
+    Log,
+}
+
+impl Layout {
+    /// As it stands in the configuration and in Redis.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sets => "sets",
+            Self::Log => "log",
+        }
+    }
+}
+
 /// Where Redis is, and what is kept there.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -92,6 +118,8 @@ pub struct Settings {
     pub prefix: String,
     /// How the series are spread.
     pub partitions: Partitions,
+    /// How users and events are kept; the same for all nodes.
+    pub layout: Layout,
     /// How long the counts of a minute are kept after it is done, and for how long before the newest one it is known which
     /// minutes are closed: twice the greatest age of an event, so that no event meets a minute that is forgotten.
     pub retention: Duration,
@@ -101,7 +129,7 @@ pub struct Settings {
     pub node: String,
 }
 
-/// Sets in Redis, shared by all nodes.
+/// Sets or logs in Redis, shared by all nodes.
 #[derive(Debug)]
 pub struct RedisStore {
     name: String,
@@ -111,6 +139,8 @@ pub struct RedisStore {
     registered: AtomicBool,
     partitions: Partitions,
     keys: Keys,
+    /// `None`: in sets.
+    logs: Option<Logs>,
     /// What was found that no partition of this node's has, in words.
     left: Mutex<Option<String>>,
     retention: Duration,
@@ -127,7 +157,12 @@ impl RedisStore {
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let keys = Keys::new(&settings.prefix, &settings.partitions);
         let division = Division::of(&settings.partitions);
-        let agreement = Agreement::new(keys.settings(), division, settings.retention);
+        let agreement = Agreement::new(
+            keys.settings(),
+            division,
+            settings.layout,
+            settings.retention,
+        );
         Ok(Self {
             name: settings.node.clone(),
             node: format!("{}#{:08x}", settings.node, rand::random::<u32>()),
@@ -139,6 +174,7 @@ impl RedisStore {
             surveyed: Redis::new(settings.redis.clone(), survey::LANES, survey::any())?,
             partitions: settings.partitions.clone(),
             left: Mutex::default(),
+            logs: (settings.layout == Layout::Log).then(Logs::default),
             keys,
         })
     }
@@ -163,6 +199,14 @@ impl RedisStore {
     ) -> Result<Vec<Option<String>>, StoreError> {
         let mut shared = self.gateway.shared().await?;
         Ok(keys.map(|key| shared.remove(field(key))).collect())
+    }
+
+    /// What the name of a minute's key ends with that has something while there is something to seal.
+    const fn to_seal(&self) -> &'static str {
+        match self.logs {
+            None => "event_types",
+            Some(_) => "logs",
+        }
     }
 
     fn keys(&self, partition: Partition) -> &PartitionKeys {

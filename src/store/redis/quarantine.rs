@@ -104,7 +104,8 @@ impl Quarantine for RedisStore {
                 .arg(output.as_str())
                 .arg(&keys.tag)
                 .arg(millis(self.retention))
-                .arg(self.counts_max);
+                .arg(self.counts_max)
+                .arg(self.to_seal());
             for (minute, name) in &minutes {
                 script.arg(name).arg(minute.epoch_minutes());
             }

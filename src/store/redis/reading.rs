@@ -154,6 +154,16 @@ impl CountReader for RedisStore {
         minute: Minute,
         cursor: u64,
     ) -> Result<Page<String>, StoreError> {
+        if let Some(logs) = &self.logs {
+            let counts = self.look_at(logs, partition, minute).await?;
+            let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+            let page = counts.iter().skip(from).take(PAGE);
+            let next = cursor + PAGE as u64;
+            return Ok(Page {
+                items: page.map(|counts| counts.series.clone()).collect(),
+                next: (next < counts.len() as u64).then_some(next),
+            });
+        }
         let key = self.minute_key(partition, minute, "event_types");
         self.scan(partition, READING, "SSCAN", &key, cursor).await
     }
@@ -165,14 +175,21 @@ impl CountReader for RedisStore {
         series: &[&str],
     ) -> Result<Vec<SeriesCounts>, StoreError> {
         let base = self.keys(partition).minute(minute);
+        let in_logs = match &self.logs {
+            Some(logs) => Some(self.look_at(logs, partition, minute).await?),
+            None => None,
+        };
         let mut open = Vec::new();
         for series in series.chunks(LOOKED_AT) {
             let mut pipeline = pipe();
             pipeline.atomic();
             for name in series {
+                if in_logs.is_none() {
+                    pipeline
+                        .scard(format!("{base}unique_user:{name}"))
+                        .scard(format!("{base}cumulative_user:{name}"));
+                }
                 pipeline
-                    .scard(format!("{base}unique_user:{name}"))
-                    .scard(format!("{base}cumulative_user:{name}"))
                     .cmd("HSTRLEN")
                     .arg(format!("{base}counts"))
                     .arg(*name);
@@ -182,8 +199,17 @@ impl CountReader for RedisStore {
                     pipeline.query_async(connection).await
                 })
                 .await?;
-            for (name, numbers) in series.iter().zip(numbers.chunks_exact(3)) {
-                if let &[unique, cumulative, 0] = numbers
+            let of_each = numbers.chunks_exact(numbers.len() / series.len());
+            for (name, numbers) in series.iter().zip(of_each) {
+                let counts = match (numbers, &in_logs) {
+                    (&[unique, cumulative, 0], _) => Some((unique, cumulative)),
+                    ([0], Some(counts)) => counts
+                        .binary_search_by(|counts| counts.series.as_str().cmp(name))
+                        .ok()
+                        .map(|place| (counts[place].unique, counts[place].cumulative)),
+                    _ => None,
+                };
+                if let Some((unique, cumulative)) = counts
                     && cumulative > 0
                 {
                     open.push(SeriesCounts {

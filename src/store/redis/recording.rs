@@ -89,6 +89,10 @@ impl Recording for RedisStore {
         series: &str,
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
+        if let Some(logs) = &self.logs {
+            let found = self.users_in_logs(logs, partition, minute, series, users);
+            return found.await;
+        }
         let keys = self.keys(partition);
         let key = format!("{}unique_user:{series}", keys.minute(minute));
         let mut pipeline = pipe();
@@ -108,6 +112,11 @@ impl Recording for RedisStore {
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
     ) -> Result<u64, StoreError> {
+        if let Some(logs) = &self.logs {
+            let appended = self.append(logs, partition, generation, recordings, seen);
+            // What is there already is found out when the minute is counted.
+            return appended.await.map(|()| 0);
+        }
         let keys = self.keys(partition);
         let slot = keys.slot;
         let mut recorded = pipeline(keys, recordings);

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// The commands by the kind of key that they are tried on (`-`: on none), with what follows the key. The last ones take back what
 /// the first ones made. What a connection cannot do without (auth, ping, info, select, subscribe) is tried by connecting.
-const TRIED: [(&str, &str, &[&str]); 39] = [
+const TRIED: [(&str, &str, &[&str]); 44] = [
     ("sadd", "set", &["x"]),
     ("scard", "set", &[]),
     ("sscan", "set", &["0"]),
@@ -36,6 +36,10 @@ const TRIED: [(&str, &str, &[&str]); 39] = [
     ("hgetall", "hash", &[]),
     ("hscan", "hash", &["0"]),
     ("hdel", "hash", &["x"]),
+    ("hkeys", "hash", &[]),
+    ("rpush", "list", &["x"]),
+    ("llen", "list", &[]),
+    ("lrange", "list", &["0", "0"]),
     ("set", "string", &["x"]),
     ("get", "string", &[]),
     ("pexpire", "string", &["1000"]),
@@ -45,6 +49,7 @@ const TRIED: [(&str, &str, &[&str]); 39] = [
     ("unlink", "set", &[]),
     ("unlink", "zset", &[]),
     ("unlink", "hash", &[]),
+    ("unlink", "list", &[]),
     ("unlink", "string", &[]),
     ("time", "-", &[]),
     ("scan", "-", &["0", "COUNT", "1"]),

@@ -1,0 +1,108 @@
+//! Sealing from logs: they are cut, counted, and their counts fixed in steps.
+//!
+//! A cut stays as it is until all of it is sealed, whoever does so. What begins after it is the next cut's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::tally::{Length, Place};
+use super::{LogKeys, Logs};
+use crate::store::redis::draining::{Compacted, compaction, held, outputs_of_step};
+use crate::store::redis::gateway::DRAINING;
+use crate::store::redis::{RedisStore, scripts};
+use crate::store::{Claim, Compaction, OutputName, SeriesCounts, StoreError};
+
+/// The most that is kept of claims whose holder does not go on with them.
+const KEPT_MAX: usize = 64;
+
+/// The counts of a cut, and how many of them are sealed.
+#[derive(Debug)]
+pub(super) struct Sealing {
+    token: String,
+    counts: Vec<SeriesCounts>,
+    done: usize,
+}
+
+impl RedisStore {
+    /// See [`compact`](crate::store::Draining::compact).
+    pub(in crate::store::redis) async fn seal(
+        &self,
+        logs: &Logs,
+        claim: &Claim,
+        series_max: usize,
+        lease: Duration,
+        outputs: &[OutputName],
+    ) -> Result<Compaction, StoreError> {
+        let place = (claim.partition, claim.minute);
+        let begun = logs.sealing.take(&place);
+        let begun = begun.filter(|begun| begun.token == claim.token);
+        let mut sealing = match begun {
+            Some(sealing) => sealing,
+            None => self.cut(logs, claim).await?,
+        };
+        let (from, all) = (sealing.done, sealing.counts.len());
+        let to = all.min(from + series_max);
+        let keys = self.keys(claim.partition);
+        let of = LogKeys::new(keys, claim.minute);
+        let mut script = scripts::SEAL.prepare_invoke();
+        script
+            .key(&[&keys.claims, &keys.tokens, &of.logs])
+            .key(format!("{}counts", of.base))
+            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs])
+            .key(&of.cut);
+        self.step(&mut script, claim, outputs.len(), lease);
+        outputs_of_step(&mut script, keys, claim.minute, outputs);
+        script.arg(from).arg(all);
+        for counts in &sealing.counts[from..to] {
+            script
+                .arg(&counts.series)
+                .arg(counts.unique)
+                .arg(counts.cumulative);
+        }
+        let answer = self.invoke_in(claim.generation, keys.slot, script);
+        let compacted: Compacted = held(answer.await?)?;
+        if to < all {
+            sealing.done = to;
+            let is_room = logs.sealing.lock().len() < KEPT_MAX;
+            logs.sealing.put(place, sealing, |_| is_room);
+        }
+        Ok(compaction(claim, compacted))
+    }
+
+    async fn cut(&self, logs: &Logs, claim: &Claim) -> Result<Sealing, StoreError> {
+        let keys = self.keys(claim.partition);
+        let of = LogKeys::new(keys, claim.minute);
+        let mut script = scripts::CUT.prepare_invoke();
+        script
+            .key(&[&keys.tokens, &of.logs, &of.cut])
+            .arg(claim.minute.to_string())
+            .arg(&claim.token)
+            .arg(of.log(""));
+        let answer = self.invoke_in(claim.generation, keys.slot, script);
+        let mut cut: HashMap<String, i64> = held(answer.await?)?;
+        let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
+            // All of it is sealed, and its logs are about to go.
+            return Ok(Sealing {
+                token: claim.token.clone(),
+                counts: Vec::new(),
+                done: 0,
+            });
+        };
+        let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
+        let cut: Vec<Length> = cut.into_iter().map(length).collect();
+        let place = Place {
+            partition: claim.partition,
+            minute: claim.minute,
+            lane: DRAINING,
+            generation: claim.generation,
+            may_go: false,
+            logs: &cut,
+        };
+        let counts = self.count(logs, place).await?;
+        Ok(Sealing {
+            token: claim.token.clone(),
+            done: done.min(counts.len()),
+            counts,
+        })
+    }
+}

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- Fixes the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut its
+-- logs go, and with the last log the claim ends, and its holder gets one for each output that lacks counts, to send them.
+--
+-- KEYS  claims, tokens, logs, counts, witness, closed, arrivals, outputs, cut; of each output its claims, tokens and unsent
+-- ARGV  minute's name, token, number of outputs, lease ms, what the names of the minute's keys begin with, epoch minute, how long
+--       to keep the counts in ms, how many counts to keep for a minute of that, outputs…, the place of the first of these series
+--       among all of the cut, the number of all, then series, users and events of each
+-- Gives what compact.lua gives; or nothing when the claim is not held
+--
+-- All who count a cut find the same series in the same order, so whoever takes over goes on behind the last that was sealed.
+local _, tokens, logs, counts, witness, closed, _, outputs, cut = unpack(KEYS)
+local base, minute, behind = ARGV[5], ARGV[6], 9 + ARGV[3]
+if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then
+  return false
+end
+local ours = {unpack(ARGV, 9, behind - 1)}
+local seal = sealer(counts, witness, closed, outputs, base, minute, ours)
+
+local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(ARGV[behind + 1])
+local place = tonumber(ARGV[behind])
+local sealed, late = 0, 0
+for i = behind + 2, #ARGV, 3 do
+  if place == done then
+    if seal(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
+      sealed = sealed + 1
+    else
+      late = late + ARGV[i + 2]
+    end
+    done = done + 1
+    redis.call('HSET', cut, 'done', done)
+  end
+  place = place + 1
+end
+local left = 0
+if done == -1 or done >= all then
+  redis.call('HSET', cut, 'done', -1)
+  for _, log in ipairs(redis.call('HKEYS', cut)) do
+    redis.call('UNLINK', base .. 'log:' .. log)
+    redis.call('SREM', logs, log)
+  end
+  redis.call('UNLINK', cut)
+  left = redis.call('SCARD', logs)
+else
+  left = all - done
+end
+return end_step(KEYS, ARGV, ours, sealed, late, left)
