@@ -28,7 +28,7 @@ pub(super) const FORMAT_BY: &str = "format_by";
 const FINGERPRINT_KEY: &str = "fingerprint_key";
 
 /// It says, with the division, how the sets are kept. Its field is older than the others, and named without a section.
-const LAYOUT: &str = "store.layout";
+pub(super) const LAYOUT: &str = "store.layout";
 /// Which settings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {

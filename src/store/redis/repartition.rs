@@ -12,11 +12,12 @@ use std::time::Duration;
 use redis::Cmd;
 use redis_link::slot;
 
-use super::agreement::{FORMAT, FORMAT_BY, now, unreadable};
+use super::agreement::{FORMAT, FORMAT_BY, LAYOUT, now, unreadable};
 use super::division::{Division, KEYS, field, written};
 use super::keys::{PartitionKeys, tags};
 use super::{RedisStore, StoreError};
 use crate::event::Minute;
+use crate::store::survey::REPORT_KEPT;
 
 /// In the settings, while they are being changed: what stands for the end of that.
 const DIVIDING: &str = "dividing";
@@ -60,6 +61,13 @@ impl RedisStore {
         {
             let is_alone = settings.iter().all(|(key, _)| KEYS.contains(key));
             self.divide(&theirs, &ours, max_future, is_alone).await?;
+        }
+        if let Some(theirs) = theirs
+            && let Some((_, ours)) = settings.iter().find(|(key, _)| *key == LAYOUT)
+            && let Some(before) = shared.get(field(LAYOUT))
+            && before != ours
+        {
+            self.may_change_layout(&theirs, before, ours).await?;
         }
         let key = &self.gateway.agreement.key;
         let mut fields: Vec<_> = settings
@@ -172,6 +180,44 @@ impl RedisStore {
             self.operate::<()>(Cmd::hdel(key, DIVIDING)).await?;
             return refused(format!(
                 "there are events of {found} already, so it comes too late; choose a later minute"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses another layout while anything is kept in the one of before, or may come to be: whoever has the other seals none of
+    /// it.
+    async fn may_change_layout(
+        &self,
+        division: &Division,
+        before: &str,
+        ours: &str,
+    ) -> Result<(), ChangeError> {
+        let refused = |why: String| {
+            Err(ChangeError::Refused(format!(
+                "the nodes of this Redis use store.layout = \"{before}\", and this configuration \"{ours}\": {why}"
+            )))
+        };
+        let nodes = self.nodes().await?;
+        if let Some(name) = nodes.keys().next() {
+            let count = nodes.len();
+            return refused(format!(
+                "{count} nodes live, the first {name}; keep events from them, wait until `eds status` shows no open minute, stop \
+                 all nodes, and run this again (a node that was killed is forgotten after {} s)",
+                REPORT_KEPT.as_secs()
+            ));
+        }
+        let mut unsealed = 0;
+        for tag in self.tags_of(division) {
+            let keys = PartitionKeys::new(tag);
+            for key in [&keys.minutes, &keys.claims] {
+                unsealed += self.gateway.operate::<usize>(keys.slot, Cmd::zcard(key)).await?;
+            }
+        }
+        if unsealed > 0 {
+            return refused(format!(
+                "{unsealed} minutes of partitions are not sealed; start a node with the settings of before, keep events from it, \
+                 and stop it when `eds status` shows no open minute"
             ));
         }
         Ok(())
