@@ -93,7 +93,7 @@ impl Node {
         let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
         thread::spawn(move || {
             while !stop.is_cancelled() {
-                receiver.wait()?;
+                receiver.gather()?;
                 let intake = Intake {
                     dropped: (receiver.datagrams().count() * lines) as u64,
                     ..Intake::default()

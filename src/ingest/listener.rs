@@ -81,7 +81,7 @@ impl Listener {
                 std::thread::sleep(interval);
                 now = Instant::now();
             } else {
-                let read = self.receiver.wait();
+                let read = self.receiver.gather();
                 now = Instant::now();
                 let failing = &self.node.listeners_failing;
                 // One that fails does not beat: if that lasts the process is unhealthy, and a new one may fix it.

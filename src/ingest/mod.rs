@@ -11,6 +11,7 @@ mod coverage;
 mod dedup;
 mod drops;
 mod failure;
+mod gather;
 mod inherited;
 mod line_batcher;
 mod listener;

@@ -20,12 +20,15 @@ use socket2::{Domain, MaybeUninitSlice, SockAddr, SockAddrStorage, Socket};
 
 use super::Received;
 use super::drops::Drops;
+use super::gather::Gather;
 use super::socket::ListenAddress;
 use super::unix::SocketFile;
 
 /// Datagrams read by one system call at most.
 const BATCH: usize = 64;
 const BATCH_LEN: libc::c_uint = 64;
+/// What is between the rooms of two datagrams: at powers of two all would share few places of the processor's caches.
+const STAGGER: usize = 33 * 64;
 /// The size of an address.
 #[expect(clippy::cast_possible_truncation, reason = "128")]
 const NAME_LEN: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -42,6 +45,7 @@ pub struct Receiver {
     datagram_max: usize,
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
+    gather: Gather,
     /// Room for the source addresses, and those read last; empty without [`Receiver::with_sources`].
     names: Vec<libc::sockaddr_storage>,
     sources: Vec<Option<SocketAddr>>,
@@ -68,9 +72,11 @@ impl Receiver {
     /// The same, for a socket that another receiver reads, too; that one counts its drops.
     #[must_use]
     pub fn sharing(socket: Socket, datagram_max: usize) -> Self {
-        let room = vec![0; BATCH * datagram_max];
+        let room = vec![0; BATCH * (datagram_max + STAGGER)];
+        let is_unix = socket.domain().is_ok_and(|of| of == Domain::UNIX);
         Self {
-            is_unix: socket.domain().is_ok_and(|of| of == Domain::UNIX),
+            gather: Gather::new(&socket, is_unix),
+            is_unix,
             socket,
             room,
             datagram_max,
@@ -119,8 +125,7 @@ impl Receiver {
         self.outlives
     }
 
-    /// What the kernel had dropped when this receiver was made, in the whole life of the socket; 0 where another
-    /// receiver counts. Earlier processes have counted what they saw of it.
+    /// What the kernel had dropped when this receiver was made; 0 where another counts. Earlier processes counted what they saw.
     #[must_use]
     pub fn drops_before(&self) -> u32 {
         self.drops.seen.unwrap_or_default()
@@ -129,8 +134,7 @@ impl Receiver {
     /// The same, with the source of each datagram. The kernel writes 28 bytes more for each.
     #[must_use]
     pub fn with_sources(mut self) -> Self {
-        // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is a valid value: an address of
-        // no family.
+        // SAFETY: sockaddr_storage is a C struct of integers, for which all zeroes is valid: an address of no family.
         self.names = vec![unsafe { std::mem::zeroed() }; BATCH];
         self
     }
@@ -141,10 +145,19 @@ impl Receiver {
         ListenAddress::of(&self.socket)
     }
 
-    /// Waits for datagrams until the socket's read timeout, and reads what is there. Returns false when nothing
-    /// arrived.
+    /// Waits for datagrams until the socket's read timeout, and reads what is there. Returns false when nothing arrived.
     pub fn wait(&mut self) -> io::Result<bool> {
         self.receive(libc::MSG_WAITFORONE)
+    }
+
+    /// The same; what comes close behind what was read before, it lets wait a little, so that more come together.
+    pub fn gather(&mut self) -> io::Result<bool> {
+        if self.lengths.len() < BATCH {
+            self.gather.rest();
+        }
+        let read = self.wait()?;
+        self.gather.note(read);
+        Ok(read)
     }
 
     /// Reads what is there already. Returns false when there is nothing.
@@ -197,17 +210,14 @@ impl Receiver {
     }
 
     fn receive_batch(&mut self, flags: libc::c_int) -> io::Result<()> {
-        let mut parts = [libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; BATCH];
-        // SAFETY: mmsghdr is a C struct of integers and pointers, for which all zeroes is a valid value: no
+        // SAFETY: both are C structs of integers and pointers, for which all zeroes is a valid value: no bytes, and no
         // name, no parts, no control data.
-        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let rooms = self.room.chunks_exact_mut(self.datagram_max);
+        let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { std::mem::zeroed() };
+        let rooms = (self.room).chunks_exact_mut(self.datagram_max + STAGGER);
         for ((room, part), header) in rooms.zip(&mut parts).zip(&mut headers) {
             part.iov_base = room.as_mut_ptr().cast();
-            part.iov_len = room.len();
+            part.iov_len = self.datagram_max;
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
@@ -262,19 +272,18 @@ impl Receiver {
     /// What the last call read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
         self.room
-            .chunks_exact(self.datagram_max)
+            .chunks_exact(self.datagram_max + STAGGER)
             .zip(&self.lengths)
             .enumerate()
             .map(|(place, (room, &(len, truncated)))| Received {
-                bytes: &room[..len.min(room.len())],
+                bytes: &room[..len.min(self.datagram_max)],
                 truncated,
                 source: self.sources.get(place).copied().flatten(),
             })
     }
 
-    /// How many datagrams the kernel dropped since the last call, because the receive buffer was full or their checksum
-    /// was wrong; the log has the likely cause. Asked once a second the difference is right, although the kernel's counter
-    /// wraps at 32 bits.
+    /// How many datagrams the kernel dropped since the last call: the receive buffer was full, or their checksum wrong; the log
+    /// has the likely cause. Asked once a second the difference is right, although the kernel's counter wraps at 32 bits.
     pub fn take_kernel_drops(&mut self) -> u32 {
         self.drops.take(&self.socket, kernel_drops(&self.socket))
     }
@@ -290,8 +299,7 @@ impl Receiver {
 /// The address that the kernel wrote, if it is one of the internet.
 fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: a SockAddrStorage is a sockaddr_storage, of which all bytes of NAME_LEN are initialised, and the family says
-    // which address is there.
+    // SAFETY: a SockAddrStorage is a sockaddr_storage, whose NAME_LEN bytes are initialised and whose family says what is there.
     let address = unsafe {
         *storage.view_as() = *name;
         SockAddr::new(storage, NAME_LEN)
@@ -329,11 +337,9 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
             len,
         )
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    (result == 0)
+        .then_some(())
+        .ok_or_else(io::Error::last_os_error)
 }
 
 /// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.
