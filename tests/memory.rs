@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use event_data_service::event::{Batch, Minute};
+use event_data_service::event::{Batch, Hint, Minute, OpenBatch};
 use event_data_service::ingest::Delivery;
 use event_data_service::node::{Clock, Node};
 use testing::process::resident_kib;
@@ -190,10 +190,11 @@ fn gather_events_in_a_process_of_its_own() {
     };
     let series_count: usize = series_count.parse().unwrap();
     let before = resident_bytes();
-    let mut batch = Batch::default();
+    let mut batch = OpenBatch::default();
     for event in 0..EVENTS {
         let (series, user) = (series(event % series_count), format!("user{event:08}"));
-        assert!(batch.push(minute(0), &series, &user, minute(0).start_nanos()));
+        let series = (&*series, &mut Hint::default());
+        assert!(batch.push(minute(0), series, &user, minute(0).start_nanos()));
     }
     println!("{TAKEN}{} {}", resident_bytes() - before, batch.bytes());
 }

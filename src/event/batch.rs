@@ -26,6 +26,7 @@ pub struct Batch {
     users: String,
     events: usize,
     bytes: usize,
+    earliest: Option<Minute>,
 }
 
 /// The events of one series in one minute.
@@ -49,52 +50,64 @@ pub struct Occurrence {
     user_len: u32,
 }
 
+/// An event that is not in its group yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived {
+    pub(super) timestamp: i64,
+    /// Its user's name ends where that of the next event begins.
+    pub(super) user_start: u32,
+    /// The place of its group.
+    pub(super) group: u32,
+}
+
 impl Batch {
     /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
     /// most 4 GiB of them.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
-        let keyed = self.hasher.hash_one(series);
-        self.push_hashed(minute, (series, keyed), user, timestamp)
-    }
-
-    /// The same for a series with its hash, which is keyed at random and the same for all events of the batch.
-    pub fn push_hashed(
-        &mut self,
-        minute: Minute,
-        (series, keyed): (&str, u64),
-        user: &str,
-        timestamp: i64,
-    ) -> bool {
-        let (Ok(user_start), Ok(user_len)) =
-            (u32::try_from(self.users.len()), u32::try_from(user.len()))
-        else {
+        let place = self.room_for(user).zip(self.group_of(minute, series));
+        let Some((user_start, group)) = place else {
             return false;
         };
-        let Some(group) = self.group_mut(minute, series, keyed) else {
-            return false;
-        };
-        group.occurrences.push(Occurrence {
+        self.count(user);
+        let arrived = Arrived {
             timestamp,
             user_start,
-            user_len,
-        });
-        self.users.push_str(user);
-        self.events += 1;
-        self.bytes += OCCURRENCE_BYTES + user.len();
+            group,
+        };
+        self.put(arrived, self.users_end());
         true
     }
 
-    fn group_mut(&mut self, minute: Minute, series: &str, keyed: u64) -> Option<&mut Group> {
+    /// Where the name of another user will begin, if there is room for it.
+    pub(super) fn room_for(&self, user: &str) -> Option<u32> {
+        let end = u32::try_from(self.users.len() + user.len());
+        end.ok().and(Some(self.users_end()))
+    }
+
+    /// Where the names end. [`Self::room_for`] bounds it.
+    fn users_end(&self) -> u32 {
+        u32::try_from(self.users.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes in the user of the next event, and counts it.
+    pub(super) fn count(&mut self, user: &str) {
+        self.users.push_str(user);
+        self.events += 1;
+        self.bytes += OCCURRENCE_BYTES + user.len();
+    }
+
+    /// The place of a group, which may be new.
+    pub(super) fn group_of(&mut self, minute: Minute, series: &str) -> Option<u32> {
         let Self { groups, index, .. } = self;
         let minutes = minute.epoch_minutes().cast_unsigned();
-        let hash = keyed ^ minutes.wrapping_mul(MINUTE_STEP);
+        let hash = self.hasher.hash_one(series) ^ minutes.wrapping_mul(MINUTE_STEP);
         let same = |&place: &u32| {
             groups
                 .get(place as usize)
                 .is_some_and(|group| group.minute == minute && *group.series == *series)
         };
         if let Some(&place) = index.find(hash, same) {
-            return self.groups.get_mut(place as usize);
+            return Some(place);
         }
         let place = u32::try_from(groups.len()).ok()?;
         groups.push(Group {
@@ -107,13 +120,51 @@ impl Batch {
             groups.get(place as usize).map_or(0, |group| group.hash)
         });
         self.bytes += GROUP_BYTES + series.len();
-        self.groups.last_mut()
+        self.earliest = Some(
+            self.earliest
+                .map_or(minute, |earliest| earliest.min(minute)),
+        );
+        Some(place)
+    }
+
+    /// Puts the last events that were counted into their groups.
+    pub(super) fn sort_in(&mut self, events: &[Arrived]) {
+        let mut more = vec![0; self.groups.len()];
+        for event in events {
+            more[event.group as usize] += 1;
+        }
+        for (group, more) in self.groups.iter_mut().zip(more) {
+            group.occurrences.reserve_exact(more);
+        }
+        let ends = events.iter().skip(1).map(|next| next.user_start);
+        let ends = ends.chain([self.users_end()]);
+        for (&event, end) in events.iter().zip(ends) {
+            self.put(event, end);
+        }
+    }
+
+    fn put(&mut self, event: Arrived, user_end: u32) {
+        let Arrived {
+            timestamp,
+            user_start,
+            group,
+        } = event;
+        self.groups[group as usize].occurrences.push(Occurrence {
+            timestamp,
+            user_start,
+            user_len: user_end - user_start,
+        });
     }
 
     /// The groups, in order of their first event.
     #[must_use]
-    pub fn groups(&self) -> &[Group] {
-        &self.groups
+    pub const fn groups(&self) -> &[Group] {
+        self.groups.as_slice()
+    }
+
+    /// The first minute of the events.
+    pub(super) const fn earliest(&self) -> Option<Minute> {
+        self.earliest
     }
 
     /// The user of an event of this batch.

@@ -1,88 +1,90 @@
-//! [`Heads`]: the tags that lines began with lately, so that what was taken apart and hashed once is not again.
+//! [`Heads`]: the tags that lines began with lately, so that what was taken apart and sorted once is not again.
 
 use std::hash::BuildHasher as _;
+use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use xxhash_rust::xxh3::xxh3_64;
+
+use super::open_batch::Hint;
 
 /// The most bytes that they take, about: strangers choose them. Then they are learnt anew.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What one takes beside its text, roughly.
-const HEAD_BYTES: usize = 72;
-
-/// What finds a series in tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeriesHash {
-    /// The same on every node: it decides the [partition](super::Partitions::of_hash). A sender can choose series that have the
-    /// same.
-    pub spread: u64,
-    /// Keyed at random, for tables of this process.
-    pub keyed: u64,
-}
+const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    known: Vec<Head>,
-    /// Indexes into `known`, by their tags.
-    index: HashTable<u32>,
+    /// By their tags.
+    known: HashTable<Head>,
+    /// The tags of each, as they stand in a line, and the canonical form where that is another one.
+    text: String,
     hasher: DefaultHashBuilder,
-    bytes: usize,
+    /// Of what is not learnt.
+    no_hint: Hint,
 }
 
 #[derive(Debug)]
 struct Head {
-    /// As they stand in a line.
-    tags: Box<[u8]>,
-    /// The canonical form, where that is another one.
-    series: Option<Box<str>>,
-    hash: SeriesHash,
+    tags: Range<u32>,
+    series: Range<u32>,
+    hint: Hint,
+}
+
+impl Head {
+    fn tags<'a>(&self, text: &'a str) -> &'a [u8] {
+        &text.as_bytes()[self.tags.start as usize..self.tags.end as usize]
+    }
 }
 
 impl Heads {
-    pub(super) fn find(&self, tags: &[u8]) -> Option<u32> {
-        let same = |&place: &u32| *self.known[place as usize].tags == *tags;
+    /// Where these tags are, if they are known.
+    pub(super) fn find(&self, tags: &[u8]) -> Option<usize> {
+        let same = |head: &Head| head.tags(&self.text) == tags;
         let hash = self.hasher.hash_one(tags);
-        self.index.find(hash, same).copied()
+        self.known.find_bucket_index(hash, same)
     }
 
-    /// The canonical form of these tags, and its hash.
-    pub(super) fn get<'a>(&'a self, place: u32, tags: &'a str) -> (&'a str, SeriesHash) {
-        let head = &self.known[place as usize];
-        (head.series.as_deref().unwrap_or(tags), head.hash)
+    /// The series of the tags that are there, and where its last event went.
+    pub(super) fn get(&mut self, place: usize) -> Option<(&str, &mut Hint)> {
+        let head = self.known.get_bucket_mut(place)?;
+        let series = self
+            .text
+            .get(head.series.start as usize..head.series.end as usize)?;
+        Some((series, &mut head.hint))
     }
 
-    /// The hash of a series, which these tags stand for in every line that has them up to its first space. Without tags nothing
-    /// is learnt.
-    pub(super) fn learn(&mut self, tags: Option<&[u8]>, series: &str) -> SeriesHash {
-        let hash = SeriesHash {
-            spread: xxh3_64(series.as_bytes()),
-            keyed: self.hasher.hash_one(series.as_bytes()),
-        };
+    /// Learns the series that these tags stand for in every line that has them up to its first space; without tags nothing.
+    pub(super) fn learn(&mut self, tags: Option<&str>, series: &str) -> &mut Hint {
         let Some(tags) = tags else {
-            return hash;
+            self.no_hint = Hint::default();
+            return &mut self.no_hint;
         };
-        if self.bytes >= BYTES_MAX {
-            (self.bytes, self.known) = (0, Vec::new());
-            self.index.clear();
+        if self.text.len() + self.known.len() * HEAD_BYTES >= BYTES_MAX {
+            (self.text, self.known) = (String::new(), HashTable::new());
         }
-        let series: Option<Box<str>> = (*tags != *series.as_bytes()).then(|| series.into());
-        self.bytes += HEAD_BYTES + tags.len() + series.as_deref().map_or(0, str::len);
-        let Self {
-            known,
-            index,
-            hasher,
-            ..
-        } = self;
-        // Below the bytes that 2³² would take.
-        let place = u32::try_from(known.len()).unwrap_or(u32::MAX);
-        let tags: Box<[u8]> = Box::from(tags);
-        let new = hasher.hash_one(&*tags);
-        known.push(Head { tags, series, hash });
-        index.insert_unique(new, place, |&place| {
-            hasher.hash_one(&*known[place as usize].tags)
-        });
-        hash
+        let mut append = |text: &str| {
+            // Below the bytes that 2³² would take.
+            let end = |text: &str| u32::try_from(text.len()).unwrap_or(u32::MAX);
+            let start = end(&self.text);
+            self.text.push_str(text);
+            start..end(&self.text)
+        };
+        let at = append(tags);
+        let head = Head {
+            series: if tags == series {
+                at.clone()
+            } else {
+                append(series)
+            },
+            tags: at,
+            hint: Hint::default(),
+        };
+        let Self { text, hasher, .. } = self;
+        let hash = hasher.hash_one(tags.as_bytes());
+        let hash_of = |head: &Head| hasher.hash_one(head.tags(text));
+        let new = self.known.insert_unique(hash, head, hash_of);
+        &mut new.into_mut().hint
     }
 }
 
@@ -99,7 +101,7 @@ mod tests {
         let mut most = 0;
         for number in 0..300_000 {
             let tags = format!("a={number}");
-            heads.learn(Some(tags.as_bytes()), &tags);
+            heads.learn(Some(&tags), &tags);
             most = most.max(heads.known.len());
         }
         assert!(heads.known.len() < most && most < BYTES_MAX / HEAD_BYTES);

@@ -14,7 +14,8 @@
 
 use std::ops::Range;
 
-use super::heads::{Heads, SeriesHash};
+use super::heads::Heads;
+use super::open_batch::Hint;
 use super::overflow::is_reserved;
 use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
@@ -138,28 +139,26 @@ impl Parser {
 
     /// Parses one line, without its end.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Line<'a>, Rejection> {
-        self.parse_hashed(line).map(|(line, _)| line)
+        self.parse_hinted(line).map(|(line, _)| line)
     }
 
-    /// The same with the hash of its series.
-    pub fn parse_hashed<'a>(
+    /// The same with a place to note where it goes, which is that of the series' last event.
+    pub fn parse_hinted<'a>(
         &'a mut self,
         line: &'a [u8],
-    ) -> Result<(Line<'a>, SeriesHash), Rejection> {
+    ) -> Result<(Line<'a>, &'a mut Hint), Rejection> {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
-        let text = std::str::from_utf8(line).map_err(|_| Rejection::NotUtf8)?;
+        // Behind a known head there is a space, and none is in it, so it is all of the tags, and only the rest is looked at.
+        let space = memchr::memchr(b' ', line);
+        let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
+        let rest = known.map_or(line, |(_, space)| &line[space..]);
+        let text = std::str::from_utf8(rest).map_err(|_| Rejection::NotUtf8)?;
         let mut controls = control_characters(text);
         let text = without_outer_spaces(text);
         let line = text.as_bytes();
-        // Behind a known head there is a space, and none is in it, so it is all of the tags.
-        let space = memchr::memchr(b' ', line);
-        let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
-        let tags_end = match known {
-            Some((_, space)) => space,
-            None => self.scan_tags(line)?,
-        };
+        let tags_end = known.map_or_else(|| self.scan_tags(line), |_| Ok(0))?;
         let fields_start = skip_spaces(line, tags_end);
         let (user, fields_end) = self.scan_fields(line, fields_start, &mut controls)?;
         if controls > 0 {
@@ -180,8 +179,8 @@ impl Parser {
             bytes if bytes > self.limits.user => return Err(Rejection::UserTooLong),
             _ => {}
         }
-        let (series, hash) = if let Some((known, _)) = known {
-            self.heads.get(known, cut(0..tags_end)?)
+        let (series, hint) = if let Some((known, _)) = known {
+            self.heads.get(known).ok_or(Rejection::NotUtf8)?
         } else {
             let series = match in_order {
                 Some(range) => cut(range)?,
@@ -190,15 +189,16 @@ impl Parser {
             if series.len() > self.limits.series {
                 return Err(Rejection::SeriesTooLong);
             }
-            let tags = (space == Some(tags_end)).then(|| &line[..tags_end]);
-            (series, self.heads.learn(tags, series))
+            let tags = cut(0..tags_end)?;
+            let is_all = memchr::memchr(b' ', line) == Some(tags_end);
+            (series, self.heads.learn(is_all.then_some(tags), series))
         };
         let line = Line {
             series,
             user,
             timestamp,
         };
-        Ok((line, hash))
+        Ok((line, hint))
     }
 
     /// Finds the tags; returns where they end.

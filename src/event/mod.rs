@@ -1,13 +1,15 @@
 //! What an event is. Pure: no I/O, no clock, no tokio.
 //!
 //! [`datagram`] splits what arrived into lines, [`Parser`] makes a [`Line`] of each, [`Window`] judges its age,
-//! and a [`Batch`] collects the events of one [`Partition`].
+//! and an [`OpenBatch`] collects the events of one
+//! [`Partition`], which are a [`Batch`] when it is closed.
 
 mod batch;
 pub mod datagram;
 mod heads;
 mod line;
 mod minute;
+mod open_batch;
 mod overflow;
 mod partition;
 mod rejection;
@@ -15,9 +17,9 @@ mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Occurrence};
-pub use heads::SeriesHash;
 pub use line::{Line, LineLimits, LineRules, Parser};
 pub use minute::{Minute, ParseMinuteError};
+pub use open_batch::{Hint, OpenBatch};
 pub use overflow::{
     OVERFLOW_TAG, OverflowSeries, PROBE_TAG, is_reserved, overflow_series, series_fingerprint,
 };

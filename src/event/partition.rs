@@ -84,17 +84,12 @@ impl Partitions {
     /// The partition of a canonical series in a minute: XXH3 of its bytes, modulo the minute's count. Part of the
     /// protocol between nodes; changing it needs a new format.
     #[must_use]
-    pub fn of(&self, series: &str, minute: Minute) -> Partition {
-        self.of_hash(xxh3_64(series.as_bytes()), minute)
-    }
-
-    /// The same for the hash of a series.
-    #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the remainder is below a u16"
     )]
-    pub fn of_hash(&self, hash: u64, minute: Minute) -> Partition {
+    pub fn of(&self, series: &str, minute: Minute) -> Partition {
+        let hash = xxh3_64(series.as_bytes());
         let among = |count: usize| (hash % count as u64) as u16;
         match &self.before {
             Some(before) if minute < before.from => {

@@ -98,7 +98,11 @@ fn different(recording: &RecordRequest<'_>) -> u64 {
     let RecordRequest {
         occurrences, batch, ..
     } = recording;
-    // Most are later than all before them, as a sender stamps them, and so none of those.
+    // As one sender stamps them.
+    if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
+        return occurrences.len() as u64;
+    }
+    // Most are later than all before them, and so none of those.
     let mut latest = i64::MIN;
     let (in_order, others): (Vec<&Occurrence>, Vec<&Occurrence>) =
         occurrences.iter().partition(|it| {

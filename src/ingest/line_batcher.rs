@@ -214,7 +214,7 @@ impl LineBatcher {
     }
 
     fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
-        let (line, hash) = self.parser.parse_hashed(line)?;
+        let (line, hint) = self.parser.parse_hinted(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
             None => self.stamps.stamp(now_nanos),
@@ -224,18 +224,19 @@ impl LineBatcher {
             self.precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
-        let series = (line.series, hash.keyed);
+        let partition = hint.partition(&self.partitions, line.series, minute);
+        let series = (line.series, hint);
         if let (Room::OnDisk, Some(Overflow { open, .. })) = (room, &mut self.overflow) {
-            if (open.batch).push_hashed(minute, series, line.user, timestamp) {
+            if open.batch.push(minute, series, line.user, timestamp) {
                 self.intake.spooled += 1;
             } else {
                 self.intake.dropped += 1;
             }
             return Ok(());
         }
-        let batch = &mut self.open[self.partitions.of_hash(hash.spread, minute).index()].batch;
+        let batch = &mut self.open[partition.index()].batch;
         let before = batch.bytes();
-        if batch.push_hashed(minute, series, line.user, timestamp) {
+        if batch.push(minute, series, line.user, timestamp) {
             self.intake.queued += 1;
             self.intake.queued_bytes += (batch.bytes() - before) as u64;
         } else {

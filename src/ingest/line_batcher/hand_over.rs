@@ -6,7 +6,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
 use super::LineBatcher;
-use crate::event::Batch;
+use crate::event::OpenBatch;
 use crate::node::DropReason;
 
 /// A batch of so many events is due although it is young.
@@ -27,14 +27,11 @@ pub struct Linger {
 
 impl Linger {
     /// The age at which a batch is due.
-    fn of(&self, batch: &Batch, now_nanos: i64) -> Duration {
+    fn of(&self, batch: &OpenBatch, now_nanos: i64) -> Duration {
         let most = i64::try_from(self.most.as_nanos()).unwrap_or(i64::MAX);
         let until = now_nanos.saturating_add(most).div_euclid(1_000_000);
-        let groups = batch.groups();
-        let is_over = groups
-            .iter()
-            .any(|group| group.minute.end_millis() <= until);
-        if is_over || batch.events() >= groups.len() * SERIES_EVENTS {
+        let is_over = (batch.earliest()).is_some_and(|minute| minute.end_millis() <= until);
+        if is_over || batch.events() >= batch.groups() * SERIES_EVENTS {
             self.least
         } else {
             self.most
@@ -45,20 +42,25 @@ impl Linger {
 /// A batch that grows.
 #[derive(Debug, Default)]
 pub(super) struct Open {
-    pub(super) batch: Batch,
+    pub(super) batch: OpenBatch,
     /// When the batch was first seen with events.
     since: Option<Instant>,
 }
 
 impl Open {
-    fn is_due(&mut self, is_large: bool, age: impl Fn(&Batch) -> Duration, now: Instant) -> bool {
-        !self.batch.is_empty() && {
+    fn is_due(
+        &mut self,
+        is_large: bool,
+        age: impl Fn(&OpenBatch) -> Duration,
+        now: Instant,
+    ) -> bool {
+        self.batch.events() > 0 && {
             let since = *self.since.get_or_insert(now);
             is_large || now - since >= age(&self.batch)
         }
     }
 
-    fn take(&mut self) -> Batch {
+    fn take(&mut self) -> OpenBatch {
         self.since = None;
         std::mem::take(&mut self.batch)
     }
@@ -85,12 +87,12 @@ impl LineBatcher {
         let most = if fills { least } else { most };
         let linger = Linger { least, most };
         for (open, recorder) in self.open.iter_mut().zip(&self.recorders) {
-            let age = |batch: &Batch| linger.of(batch, now_nanos);
+            let age = |batch: &OpenBatch| linger.of(batch, now_nanos);
             if !open.is_due(open.batch.events() >= BATCH_EVENTS, age, now) {
                 continue;
             }
             match recorder.try_reserve() {
-                Ok(permit) => permit.send(open.take().into()),
+                Ok(permit) => permit.send(open.take().close().into()),
                 Err(TrySendError::Full(())) => {}
                 Err(TrySendError::Closed(())) => {
                     // A recorder ends before its listeners only when the node aborts.
@@ -106,9 +108,9 @@ impl LineBatcher {
             let open = &mut overflow.open;
             let since = open.since;
             if open.is_due(open.batch.bytes() >= OVERFLOW_BYTES, |_| least, now)
-                && let Err(batch) = overflow.spool.try_keep(open.take())
+                && let Err(batch) = overflow.spool.try_keep(open.take().close())
             {
-                (open.batch, open.since) = (batch, since.or(Some(now)));
+                (open.batch, open.since) = (batch.into(), since.or(Some(now)));
             }
         }
     }

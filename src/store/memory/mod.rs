@@ -11,6 +11,7 @@ mod recording;
 mod sets;
 mod state;
 mod survey;
+mod users;
 mod witness;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,9 @@ use async_trait::async_trait;
 use super::{Store, StoreError};
 use crate::event::{Minute, Partition, Partitions};
 
-pub use sets::{OpenSets, Sets, Users};
+pub use sets::{OpenSets, Sets};
 pub use state::{Held, Idle, MinuteState, PartitionState, State, Witness};
+pub use users::Users;
 
 /// A clock that answers microseconds since the epoch.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;

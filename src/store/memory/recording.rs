@@ -111,23 +111,21 @@ impl Recording for MemoryStore {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
                 return Err(StoreError::Full(format!(
-                    "the names of the users of minute {} take 1 GiB in one of store.partitions, which is the most; have more \
-                     partitions, or use a Redis",
+                    "minute {} has 268 million users in one of store.partitions, or their names take 4 GiB, which is the most; \
+                     have more partitions, or use a Redis",
                     recording.minute
                 )));
             }
             let series = recording.series;
-            if !minute.sets.contains_key(series) {
-                let sets = Sets::new(series);
-                state.bytes += sets.bytes;
-                minute.sets.insert(series.to_owned(), sets);
-            }
-            if let Some(sets) = minute.sets.get_mut(series) {
-                let before = sets.bytes;
-                repeated += sets.record(&mut minute.users, recording);
-                state.bytes += sets.bytes - before;
-            }
-            state.bytes += minute.users.charge();
+            let sets = if let Some(sets) = minute.sets.get_mut(series) {
+                state.bytes -= sets.bytes;
+                sets
+            } else {
+                let new = minute.sets.entry(series.to_owned());
+                new.or_insert_with(|| Sets::new(series))
+            };
+            repeated += sets.record(&mut minute.users, recording);
+            state.bytes += sets.bytes + minute.users.charge();
             minute.arrivals += recording.occurrences.len() as u64;
             // Nothing is forgotten of a minute that has something to do.
             minute.expires_ms = None;

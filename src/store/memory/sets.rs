@@ -1,21 +1,15 @@
-//! [`Users`] and [`Sets`]: what is recorded of a minute, exact and small.
+//! [`Sets`]: what is recorded of a series in a minute, exact and small.
 //!
-//! Each name stands once in a minute of a partition. A user is its number from then on, and an event is one word: when in the
-//! minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes.
+//! Each name stands once in a minute of a partition ([`Users`]). A user is its number from then on, and an event is one word:
+//! when in the minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes.
 
 use std::collections::BTreeMap;
-use std::hash::BuildHasher as _;
 
-use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
-
-use crate::event::{Batch, Minute, series_fingerprint};
+use super::users::{NUMBER_BITS, UserSet, Users};
+use crate::event::{Minute, series_fingerprint};
 use crate::store::RecordRequest;
 
-/// Names begin at multiples of so many bytes, so that fewer bits say where.
-const ALIGN: usize = 4;
 const MINUTE_NANOS: i64 = 60_000_000_000;
-/// The bits of a user's number. The nanoseconds of a minute take 36, which leaves these of a word.
-const NUMBER_BITS: u32 = 28;
 /// The events of a full run, 4 KiB.
 const RUN_EVENTS: usize = 512;
 /// What a full run takes beside its events in the index of runs, in bytes; roughly.
@@ -25,87 +19,10 @@ const SERIES_BYTES: u64 = 256;
 /// The same of a series whose events are in an overflow series.
 const OVERFLOWED_BYTES: u64 = 96;
 
-/// The users of one minute, by number: where the name stands.
-#[derive(Debug, Clone, Default)]
-pub struct Users {
-    /// For each user four bytes of length, and the name.
-    names: Vec<u8>,
-    /// By name. Keyed at random: the names come from strangers.
-    numbers: HashTable<u32>,
-    hasher: DefaultHashBuilder,
-    /// The memory that the store was charged for them.
-    pub(super) charged: u64,
-}
-
-impl Users {
-    /// Whether there is room for all users of a batch.
-    pub(super) fn has_room(&self, batch: &Batch) -> bool {
-        let more = batch.bytes() + batch.events() * 2 * ALIGN;
-        (self.names.len() + more) / ALIGN < 1 << NUMBER_BITS
-    }
-
-    /// The memory that they take more than was charged.
-    pub(super) fn charge(&mut self) -> u64 {
-        let taken = (self.names.capacity() + self.numbers.allocation_size()) as u64;
-        let more = taken.saturating_sub(self.charged);
-        self.charged += more;
-        more
-    }
-
-    /// The number of a user, who may be new.
-    fn number(&mut self, name: &str) -> u32 {
-        let Self {
-            names,
-            numbers,
-            hasher,
-            ..
-        } = self;
-        let hash = hasher.hash_one(name.as_bytes());
-        let same = |&number: &u32| name_of(names, number) == name.as_bytes();
-        if let Some(&number) = numbers.find(hash, same) {
-            return number;
-        }
-        // `has_room` was asked.
-        let number = u32::try_from(names.len() / ALIGN).unwrap_or(u32::MAX);
-        let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
-        names.extend_from_slice(&len.to_le_bytes());
-        names.extend_from_slice(name.as_bytes());
-        names.resize(names.len().next_multiple_of(ALIGN), 0);
-        numbers.insert_unique(hash, number, |&number| {
-            hasher.hash_one(name_of(names, number))
-        });
-        number
-    }
-
-    fn find(&self, name: &str) -> Option<u32> {
-        let hash = self.hasher.hash_one(name.as_bytes());
-        let same = |&number: &u32| name_of(&self.names, number) == name.as_bytes();
-        self.numbers.find(hash, same).copied()
-    }
-
-    fn name(&self, number: u32) -> String {
-        String::from_utf8_lossy(name_of(&self.names, number)).into_owned()
-    }
-}
-
-impl PartialEq for Users {
-    fn eq(&self, other: &Self) -> bool {
-        self.names == other.names
-    }
-}
-
-fn name_of(names: &[u8], number: u32) -> &[u8] {
-    let at = number as usize * ALIGN;
-    let Some((len, rest)) = names[at..].split_first_chunk() else {
-        return &[];
-    };
-    &rest[..u32::from_le_bytes(*len) as usize]
-}
-
 /// The sets of a series in a minute.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sets {
-    users: HashSet<u32>,
+    users: UserSet,
     events: Events,
     /// The events of an overflow series, by the fingerprint of the series that they came with.
     overflowed: BTreeMap<u128, Events>,
@@ -124,7 +41,7 @@ impl Sets {
 
     /// Adds events and users. Answers how many events were there already.
     pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
-        let taken = |it: &Events, users: &HashSet<u32>| it.bytes() + users.allocation_size() as u64;
+        let taken = |it: &Events, users: &UserSet| it.bytes() + users.bytes() as u64;
         let events = match recording.overflowed_from.map(series_fingerprint) {
             None => &mut self.events,
             Some(series) => self.overflowed.entry(series).or_insert_with(|| {
@@ -145,7 +62,7 @@ impl Sets {
             self.users.insert(users.number(user));
         }
         self.cumulative += new;
-        self.bytes += taken(events, &self.users) - before;
+        self.bytes = self.bytes + taken(events, &self.users) - before;
         recording.occurrences.len() as u64 - new
     }
 
@@ -162,7 +79,7 @@ impl Sets {
     pub(super) fn has_user(&self, users: &Users, name: &str) -> bool {
         users
             .find(name)
-            .is_some_and(|number| self.users.contains(&number))
+            .is_some_and(|number| self.users.contains(number))
     }
 
     /// What they hold of a series in this minute, as text.
@@ -173,7 +90,7 @@ impl Sets {
             let name = names.name(u32::try_from(number).unwrap_or_default());
             format!("{name}_{}", start + i128::from(at))
         };
-        let mut users: Vec<_> = self.users.iter().map(|&user| names.name(user)).collect();
+        let mut users: Vec<_> = self.users.iter().map(|user| names.name(user)).collect();
         let mut events: Vec<_> = self.events.iter().map(member).collect();
         for (series, of) in &self.overflowed {
             let of = of

@@ -1,11 +1,15 @@
 //! What the sets of the memory store hold, and what they take.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::Batch;
+use crate::event::{Batch, Partitions};
+use crate::store::Recording as _;
+use crate::store::memory::{MemoryStore, system_clock};
 
 fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
@@ -72,6 +76,36 @@ fn a_user_and_an_event_take_what_the_documents_say() {
             bytes / events
         );
         assert!(bytes <= events * most, "{bytes} bytes for {events} events");
+    }
+}
+
+#[tokio::test]
+async fn the_store_is_charged_for_what_its_sets_take() {
+    let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
+    let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
+    // So many that the users change between bits and a table.
+    for from in 0..100 {
+        let mut batch = Batch::default();
+        for user in 0..20 {
+            let (series, user) = (format!("s={}", user % 3), from * 20 + user);
+            assert!(batch.push(minute(), &series, &user.to_string(), user));
+        }
+        let requests = batch.groups().iter().map(|group| RecordRequest {
+            minute: minute(),
+            series: &group.series,
+            overflowed_from: None,
+            new_users: None,
+            occurrences: &group.occurrences,
+            batch: &batch,
+        });
+        let requests: Vec<_> = requests.collect();
+        let recorded = store.record(partitions.of("", minute()), 0, &requests, &[]);
+        recorded.await.unwrap();
+        store.look(|state| {
+            let minute = &state.partitions[0].minutes[&minute()];
+            let sets: u64 = minute.sets.values().map(|sets| sets.bytes).sum();
+            assert_eq!(state.bytes, sets + minute.users.charged);
+        });
     }
 }
 

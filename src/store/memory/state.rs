@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::sets::{OpenSets, Sets, Users};
+use super::sets::{OpenSets, Sets};
+use super::users::Users;
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{Claim, OutputName, Quarantined, StoreError};
 
