@@ -22,6 +22,7 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 
 /// Where a node dies.
 struct Moment {
+    layout: &'static str,
     script: &'static str,
     n: usize,
     when: When,
@@ -32,6 +33,7 @@ fn a_node_killed_after_it_claimed_is_replaced() {
     let script = scripts::compact_sha1();
     killed_at(
         &Moment {
+            layout: "sets",
             script,
             n: 1,
             when: When::Before,
@@ -45,6 +47,7 @@ fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
     let script = scripts::compact_sha1();
     killed_at(
         &Moment {
+            layout: "sets",
             script,
             n: 3,
             when: When::After,
@@ -53,11 +56,28 @@ fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
     );
 }
 
+/// Its logs are cut and not counted, or counted and sealed in part.
+#[test]
+fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
+    for (script, n) in [(scripts::cut_sha1(), 1), (scripts::seal_sha1(), 2)] {
+        killed_at(
+            &Moment {
+                layout: "log",
+                script,
+                n,
+                when: When::After,
+            },
+            |written| assert_eq!(written, 0),
+        );
+    }
+}
+
 #[test]
 fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
     let script = scripts::acknowledge_sha1();
     killed_at(
         &Moment {
+            layout: "sets",
             script,
             n: 1,
             when: When::Before,
@@ -77,6 +97,7 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
     let site = Site::start();
     let keys = [
         ("store.partitions", "1"),
+        ("store.layout", moment.layout),
         ("flush.grace", "2s"),
         ("flush.max_hold", "10m"),
     ];

@@ -166,28 +166,54 @@ fn a_redis_that_falls_silent_is_noticed_and_costs_nothing() {
     site.assert_one_value_a_point();
 }
 
-/// Whatever was asked was done; only the answer is missing, or the connection is gone.
 #[test]
 fn a_lost_answer_at_any_step_changes_nothing() {
-    let steps = [
-        ("EXEC", 2, Then::SwallowAnswers),
-        ("EXEC", 12, Then::Cut),
-        (scripts::claim_sha1(), 5, Then::Cut),
-        (scripts::compact_sha1(), 2, Then::SwallowAnswers),
-        (scripts::compact_sha1(), 5, Then::Cut),
-        (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
-        (scripts::acknowledge_sha1(), 3, Then::Cut),
-    ];
+    lose_answers(
+        "sets",
+        &[
+            ("EXEC", 2, Then::SwallowAnswers),
+            ("EXEC", 12, Then::Cut),
+            (scripts::claim_sha1(), 5, Then::Cut),
+            (scripts::compact_sha1(), 2, Then::SwallowAnswers),
+            (scripts::compact_sha1(), 5, Then::Cut),
+            (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
+            (scripts::acknowledge_sha1(), 3, Then::Cut),
+        ],
+    );
+}
+
+#[test]
+fn a_lost_answer_at_any_step_of_logs_changes_nothing() {
+    lose_answers(
+        "log",
+        &[
+            (scripts::append_sha1(), 2, Then::SwallowAnswers),
+            (scripts::append_sha1(), 12, Then::Cut),
+            (scripts::claim_sha1(), 5, Then::Cut),
+            (scripts::cut_sha1(), 1, Then::SwallowAnswers),
+            (scripts::cut_sha1(), 4, Then::Cut),
+            ("LRANGE", 2, Then::Cut),
+            (scripts::seal_sha1(), 2, Then::SwallowAnswers),
+            (scripts::seal_sha1(), 5, Then::Cut),
+            (scripts::acknowledge_sha1(), 1, Then::SwallowAnswers),
+        ],
+    );
+}
+
+/// Whatever was asked was done; only the answer is missing, or the connection is gone.
+fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let site = Site::start();
     let proxy = RedisProxy::start(site.redis.address());
     let url = proxy.url();
     let keys = [
         ("store.url", url.as_str()),
+        ("store.layout", layout),
         ("store.response_timeout", "500ms"),
+        ("store.partitions", "8"),
     ];
-    let node = site.start_node("one", &[&keys[..], &[("store.partitions", "8")]].concat());
+    let node = site.start_node("one", &keys);
     let (report, reports) = mpsc::channel();
-    for (needle, n, then) in steps {
+    for &(needle, n, then) in steps {
         // An answer is swallowed from before its question is passed on; a connection is cut after.
         let when = if then == Then::Cut {
             When::After

@@ -19,6 +19,7 @@ use crate::support::node::{Node, eds};
 /// Key by key: the nodes' value, and another one. Both as a configuration has them.
 const ALIKE: &[(&str, &str, &str)] = &[
     ("store.partitions", "32", "16"),
+    ("store.layout", "sets", "log"),
     ("input.max_age", "1h", "2h"),
     ("input.timestamp_precision", "ns", "ms"),
     ("input.measurement_tag", "measurement", "from"),
@@ -256,4 +257,55 @@ fn what_does_not_stand_in_redis_yet_is_added_by_the_first_node() {
     let fields: HashMap<String, String> = site.redis.query(&["HGETALL", "eds:settings"]);
     assert_eq!(fields["input.max_age"], "1h");
     assert_eq!(fields["partitions"], "32");
+}
+
+/// While a node lives, and while a minute is not sealed, nobody could seal what is kept in the layout of before.
+#[test]
+fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
+    let site = Site::start();
+    let keys = [("store.layout", "sets"), ("flush.max_hold", "10m")];
+    let mut node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let mut expected = Expected::default();
+    send(0..2, &mut expected, &mut sender, &node, &[]);
+    node.set("store.layout", "log");
+    let (code, said) = settings("apply", &node, &[]);
+    let is_refused = |said: &str, why: &str| {
+        said.contains("store.layout = \"sets\", and this configuration \"log\"")
+            && said.contains(why)
+    };
+    assert!(
+        code == Some(1) && is_refused(&said, "1 nodes live, the first one"),
+        "{said}"
+    );
+
+    node.set("store.layout", "sets");
+    node.set("flush.grace", "9m");
+    node.apply_settings();
+    assert!(node.terminate().success());
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    send(2..4, &mut expected, &mut sender, &node, &[]);
+    assert!(node.terminate().success());
+    node.set("store.layout", "log");
+    let (code, said) = settings("apply", &node, &[]);
+    assert!(
+        code == Some(1) && is_refused(&said, "are not sealed"),
+        "{said}"
+    );
+
+    node.set("store.layout", "sets");
+    node.set("flush.grace", "1s");
+    node.apply_settings();
+    node.run();
+    site.wait_exact(&expected.points(), SOON);
+    assert!(node.terminate().success());
+    node.set("store.layout", "log");
+    let (code, said) = settings("apply", &node, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    send(4..6, &mut expected, &mut sender, &node, &[]);
+    site.wait_exact(&expected.points(), SOON);
+    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

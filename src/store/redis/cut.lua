@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Fixes up to where the logs of a claimed minute are counted, for whoever seals it, once: nothing is appended to them any more.
+-- Fixes up to where the logs of a claimed minute are counted, for whoever seals it: nothing is appended to them any more. As long
+-- as nothing is sealed by a cut, whoever takes over cuts again: what was recorded again meanwhile is no copy that comes late.
 --
 -- KEYS  tokens, logs, cut
 -- ARGV  minute's name, token, what the names of logs begin with
@@ -9,7 +10,8 @@ local tokens, logs, cut = unpack(KEYS)
 if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then
   return false
 end
-if redis.call('EXISTS', cut) == 0 then
+local done = redis.call('HGET', cut, 'done')
+if not done or done == '0' then
   local all = {'done', 0}
   for _, log in ipairs(redis.call('SMEMBERS', logs)) do
     all[#all + 1] = log

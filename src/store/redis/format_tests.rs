@@ -23,7 +23,7 @@ const PINNED: [(&str, u64); 20] = [
     ("check_in.lua", 0x95a8_42db_6ff9_f861),
     ("claim.lua", 0x0b39_98b0_aa5c_a8a9),
     ("compact.lua", 0x273a_7d96_c919_c336),
-    ("cut.lua", 0x43b0_0089_852d_d161),
+    ("cut.lua", 0x6ed2_32a4_4643_0a8e),
     ("discard.lua", 0x7372_1de5_534d_17c4),
     ("drop_output.lua", 0x1319_033d_3f9e_1c79),
     ("ending.lua", 0x95a1_ae8c_70ca_4283),

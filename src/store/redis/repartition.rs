@@ -211,7 +211,10 @@ impl RedisStore {
         for tag in self.tags_of(division) {
             let keys = PartitionKeys::new(tag);
             for key in [&keys.minutes, &keys.claims] {
-                unsealed += self.gateway.operate::<usize>(keys.slot, Cmd::zcard(key)).await?;
+                unsealed += self
+                    .gateway
+                    .operate::<usize>(keys.slot, Cmd::zcard(key))
+                    .await?;
             }
         }
         if unsealed > 0 {

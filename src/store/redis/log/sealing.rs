@@ -1,6 +1,6 @@
 //! Sealing from logs: they are cut, counted, and their counts fixed in steps.
 //!
-//! A cut stays as it is until all of it is sealed, whoever does so. What begins after it is the next cut's.
+//! A cut of which something is sealed stays as it is until all of it is, whoever does so. What begins after it is the next cut's.
 
 use std::collections::HashMap;
 use std::time::Duration;
