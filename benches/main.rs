@@ -15,18 +15,23 @@ mod measure;
 )]
 mod node;
 mod parsing;
+mod peers;
 mod receiving;
 mod recording;
 mod relay;
+mod report;
 mod task;
 mod whole;
 mod without;
 
-/// Measures and prints.
-type Section = fn() -> anyhow::Result<()>;
+use report::Report;
+
+/// Measures and reports.
+type Section = fn(&mut Report) -> anyhow::Result<()>;
 
 /// The sections in the order in which they run.
 const SECTIONS: &[(&str, Section)] = &[
+    ("peers", peers::run),
     ("recording", recording::run),
     ("receiving", receiving::run),
     ("parsing", parsing::run),
@@ -36,11 +41,14 @@ const SECTIONS: &[(&str, Section)] = &[
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     // `cargo test --all-targets` starts it, too, without this.
-    if !arguments.iter().any(|argument| argument == "--bench") {
+    if !has("--bench") {
         return Ok(());
     }
-    let wanted: Vec<&String> = arguments.iter().filter(|a| *a != "--bench").collect();
+    let flags = ["--bench", "--quick", "--publish"];
+    let wanted = arguments.iter().map(String::as_str);
+    let wanted: Vec<&str> = wanted.filter(|it| !flags.contains(it)).collect();
     let known = |name: &str| SECTIONS.iter().any(|(section, _)| *section == name);
     if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
         let names: Vec<_> = SECTIONS.iter().map(|(name, _)| *name).collect();
@@ -49,11 +57,13 @@ fn main() -> anyhow::Result<()> {
             names.join(", ")
         );
     }
-    println!("{} cores", std::thread::available_parallelism()?);
-    for (name, run) in SECTIONS {
-        if wanted.is_empty() || wanted.iter().any(|section| section == name) {
-            run()?;
-        }
-    }
-    Ok(())
+    let mut report = Report::new(has("--quick"));
+    let mut sections = SECTIONS.iter();
+    let measured = sections.try_for_each(|(name, run)| {
+        let is_wanted = wanted.is_empty() || wanted.contains(name);
+        if is_wanted { run(&mut report) } else { Ok(()) }
+    });
+    // What was measured before a failure is kept, and not published.
+    report.write(measured.is_ok() && has("--publish"))?;
+    measured
 }

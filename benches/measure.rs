@@ -1,9 +1,11 @@
-//! Clocks, medians and tables.
+//! Clocks, medians, and ways side by side.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
+
+use crate::report::{Column, Report, Table, column};
 
 /// Linux' unit of CPU time in `/proc/<pid>/stat`, on every architecture that Rust's std runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -14,60 +16,40 @@ pub(crate) struct Way<'a> {
     pub(crate) run: Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>,
 }
 
-/// A column of figures. Decimals are those that are printed.
-pub(crate) struct Column {
-    pub(crate) name: &'static str,
-    pub(crate) decimals: usize,
-}
-
-/// A column.
-pub(crate) const fn column(name: &'static str, decimals: usize) -> Column {
-    Column { name, decimals }
-}
-
-/// Runs the ways in turn, `rounds` times, and prints a table. Answers for each way the ratio of its first
-/// figure to that of the first way.
+/// Runs the ways in turn, `rounds` times, and reports medians, and before them, as the median over the rounds, the ratio of each
+/// way's first figure to that of the first way. `id` names the table in documents.
 pub(crate) fn side_by_side(
+    report: &mut Report,
+    id: &str,
     title: &str,
     rounds: usize,
     columns: &[Column],
     ways: &mut [Way<'_>],
-) -> anyhow::Result<Vec<f64>> {
+) -> anyhow::Result<Table> {
+    let rounds = if report.is_quick() { 1 } else { rounds };
     let mut figures: Vec<Vec<Vec<f64>>> = vec![Vec::new(); ways.len()];
     for _ in 0..rounds {
         for (way, figures) in ways.iter_mut().zip(&mut figures) {
             figures.push((way.run)().with_context(|| way.name.to_owned())?);
         }
     }
-    let ratios: Vec<f64> = figures
-        .iter()
-        .map(|way| {
-            median(
-                way.iter()
-                    .zip(&figures[0])
-                    .map(|(own, first)| own[0] / first[0]),
-            )
-        })
-        .collect();
-    println!("\n{title} (medians of {rounds} rounds)");
-    print!("{:<38}", "");
-    for column in columns {
-        print!("{:>18}", column.name);
+    let title = match rounds {
+        1 => format!("{title} (one round)"),
+        _ => format!("{title} (medians of {rounds} rounds)"),
+    };
+    let mut table = Table::new(id, &title, &[&[column("ratio", 2)], columns].concat());
+    for (way, rounds) in ways.iter().zip(&figures) {
+        let firsts = rounds.iter().zip(&figures[0]);
+        let ratio = median(firsts.map(|(own, first)| own[0] / first[0]));
+        let medians = (0..columns.len()).map(|at| median(rounds.iter().map(|run| run[at])));
+        table.row(way.name, std::iter::once(ratio).chain(medians));
     }
-    println!("{:>8}", "ratio");
-    for ((way, figures), ratio) in ways.iter().zip(&figures).zip(&ratios) {
-        print!("{:<38}", way.name);
-        for (index, column) in columns.iter().enumerate() {
-            let figure = median(figures.iter().map(|run| run[index]));
-            print!("{figure:>18.*}", column.decimals);
-        }
-        println!("{ratio:>8.2}");
-    }
-    Ok(ratios)
+    report.add(table.clone());
+    Ok(table)
 }
 
 /// The middle figure; of an even number of them the upper one of the middle.
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
@@ -101,4 +83,22 @@ pub(crate) fn process_cpu(pid: u32) -> anyhow::Result<f64> {
 )]
 pub(crate) fn figure(count: usize) -> f64 {
     count as f64
+}
+
+/// The same of one that came as a whole number.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of events are far below 2^52"
+)]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// The most memory that a process had so far, in MB.
+pub(crate) fn peak_memory_mb(pid: u32) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.and_then(|peak| peak.trim().split(' ').next());
+    let kib: f64 = peak.context("no VmHWM")?.parse()?;
+    Ok(kib * 1024.0 / 1e6)
 }

@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::load::{Load, SERIES, START_NANOS, batcher_settings, partitions};
-use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
+use crate::measure::{Way, figure, side_by_side, thread_cpu};
+use crate::report::{Report, column};
 
 const LINES: u64 = 600_000;
 const ROUNDS: usize = 7;
@@ -21,7 +22,7 @@ const LINES_PER_DATAGRAM: usize = 15;
 /// The lines between two sweeps of the listener at full speed: a quarter of the linger at 1 M/s.
 const LINES_PER_SWEEP: usize = 25_000;
 
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let load = Load::new(LINES, SERIES);
     let seeds = load.datagrams(LINES_PER_DATAGRAM);
     let strict = load.strict_datagrams(LINES_PER_DATAGRAM);
@@ -30,6 +31,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         run: Box::new(move || nanos_per_line(datagrams, work)),
     };
     side_by_side(
+        report,
+        "parsing",
         &format!("parsing {LINES} lines"),
         ROUNDS,
         &[column("ns/line", 0)],

@@ -20,7 +20,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{Load, SERIES, batcher_settings, partitions};
-use crate::measure::{Way, column, figure, side_by_side, thread_cpu};
+use crate::measure::{Way, figure, side_by_side, thread_cpu};
+use crate::report::{Report, column};
 use crate::task;
 
 const ROUNDS: usize = 5;
@@ -107,11 +108,16 @@ impl Node {
 
 type Threads = Vec<JoinHandle<anyhow::Result<f64>>>;
 
-pub(crate) fn run() -> anyhow::Result<()> {
-    for (lines, events, pause) in [
-        (15, 1_500_000, None),
-        (1, 300_000, None),
-        (1, 40_000, Some(QUIET_DATAGRAMS_PER_SECOND)),
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
+    for (id, lines, events, pause) in [
+        ("receiving-15", 15, 1_500_000, None),
+        ("receiving-1", 1, 300_000, None),
+        (
+            "receiving-quiet",
+            1,
+            40_000,
+            Some(QUIET_DATAGRAMS_PER_SECOND),
+        ),
     ] {
         let datagrams = Load::new(events, SERIES).datagrams(lines);
         let way = |name, start: fn(&Node, usize) -> anyhow::Result<Threads>| Way {
@@ -125,6 +131,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
             format!("{rate} datagrams/s")
         });
         side_by_side(
+            report,
+            id,
             &format!("receiving, {lines} lines a datagram, {speed}"),
             ROUNDS,
             &[column("CPU s/M", 3), column("events/s", 0)],

@@ -27,7 +27,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{Load, SERIES, partitions};
-use crate::measure::{Column, Way, column, figure, process_cpu, side_by_side};
+use crate::measure::{Way, figure, process_cpu, side_by_side};
+use crate::report::{Report, column};
 use crate::without::{LeftOut, Without};
 
 const EVENTS: u64 = 1_500_000;
@@ -42,7 +43,12 @@ const PIPELINES: usize = 4;
 const ARRIVING: usize = 100_000;
 const DEDUP_USERS: usize = 1_000_000;
 
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
+    let columns = [
+        column("events/s", 0),
+        column("Redis CPU s/M", 2),
+        column("own CPU s/M", 2),
+    ];
     let runtime = Runtime::new()?;
     let server = RedisServer::start(&[]);
     let load = Load::new(EVENTS, SERIES);
@@ -51,10 +57,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
         server: &server,
         load: &load,
     };
-    let ratios = side_by_side(
+    side_by_side(
+        report,
+        "recording",
         &format!("recording {EVENTS} events in Redis"),
         ROUNDS,
-        &COLUMNS,
+        &columns,
         &mut [
             Way {
                 name: "four commands an event, pipelined",
@@ -65,19 +73,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
             site.recorders("the same, not telling what was seen", LeftOut::Coverage),
         ],
     )?;
-    println!(
-        "recording ratio: {:.2} (at least 2.5 wanted)",
-        ratios[1] / ratios[0]
-    );
     let load = Load::new(EVENTS, MANY_SERIES);
     let site = Site {
         load: &load,
         ..site
     };
     side_by_side(
+        report,
+        "recording-5000",
         &format!("recording {EVENTS} events of {MANY_SERIES} series in Redis"),
         ROUNDS,
-        &COLUMNS,
+        &columns,
         &mut [
             site.recorders("the recorders of eds", LeftOut::Nothing),
             site.recorders("the same, not asking what is admitted", LeftOut::Admission),
@@ -86,12 +92,6 @@ pub(crate) fn run() -> anyhow::Result<()> {
     )?;
     Ok(())
 }
-
-const COLUMNS: [Column; 3] = [
-    column("events/s", 0),
-    column("Redis CPU s/M", 2),
-    column("own CPU s/M", 2),
-];
 
 /// What a way of recording needs.
 #[derive(Clone, Copy)]

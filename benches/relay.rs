@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use testing::redis::RedisServer;
 
-use crate::measure::{Way, column, process_cpu, side_by_side};
+use crate::measure::{Way, process_cpu, side_by_side};
 use crate::node::{Node, eds};
+use crate::report::{Report, Table, column};
 
 const EVENTS: u32 = 600_000;
 const ROUNDS: usize = 3;
@@ -26,15 +27,17 @@ const KEYS: [(&str, &str); 3] = [
     ("log.level", "warn"),
 ];
 
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let server = RedisServer::start(&[]);
-    for lines in [1, 15] {
+    for (id, lines) in [("relay-1", 1), ("relay-15", 15)] {
         let server = &server;
         let way = |name, relayed| Way {
             name,
             run: Box::new(move || two_nodes(server, lines, relayed)),
         };
         side_by_side(
+            report,
+            id,
             &format!("two nodes, {lines} lines a datagram, {EVENTS} events, {RATE} a second"),
             ROUNDS,
             &[
@@ -50,7 +53,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
             ],
         )?;
     }
-    println!("\nhighest rate of a relay without loss, to two sockets that take nothing");
+    let mut table = Table::new(
+        "relay-highest",
+        "highest rate of a relay without loss, to two sockets that take nothing",
+        &[column("events/s", 0), column("CPU s/M", 2)],
+    );
     for lines in [1, 15] {
         let mut best = (0.0, 0.0);
         for rate in RATES {
@@ -60,11 +67,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
             }
             best = (reached, cpu);
         }
-        println!(
-            "{lines:>2} lines a datagram: {:.0} events/s, {:.2} CPU s/M",
-            best.0, best.1
-        );
+        table.row(&format!("{lines} lines a datagram"), [best.0, best.1]);
     }
+    report.add(table);
     Ok(())
 }
 

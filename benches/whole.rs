@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use testing::redis::RedisServer;
 
-use crate::measure::{Way, column, process_cpu, side_by_side};
+use crate::measure::{Way, process_cpu, side_by_side};
 use crate::node::{Node, eds};
+use crate::report::{Report, column};
 
 const EVENTS: u32 = 1_500_000;
 const ROUNDS: usize = 3;
@@ -16,7 +17,7 @@ const ROUNDS: usize = 3;
 const RATE: u32 = 150_000;
 const POLL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let server = RedisServer::start(&[]);
     let with_redis = || {
         server.query::<()>(&["FLUSHALL", "SYNC"]);
@@ -26,6 +27,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         Ok(figures)
     };
     side_by_side(
+        report,
+        "whole",
         &format!("the whole daemon, {EVENTS} events, {RATE} a second"),
         ROUNDS,
         &[

@@ -325,11 +325,38 @@ fn every_test_that_reliability_names_exists() {
     assert!(missing.is_empty(), "no test is called {missing:?}");
 }
 
+/// The script names every section of the benchmarks, and each table that the document shows as measured is one of them.
+#[test]
+fn the_benchmarks_are_what_their_script_and_their_document_say() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
+    let (main, script) = (read("benches/main.rs"), read("scripts/bench"));
+    let sections = main.lines().filter(|line| line.contains("::run),"));
+    let sections: Vec<_> = sections
+        .map(|line| line.split('"').nth(1).unwrap())
+        .collect();
+    let list = format!("there are: {}\n", sections.join(" "));
+    assert!(script.contains(&list), "scripts/bench does not say {list}");
+    let mut found = Vec::new();
+    files(&top.join("benches"), "rs", &mut found);
+    let code = found.iter().map(|path| fs::read_to_string(path).unwrap());
+    let code = code.collect::<String>();
+    let document = read("benches/performance.md.template");
+    let mut tables = document.split("<!-- measured: ").skip(1).map(|rest| {
+        let (id, rest) = rest.split_once(" -->").unwrap();
+        assert!(rest.contains("<!-- end -->"), "{id} has no end");
+        // A plot has the name of what it shows.
+        id.trim_start_matches("plot-")
+    });
+    let unknown = tables.find(|id| !code.contains(&format!("\"{id}\"")));
+    assert_eq!(unknown, None, "no benchmark makes this table");
+}
+
 /// Cargo builds nothing for a toolchain that a dependency is too new for.
 #[test]
 fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(["metadata", "--format-version=1", "--locked"])
         .args([
             "--manifest-path",
             concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),

@@ -1,0 +1,280 @@
+//! `eds run` with a store, fed a load in one minute, until the counts of the minute are out.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use testing::clock::Clock;
+use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
+
+use super::Figures;
+use super::flow::{Flow, Protocol, Sent};
+use super::program::kernel_drops;
+use crate::measure::{float, peak_memory_mb, process_cpu};
+use crate::node::{self, Node, eds};
+
+/// What a node has where nobody changed it; the tests' own defaults differ in these.
+const AS_INSTALLED: [(&str, &str); 5] = [
+    ("input.max_age", "1h"),
+    ("flush.interval", "1s"),
+    ("flush.grace", "5s"),
+    ("flush.lease", "30s"),
+    ("log.level", "warn"),
+];
+/// From before the nodes start to the first event, for each node.
+const START: Duration = Duration::from_millis(1_500);
+/// From the last event to the end of the minute.
+const END: Duration = Duration::from_millis(500);
+/// A node looks at a minute that is over no sooner: its grace, less a look.
+const NOT_BEFORE: Duration = Duration::from_secs(4);
+const POLL: Duration = Duration::from_millis(100);
+/// No event is under way any more when nothing was recorded this long: `input.linger_max`, and a bit.
+const SETTLED: Duration = Duration::from_millis(1_300);
+/// The longest to wait for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Where counts are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    Memory,
+    /// In this layout.
+    Redis(&'static str),
+}
+
+impl Store {
+    /// Why this build of `eds` has no such store, if it has none.
+    pub(crate) fn is_missing(self) -> Option<String> {
+        let Self::Redis(layout) = self else {
+            return None;
+        };
+        let mut node = Node::new("check", &AS_INSTALLED);
+        node.set("store.layout", layout);
+        node.write_config();
+        let checked = eds()
+            .args(["check", "--config"])
+            .arg(node.config_path())
+            .output();
+        let is_known = checked.is_ok_and(|checked| checked.status.success());
+        (!is_known).then(|| format!("this build does not know store.layout = {layout:?}"))
+    }
+}
+
+/// Nodes on their servers, with a clock of their own.
+pub(crate) struct Cluster {
+    clock: Clock,
+    layout: Option<&'static str>,
+    url: String,
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Cluster {
+    /// The servers of a store, without nodes.
+    pub(crate) fn of(store: Store, masters: usize) -> Self {
+        let clock = Clock::ahead_by(0);
+        let mut url = "memory:".to_owned();
+        let mut servers = Vec::new();
+        let layout = match store {
+            Store::Memory => None,
+            Store::Redis(layout) => Some(layout),
+        };
+        if layout.is_some() && masters > 1 {
+            let cluster = RedisCluster::start_with_clock(&clock);
+            url = cluster.url();
+            servers = cluster.nodes;
+        } else if layout.is_some() {
+            let server = RedisServer::start_with_clock(&clock, &[]);
+            url = server.url();
+            servers.push(server);
+        }
+        Self {
+            clock,
+            layout,
+            url,
+            servers,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Starts one more node.
+    pub(crate) fn start_node(&mut self) {
+        let name = format!("node-{}", self.nodes.len());
+        let mut node = Node::new(&name, &AS_INSTALLED);
+        node.set("store.url", &self.url);
+        if let Some(layout) = self.layout {
+            node.set("store.layout", layout);
+        }
+        for (key, value) in self.clock.environment() {
+            node.set_environment(&key, &value);
+        }
+        node.run();
+        self.nodes.push(node);
+    }
+
+    /// Sets the clock so that a load which begins after `start` ends with its minute. Answers when it begins.
+    fn set_clock(&self, start: Duration, flow: &Flow) -> anyhow::Result<(Instant, i64)> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let now = i64::try_from(now.as_nanos())?;
+        let last = now + i64::try_from((start + flow.lasts() + END).as_nanos())?;
+        let ahead = 60_000_000_000 - last.rem_euclid(60_000_000_000);
+        self.clock.set(ahead / 1_000);
+        let begins = now + ahead + i64::try_from(start.as_nanos())?;
+        Ok((Instant::now() + start, begins))
+    }
+
+    /// Starts so many nodes and sends them a load, to each its share. Answers what it took, and when the minute ends.
+    pub(crate) fn feed(&mut self, flow: &Flow, nodes: usize) -> anyhow::Result<(Fed, Instant)> {
+        ensure!(
+            flow.lasts() + END < Duration::from_secs(60),
+            "a load longer than a minute"
+        );
+        let start = START * u32::try_from(nodes + 1)?;
+        let (begins, begins_nanos) = self.set_clock(start, flow)?;
+        for _ in 0..nodes {
+            self.start_node();
+        }
+        let late = "the nodes did not start in time";
+        thread::sleep(
+            begins
+                .checked_duration_since(Instant::now())
+                .context(late)?,
+        );
+        let before = self.cpu()?;
+        let bytes = self.redis_bytes()?;
+        let to: Vec<SocketAddr> = self.nodes.iter().map(Node::udp).collect();
+        let sent = flow.send(&to, Protocol::Events, begins_nanos)?;
+        let backlog = self
+            .nodes
+            .iter()
+            .map(|node| node.metrics().count("eds_events_queued"));
+        let backlog = backlog.sum();
+        self.settle();
+        let after = self.cpu()?;
+        let fed = Fed {
+            sent,
+            backlog,
+            cpu: after.0 - before.0,
+            redis_cpu: after.1 - before.1,
+            redis_bytes: self.redis_bytes()? - bytes,
+            datagrams_dropped: to
+                .iter()
+                .map(|to| kernel_drops(to.port()))
+                .sum::<Option<_>>()
+                .unwrap_or_default(),
+        };
+        Ok((fed, begins + flow.lasts() + END))
+    }
+
+    /// Waits until what was sent is recorded.
+    fn settle(&self) {
+        let mut last = (0, Instant::now());
+        while last.1.elapsed() < SETTLED {
+            let recorded = node::count(&self.nodes, "eds_events_recorded_total");
+            if recorded > last.0 {
+                last = (recorded, Instant::now());
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until these events are in the counts that the nodes have written, or for [`PATIENCE`]. Answers how many are, and
+    /// their users.
+    pub(crate) fn wait_counted(&self, events: u64) -> (u64, u64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut counted = (0, 0);
+            for point in self
+                .nodes
+                .iter()
+                .map(Node::stdout)
+                .collect::<String>()
+                .lines()
+            {
+                let value = point.split("value=").nth(1);
+                let value = value.and_then(|it| it.split(' ').next()?.parse::<u64>().ok());
+                let sum = if point.starts_with("cumulative") {
+                    &mut counted.0
+                } else {
+                    &mut counted.1
+                };
+                *sum += value.unwrap_or_default();
+            }
+            if counted.0 >= events || Instant::now() > deadline {
+                return counted;
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// The CPU seconds of all nodes so far, and of all servers.
+    pub(crate) fn cpu(&self) -> anyhow::Result<(f64, f64)> {
+        let nodes = self.nodes.iter().map(|node| process_cpu(node.pid()));
+        let servers = self.servers.iter().map(|server| process_cpu(server.pid()));
+        Ok((nodes.sum::<Result<_, _>>()?, servers.sum::<Result<_, _>>()?))
+    }
+
+    /// One of the numbers in `INFO`, summed over the servers.
+    pub(crate) fn info(&self, field: &str) -> anyhow::Result<f64> {
+        let of_server = |server: &RedisServer| -> anyhow::Result<f64> {
+            let info: String = server.query(&["INFO", "everything"]);
+            let mut lines = info.lines();
+            let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            Ok(value.context("no such field in INFO")?.parse()?)
+        };
+        self.servers.iter().map(of_server).sum()
+    }
+
+    fn redis_bytes(&self) -> anyhow::Result<f64> {
+        self.info("used_memory")
+    }
+}
+
+/// What a load took until it was recorded: CPU seconds, bytes, datagrams.
+#[derive(Debug)]
+pub(crate) struct Fed {
+    pub(crate) sent: Sent,
+    /// The events on their way when the last one was sent.
+    pub(crate) backlog: u64,
+    cpu: f64,
+    redis_cpu: f64,
+    redis_bytes: f64,
+    pub(crate) datagrams_dropped: u64,
+}
+
+/// Counts a load with one node.
+pub(crate) fn count(store: Store, flow: &Flow) -> anyhow::Result<Figures> {
+    count_with(Cluster::of(store, 1), flow, 1)
+}
+
+/// Counts a load with so many nodes.
+pub(crate) fn count_with(
+    mut cluster: Cluster,
+    flow: &Flow,
+    nodes: usize,
+) -> anyhow::Result<Figures> {
+    let (fed, end) = cluster.feed(flow, nodes)?;
+    // What a node at rest takes meanwhile is not the events'.
+    thread::sleep((end + NOT_BEFORE).saturating_duration_since(Instant::now()));
+    let before = cluster.cpu()?;
+    let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");
+    let (events, users) = cluster.wait_counted(recorded);
+    let after = cluster.cpu()?;
+    let memory = cluster.nodes.iter().map(|node| peak_memory_mb(node.pid()));
+    let memory = memory.collect::<Result<Vec<_>, _>>()?;
+    Ok(Figures {
+        cpu: fed.cpu + after.0 - before.0,
+        redis_cpu: fed.redis_cpu + after.1 - before.1,
+        sender_cpu: fed.sent.cpu,
+        datagrams_dropped: fed.datagrams_dropped,
+        events_lost: f64::from(flow.events) - float(events),
+        users: float(users),
+        redis_bytes: if cluster.servers.is_empty() {
+            f64::NAN
+        } else {
+            fed.redis_bytes
+        },
+        memory_mb: memory.into_iter().fold(0.0, f64::max),
+    })
+}

@@ -1,0 +1,218 @@
+//! How far it goes: what Redis can take of such data by itself, the highest rate, a minute that another node has to count, and
+//! what a node asks of Redis at rest.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testing::eventually::{eventually, when};
+use testing::redis::RedisServer;
+
+use super::eds::{Cluster, PATIENCE, Store};
+use super::flow::Flow;
+use super::{Bench, Counter, LOG, MEMORY_STORE, SETS};
+use crate::measure::{float, peak_memory_mb, process_cpu};
+use crate::node;
+use crate::report::{Report, Table, column};
+
+/// Of a load at the highest rate.
+const SECONDS: u32 = 4;
+/// Events a second, between which the highest rate is looked for, and how often the span is halved.
+const RATES: (f64, f64) = (300_000.0, 3_200_000.0);
+const HALVINGS: u32 = 6;
+/// The events of a minute that its node does not count.
+const LEFT: u32 = 10_000_000;
+const LEFT_RATE: u32 = 400_000;
+const REST: Duration = Duration::from_secs(10);
+
+/// What the targets ask for.
+pub(crate) struct Limits {
+    pub(crate) highest: Table,
+    pub(crate) recovery: Table,
+    pub(crate) idle: Table,
+}
+
+/// What any program pays at least that keeps events, or users, in Redis: the commands alone, in large pipelines.
+pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
+    const COMMANDS: u32 = 2_000;
+    const EVENTS: u32 = 1_000;
+    let mut table = Table::new(
+        "redis",
+        &format!(
+            "Redis alone, {EVENTS} events a command, {} events",
+            COMMANDS * EVENTS
+        ),
+        &[column("CPU s/M", 3), column("bytes an event", 1)],
+    );
+    let append = |number: u32| {
+        let mut command = redis::cmd("APPEND");
+        command
+            .arg(format!("minute:{}", number % 32))
+            .arg(vec![7_u8; 8 * EVENTS as usize]);
+        command
+    };
+    let sadd = |number: u32| {
+        let mut command = redis::cmd("SADD");
+        command.arg(format!("users:{}", number % 50));
+        for event in 0..EVENTS {
+            command.arg(format!("user-{}", number / 50 * EVENTS + event));
+        }
+        command
+    };
+    let ways: [(&str, &dyn Fn(u32) -> redis::Cmd); 2] = [
+        ("APPEND, 8 bytes an event", &append),
+        ("SADD, a new user an event", &sadd),
+    ];
+    for (name, command) in ways {
+        let server = RedisServer::start(&[]);
+        let mut connection = server.connection();
+        let memory = || server.query::<String>(&["INFO", "memory"]);
+        let used = |info: String| {
+            let mut lines = info.lines();
+            let used =
+                lines.find_map(|line| line.strip_prefix("used_memory:")?.parse::<f64>().ok());
+            used.unwrap_or(f64::NAN)
+        };
+        let (bytes, before) = (used(memory()), process_cpu(server.pid())?);
+        for first in (0..COMMANDS).step_by(20) {
+            let mut pipeline = redis::pipe();
+            for number in first..first + 20 {
+                pipeline.add_command(command(number)).ignore();
+            }
+            pipeline.query::<()>(&mut connection)?;
+        }
+        let events = f64::from(COMMANDS * EVENTS);
+        let cpu = process_cpu(server.pid())? - before;
+        table.row(
+            name,
+            [cpu * 1e6 / events, (used(memory()) - bytes) / events],
+        );
+    }
+    report.add(table);
+    Ok(())
+}
+
+/// The stores that are there.
+fn stores(bench: &Bench, of: &[Counter]) -> Vec<(&'static str, Store)> {
+    let store = |counter: Counter| match counter {
+        Counter::Eds(store) => Some((counter.name(), store)),
+        _ => None,
+    };
+    bench.present(of).into_iter().filter_map(store).collect()
+}
+
+/// The highest rate of one node without loss; the sender and Redis are on the same cores.
+pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
+    let title = "Highest rate without loss, sender and Redis on the same cores";
+    let mut table = Table::new("highest", title, &[column("events/s", 0)]);
+    for (name, store) in stores(bench, &[MEMORY_STORE, SETS, LOG]) {
+        let (mut taken, mut lost) = RATES;
+        for _ in 0..HALVINGS {
+            let rate = (taken * lost).sqrt();
+            let is_taken = takes(
+                store,
+                &Flow {
+                    rate: whole(rate),
+                    events: whole(rate) * SECONDS,
+                    ..bench.base
+                },
+            )?;
+            *(if is_taken { &mut taken } else { &mut lost }) = rate;
+        }
+        // The lowest was not tried.
+        table.row(name, [if taken > RATES.0 { taken } else { f64::NAN }]);
+    }
+    report.add(table.clone());
+    Ok(table)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate, between the two of RATES"
+)]
+fn whole(rate: f64) -> u32 {
+    rate as u32
+}
+
+/// Whether a node takes this load: it is sent in time, all of it is recorded, and not much of it later than it came.
+fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
+    let mut cluster = Cluster::of(store, 1);
+    let (fed, _) = cluster.feed(flow, 1)?;
+    let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");
+    let is_in_time = fed.sent.seconds < flow.lasts().as_secs_f64() * 1.03;
+    Ok(is_in_time && recorded == u64::from(flow.events) && fed.backlog < u64::from(flow.rate / 2))
+}
+
+/// How long a node takes, and how much memory, to count a minute that another recorded and did not live to count.
+pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
+    let events = if report.is_quick() { LEFT / 10 } else { LEFT };
+    let flow = Flow {
+        events,
+        rate: LEFT_RATE,
+        ..bench.base
+    };
+    let mut table = Table::new(
+        "recovery",
+        &format!(
+            "A minute of {events} events counted by another node than the one that recorded it"
+        ),
+        &[
+            column("seconds", 1),
+            column("MB of the node", 0),
+            column("events lost", 0),
+        ],
+    );
+    for (name, store) in stores(bench, &[SETS, LOG]) {
+        let mut cluster = Cluster::of(store, 1);
+        cluster.feed(&flow, 1)?;
+        let recorded = node::count(&cluster.nodes, "eds_events_recorded_total");
+        cluster.nodes[0].kill();
+        cluster.nodes.clear();
+        cluster.start_node();
+        eventually("the minute is claimed", PATIENCE, || {
+            let claims: Vec<String> = cluster.servers[0].query(&["KEYS", "*:claims"]);
+            when(!claims.is_empty(), "no claim")
+        });
+        let began = Instant::now();
+        let (counted, _) = cluster.wait_counted(recorded);
+        let seconds = began.elapsed().as_secs_f64();
+        let memory = peak_memory_mb(cluster.nodes[0].pid())?;
+        table.row(name, [seconds, memory, f64::from(events) - float(counted)]);
+    }
+    report.add(table.clone());
+    Ok(table)
+}
+
+/// What a node takes of Redis and of its own core while no event comes.
+pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
+    let mut table = Table::new(
+        "idle",
+        "A node at rest, 32 partitions",
+        &[
+            column("Redis commands/s", 1),
+            column("of Redis, ms/s", 1),
+            column("of the node, ms/s", 1),
+        ],
+    );
+    for (name, store) in stores(bench, &[SETS, LOG]) {
+        let mut cluster = Cluster::of(store, 1);
+        cluster.start_node();
+        thread::sleep(REST / 2);
+        let (commands, cpu) = (cluster.info("total_commands_processed")?, cluster.cpu()?);
+        thread::sleep(REST);
+        let after = cluster.cpu()?;
+        // The last INFO is not among them.
+        let commands = cluster.info("total_commands_processed")? - commands - 1.0;
+        let seconds = REST.as_secs_f64();
+        table.row(
+            name,
+            [
+                commands / seconds,
+                (after.1 - cpu.1) * 1e3 / seconds,
+                (after.0 - cpu.0) * 1e3 / seconds,
+            ],
+        );
+    }
+    report.add(table.clone());
+    Ok(table)
+}

@@ -1,0 +1,283 @@
+//! What a run of the benchmarks found: tables and plots, on standard output, in `target/bench`, and on request in the documents.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde_json::{Map, Value, json};
+
+const DIRECTORY: &str = "target/bench";
+/// The document whose tables are replaced when they are published, and where its plots are.
+const DOCUMENT: &str = "docs/performance.md";
+/// What that is before anything was published.
+const TEMPLATE: &str = "benches/performance.md.template";
+const IMAGES: &str = "docs/images";
+/// What stands before and after that which is measured, in the document: `<!-- measured: recording -->`.
+const BEGIN: &str = "<!-- measured: ";
+const END: &str = "<!-- end -->";
+
+/// A column of figures.
+#[derive(Debug, Clone)]
+pub(crate) struct Column {
+    name: String,
+    shown: Shown,
+}
+
+/// How a figure is printed.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Decimals(usize),
+    /// As few decimals as three digits leave.
+    Digits,
+    /// 1 and 0.
+    YesOrNo,
+}
+
+/// A column of so many decimals.
+pub(crate) fn column(name: &str, decimals: usize) -> Column {
+    let (name, shown) = (name.to_owned(), Shown::Decimals(decimals));
+    Column { name, shown }
+}
+
+/// A column of figures of several units.
+pub(crate) fn digits(name: &str) -> Column {
+    let (name, shown) = (name.to_owned(), Shown::Digits);
+    Column { name, shown }
+}
+
+/// A column of answers.
+pub(crate) fn yes_or_no(name: &str) -> Column {
+    let (name, shown) = (name.to_owned(), Shown::YesOrNo);
+    Column { name, shown }
+}
+
+impl Column {
+    fn show(&self, figure: f64) -> String {
+        match self.shown {
+            _ if figure.is_nan() => String::new(),
+            Shown::Decimals(decimals) => format!("{figure:.decimals$}"),
+            Shown::Digits if figure >= 100.0 => format!("{figure:.0}"),
+            Shown::Digits if figure >= 10.0 => format!("{figure:.1}"),
+            Shown::Digits => format!("{figure:.3}"),
+            Shown::YesOrNo if figure > 0.0 => "yes".to_owned(),
+            Shown::YesOrNo => "**no**".to_owned(),
+        }
+    }
+}
+
+/// Rows of figures; what is not a number was not measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    id: String,
+    title: String,
+    columns: Vec<Column>,
+    rows: Vec<(String, Vec<f64>)>,
+}
+
+impl Table {
+    /// An empty one, that documents know by this id.
+    pub(crate) fn new(id: &str, title: &str, columns: &[Column]) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn row(&mut self, name: &str, figures: impl IntoIterator<Item = f64>) {
+        self.rows
+            .push((name.to_owned(), figures.into_iter().collect()));
+    }
+
+    /// The figure of a row and a column; not a number where there is none.
+    pub(crate) fn get(&self, row: &str, column: &str) -> f64 {
+        let at = self.columns.iter().position(|it| it.name == column);
+        let row = self.rows.iter().find(|(name, _)| name == row);
+        let figure = row.zip(at).and_then(|((_, row), at)| row.get(at));
+        figure.copied().unwrap_or(f64::NAN)
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        let head = self.columns.iter().map(|column| column.name.clone());
+        let head = std::iter::once(String::new()).chain(head).collect();
+        let row = |(name, figures): &(String, Vec<f64>)| {
+            let figures = self.columns.iter().zip(figures);
+            let figures = figures.map(|(column, figure)| column.show(*figure));
+            std::iter::once(name.clone()).chain(figures).collect()
+        };
+        std::iter::once(head)
+            .chain(self.rows.iter().map(row))
+            .collect()
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("{}:\n\n", self.title);
+        for (number, row) in self.cells().iter().enumerate() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+            if number == 0 {
+                let _ = writeln!(text, "| {}", "--- | ".repeat(row.len()).trim_end());
+            }
+        }
+        text
+    }
+
+    fn print(&self) {
+        let cells = self.cells();
+        let width = |at: usize| {
+            let cells = cells.iter().map(|row| row[at].chars().count());
+            cells.max().unwrap_or_default()
+        };
+        println!("\n{}", self.title);
+        for row in &cells {
+            print!("{:<1$}", row[0], width(0));
+            for (at, cell) in row.iter().enumerate().skip(1) {
+                print!("  {cell:>0$}", width(at));
+            }
+            println!();
+        }
+    }
+
+    fn json(&self) -> Value {
+        let row = |(name, figures): &(String, Vec<f64>)| {
+            let figures = self.columns.iter().zip(figures);
+            // What is not a number is null.
+            let mut row: Map<String, Value> = figures
+                .map(|(column, figure)| (column.name.clone(), json!(figure)))
+                .collect();
+            row.insert("name".to_owned(), json!(name));
+            Value::Object(row)
+        };
+        let rows: Vec<_> = self.rows.iter().map(row).collect();
+        json!({ "id": self.id, "title": self.title, "rows": rows })
+    }
+}
+
+/// All of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    quick: bool,
+    tables: Vec<Table>,
+    /// By name, SVG.
+    plots: Vec<(String, String)>,
+}
+
+impl Report {
+    /// An empty one. `quick`: of one round and less load, which shows that all works, and figures that are no good.
+    pub(crate) fn new(quick: bool) -> Self {
+        Self {
+            quick,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
+    /// Prints a table, and keeps it.
+    pub(crate) fn add(&mut self, table: Table) {
+        table.print();
+        self.tables.push(table);
+    }
+
+    /// The same, before all others.
+    pub(crate) fn add_first(&mut self, table: Table) {
+        table.print();
+        self.tables.insert(0, table);
+    }
+
+    pub(crate) fn plot(&mut self, name: &str, svg: String) {
+        self.plots.push((name.to_owned(), svg));
+    }
+
+    /// Writes all of it to `target/bench`, and if it is to be published to the documents.
+    pub(crate) fn write(&self, is_published: bool) -> anyhow::Result<()> {
+        let machine = machine()?;
+        fs::create_dir_all(DIRECTORY)?;
+        let mut text = format!("# Benchmarks\n\n{machine}\n");
+        for table in &self.tables {
+            let _ = write!(text, "\n{}", table.markdown());
+        }
+        for (name, svg) in &self.plots {
+            let _ = write!(text, "\n![{name}]({name}.svg)\n");
+            fs::write(format!("{DIRECTORY}/{name}.svg"), svg)?;
+        }
+        fs::write(format!("{DIRECTORY}/report.md"), text)?;
+        let tables: Vec<_> = self.tables.iter().map(Table::json).collect();
+        let all = json!({ "machine": machine, "quick": self.quick, "tables": tables });
+        let all = serde_json::to_string_pretty(&all)?;
+        fs::write(format!("{DIRECTORY}/report.json"), all)?;
+        println!("\n{machine}\n{DIRECTORY}/report.md has all of this");
+        if is_published {
+            ensure!(!self.quick, "figures of --quick are not published");
+            self.publish(&machine)?;
+        }
+        Ok(())
+    }
+
+    fn publish(&self, machine: &str) -> anyhow::Result<()> {
+        let path = Path::new(DOCUMENT);
+        let before = if path.exists() { DOCUMENT } else { TEMPLATE };
+        let mut document = fs::read_to_string(before)?;
+        document = replaced(&document, "machine", &format!("{machine}\n"))?;
+        let mut homeless = Vec::new();
+        for table in &self.tables {
+            match replaced(&document, &table.id, &table.markdown()) {
+                Ok(with_table) => document = with_table,
+                Err(error) => homeless.push(error.to_string()),
+            }
+        }
+        for (name, svg) in &self.plots {
+            let file = format!("performance-{name}.svg");
+            fs::write(format!("{IMAGES}/{file}"), svg)?;
+            let title = svg.split("aria-label=\"").nth(1);
+            let title = title.and_then(|rest| rest.split('"').next());
+            let image = format!("![{}](images/{file})\n", title.unwrap_or(name));
+            match replaced(&document, &format!("plot-{name}"), &image) {
+                Ok(with_plot) => document = with_plot,
+                Err(error) => homeless.push(error.to_string()),
+            }
+        }
+        fs::write(path, document)?;
+        ensure!(homeless.is_empty(), "{DOCUMENT} lacks {homeless:?}");
+        println!("published in {DOCUMENT} and {IMAGES}");
+        Ok(())
+    }
+}
+
+/// A document with this in place of what was measured before.
+fn replaced(document: &str, id: &str, by: &str) -> anyhow::Result<String> {
+    let begin = format!("{BEGIN}{id} -->\n");
+    let (before, rest) = document.split_once(&begin).context(begin.clone())?;
+    let (_, after) = rest.split_once(END).context(END)?;
+    Ok(format!("{before}{begin}{by}{END}{after}"))
+}
+
+/// What it was measured on.
+fn machine() -> anyhow::Result<String> {
+    let field = |path: &str, name: &str| -> anyhow::Result<String> {
+        let text = fs::read_to_string(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.split_once(':'));
+        Ok(value.map_or_else(String::new, |(_, value)| value.trim().to_owned()))
+    };
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let redis = Command::new(testing::redis::program())
+        .arg("--version")
+        .output()?;
+    let redis = String::from_utf8_lossy(&redis.stdout).into_owned();
+    let redis = redis.split(' ').find_map(|word| word.strip_prefix("v="));
+    Ok(format!(
+        "{} cores of {}, {} of memory, Linux {}, Redis {}, eds {}.",
+        std::thread::available_parallelism()?,
+        field("/proc/cpuinfo", "model name")?,
+        field("/proc/meminfo", "MemTotal")?,
+        kernel.trim(),
+        redis.unwrap_or("unknown"),
+        env!("CARGO_PKG_VERSION"),
+    ))
+}
