@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use ::redis::{ScriptInvocation, cmd};
+use ::redis::cmd;
 use async_trait::async_trait;
 
 use super::backlog::{ask_backlog, read_backlog};
 use super::gateway::DRAINING;
 use super::keys::PartitionKeys;
 use super::reading::series_counts;
+use super::step::{compaction, outputs_of_step};
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
@@ -24,8 +25,6 @@ const HANDED_BACK_MAX: usize = 1000;
 
 /// Minute's name, token, whether it was taken over, output.
 type Granted = (String, String, bool, String);
-/// Sealed, late, left, the token of the claims to send, their outputs.
-pub(super) type Compacted = (u64, u64, u64, String, Vec<String>);
 /// Stamp and clock in ms, the number of the last closing, closed minutes, since.
 type Heard = (i64, i64, u64, Vec<i64>, String);
 
@@ -281,66 +280,10 @@ impl Draining for RedisStore {
 }
 
 impl RedisStore {
-    /// What a step of sealing is told first; `number` differs.
-    pub(super) fn step(
-        &self,
-        script: &mut ScriptInvocation<'_>,
-        claim: &Claim,
-        number: usize,
-        lease: Duration,
-    ) {
-        script
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(number)
-            .arg(millis(lease))
-            .arg(self.keys(claim.partition).minute(claim.minute))
-            .arg(claim.minute.epoch_minutes())
-            .arg(millis(self.retention))
-            .arg(self.counts_max);
-    }
-
     /// Redis lacks what this node knows.
     fn forgot(&self, keys: &PartitionKeys) -> StoreError {
         self.gateway.forgot(keys.slot);
         StoreError::Forgot
-    }
-}
-
-/// The outputs for which a step of sealing seals, and their keys.
-pub(super) fn outputs_of_step(
-    script: &mut ScriptInvocation<'_>,
-    keys: &PartitionKeys,
-    minute: Minute,
-    outputs: &[OutputName],
-) {
-    let unsent = format!("{}unsent", keys.minute(minute));
-    for output in outputs {
-        let of = |key: &str| PartitionKeys::of(key, Some(output));
-        script
-            .key(&[of(&keys.claims), of(&keys.tokens), of(&unsent)])
-            .arg(output.as_str());
-    }
-}
-
-/// What a step of sealing answered.
-pub(super) fn compaction(
-    claim: &Claim,
-    (sealed, late, left, token, granted): Compacted,
-) -> Compaction {
-    let sending = granted.iter().filter_map(|output| {
-        Some(Claim {
-            output: Some(output.parse().ok()?),
-            token: token.clone(),
-            taken_over: false,
-            ..claim.clone()
-        })
-    });
-    Compaction {
-        sealed,
-        late,
-        left,
-        sending: sending.collect(),
     }
 }
 

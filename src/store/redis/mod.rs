@@ -19,6 +19,7 @@ mod reading;
 mod recording;
 mod repartition;
 mod rights;
+mod step;
 mod survey;
 
 use std::sync::atomic::AtomicBool;

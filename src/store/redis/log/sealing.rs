@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::tally::{Length, Place};
 use super::{LogKeys, Logs};
-use crate::store::redis::draining::{Compacted, compaction, held, outputs_of_step};
+use crate::store::redis::draining::held;
 use crate::store::redis::gateway::DRAINING;
+use crate::store::redis::step::{Compacted, compaction, outputs_of_step};
 use crate::store::redis::{RedisStore, scripts};
 use crate::store::{Claim, Compaction, OutputName, SeriesCounts, StoreError};
 
