@@ -68,6 +68,7 @@ suite! {
         the_users_of_a_series_are_told;
     recording:
         the_same_batch_again_changes_nothing
+        every_copy_is_told
         counts_are_those_of_a_naive_model
         nodes_may_record_at_the_same_time;
     coverage:

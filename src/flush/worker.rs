@@ -279,6 +279,7 @@ impl Worker {
             match compacted.await {
                 Ok(done) => {
                     self.metrics.series_sealed.inc_by(done.sealed);
+                    self.metrics.events_repeated.inc_by(done.repeated);
                     if done.late > 0 {
                         self.metrics.events_late.inc_by(done.late);
                         let now = self.node.clock.now_nanos();

@@ -99,6 +99,8 @@ pub struct Compaction {
     /// Events of series whose counts were sealed before: too late. Copies of sealed events count here too,
     /// since nobody can tell them apart any more.
     pub late: u64,
+    /// Copies among the events of these series, where recording did not tell them.
+    pub repeated: u64,
     /// Series that still have sets. Without any the claim has ended.
     pub left: u64,
     /// Claims of the same node to send the counts, one for each output that lacks some and that nobody sends to.

@@ -1,10 +1,12 @@
 //! Recording is idempotent, from however many nodes.
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::ground::{Event, Ground, SEED_MINUTE, event, model};
+use super::ground::{AT_ONCE, Event, Ground, SEED_MINUTE, event, model, series_of_one_partition};
 
 pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
@@ -22,6 +24,36 @@ pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
     events.push(event(SEED_MINUTE, "s=2", "new", 2));
     assert_eq!(b.record(&events).await, told(6));
     assert_eq!(a.finish_all().await, model(&events));
+}
+
+/// Whether when they are recorded or when their minute is sealed, and each once, also when its claim was taken over.
+pub(crate) async fn every_copy_is_told(ground: &Ground) {
+    let nodes = ["a", "b"].map(|name| ground.node(name));
+    let series = series_of_one_partition(9);
+    let events = series.iter().zip(0..);
+    let events: Vec<_> = events
+        .flat_map(|(series, at)| (0..=at).map(move |user| (series, user, at)))
+        .map(|(series, user, at)| event(SEED_MINUTE, series, &format!("user_{user}"), at))
+        .collect();
+    let mut told = 0;
+    for node in &nodes {
+        told += node.record(&events).await;
+        told += node.record(&events[..7]).await;
+    }
+    let mut claim = nodes[0].claim_one(&AT_ONCE).await;
+    told += nodes[0].try_compact(&claim, 4).await.unwrap().repeated;
+    let lapsing = [&claim];
+    let lapsed = nodes[0].0.extend(claim.partition, &lapsing, Duration::ZERO);
+    assert_eq!(lapsed.await.unwrap(), 1);
+    claim = nodes[1].claim_one(&AT_ONCE).await;
+    loop {
+        let done = nodes[1].try_compact(&claim, 2).await.unwrap();
+        told += done.repeated;
+        if done.left == 0 {
+            break;
+        }
+    }
+    assert_eq!(told, events.len() as u64 + 7 + 7);
 }
 
 /// Random events, copied, shuffled and cut into batches that two nodes record.

@@ -63,6 +63,7 @@ pub(super) fn compaction(
         })
     });
     Compaction {
+        repeated: 0,
         sealed,
         late,
         left,

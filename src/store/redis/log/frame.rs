@@ -111,6 +111,10 @@ pub(super) enum Piece<'a> {
 pub(super) struct Fingerprints<'a>(&'a [[u8; 8]]);
 
 impl Fingerprints<'_> {
+    pub(super) fn count(self) -> u64 {
+        self.0.len() as u64
+    }
+
     pub(super) fn iter(self) -> impl Iterator<Item = u64> {
         self.0.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }

@@ -93,7 +93,7 @@ impl RedisStore {
             may_go: true,
             logs: &lengths,
         };
-        look.counts = Arc::new(self.count(logs, place).await?);
+        look.counts = Arc::new(self.count(logs, place).await?.0);
         look.counted = Some((Instant::now(), began.elapsed()));
         Ok(Arc::clone(&look.counts))
     }

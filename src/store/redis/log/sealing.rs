@@ -21,6 +21,8 @@ const KEPT_MAX: usize = 64;
 pub(super) struct Sealing {
     token: String,
     counts: Vec<SeriesCounts>,
+    /// How many events of the cut are copies of others of it, as long as that is not told.
+    repeated: u64,
     done: usize,
 }
 
@@ -62,12 +64,14 @@ impl RedisStore {
         }
         let answer = self.invoke_in(claim.generation, keys.slot, script);
         let compacted: Compacted = held(answer.await?)?;
+        let mut compaction = compaction(claim, compacted);
+        compaction.repeated = std::mem::take(&mut sealing.repeated);
         if to < all {
             sealing.done = to;
             let is_room = logs.sealing.lock().len() < KEPT_MAX;
             logs.sealing.put(place, sealing, |_| is_room);
         }
-        Ok(compaction(claim, compacted))
+        Ok(compaction)
     }
 
     async fn cut(&self, logs: &Logs, claim: &Claim) -> Result<Sealing, StoreError> {
@@ -81,11 +85,13 @@ impl RedisStore {
             .arg(of.log(""));
         let answer = self.invoke_in(claim.generation, keys.slot, script);
         let mut cut: HashMap<String, i64> = held(answer.await?)?;
+        let token = claim.token.clone();
         let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
             // All of it is sealed, and its logs are about to go.
             return Ok(Sealing {
-                token: claim.token.clone(),
+                token,
                 counts: Vec::new(),
+                repeated: 0,
                 done: 0,
             });
         };
@@ -99,11 +105,15 @@ impl RedisStore {
             may_go: false,
             logs: &cut,
         };
-        let counts = self.count(logs, place).await?;
+        let (counts, events) = self.count(logs, place).await?;
+        let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
+        // Whoever sealed a part of it told it.
+        let repeated = if done == 0 { events - different } else { 0 };
         Ok(Sealing {
-            token: claim.token.clone(),
+            token,
             done: done.min(counts.len()),
             counts,
+            repeated,
         })
     }
 }

@@ -38,12 +38,12 @@ pub(super) struct Place<'a> {
 }
 
 impl RedisStore {
-    /// The counts of all series in these logs, in the order of their names.
+    /// The counts of all series in these logs, in the order of their names; and how many events there are, copies included.
     pub(super) async fn count(
         &self,
         logs: &Logs,
         place: Place<'_>,
-    ) -> Result<Vec<SeriesCounts>, StoreError> {
+    ) -> Result<(Vec<SeriesCounts>, u64), StoreError> {
         // It is never closed.
         let _turn = logs.counting.acquire().await;
         let mut tally = Tally::new(HELD_MAX);
@@ -61,8 +61,9 @@ impl RedisStore {
                 }
             }
             tally = off_runtime(tally, Tally::end_pass).await;
-            if tally.is_done() {
-                return Ok(tally.counts());
+            if tally.is_done {
+                let events = tally.events;
+                return Ok((tally.counts(), events));
             }
         }
     }
@@ -149,6 +150,8 @@ struct Tally {
     is_done: bool,
     held: usize,
     held_max: usize,
+    /// The events that were read in the first pass.
+    events: u64,
     /// Whether a frame was none.
     is_foreign: bool,
 }
@@ -211,6 +214,9 @@ impl Tally {
             );
             return;
         };
+        if self.first == 0 {
+            self.events += events.count();
+        }
         let pass = self.first..=self.last;
         let before = series.held();
         let is_of_pass = |it: &u64| pass.contains(it);
@@ -248,10 +254,6 @@ impl Tally {
         self.each(Series::end_pass);
         self.first = self.last.wrapping_add(1);
         self.last = self.first.saturating_add(size);
-    }
-
-    fn is_done(&self) -> bool {
-        self.is_done
     }
 
     fn counts(self) -> Vec<SeriesCounts> {
@@ -327,7 +329,7 @@ mod tests {
             }).into();
             let mut tally = Tally::new(held_max);
             let mut passes = 0;
-            while !tally.is_done() {
+            while !tally.is_done {
                 passes += 1;
                 for log in &logs {
                     let mut numbers = Numbers::default();
