@@ -33,6 +33,7 @@ mod model {
 
 use std::time::{Duration, Instant};
 
+use event_data_service::store::redis::Layout;
 use model::answers::Both;
 use model::draw::draw;
 use model::ground::Ground;
@@ -102,7 +103,7 @@ async fn play(ground: &mut Ground, steps: &[Step], every: usize) -> Played {
         }
         let after = number + 1;
         if !wrong.is_empty() || after.is_multiple_of(every) || after == steps.len() {
-            wrong.extend(world.different());
+            wrong.extend(world.different().await);
         }
         if !wrong.is_empty() {
             log.push(format!("differ:\n  {}", wrong.join("\n  ")));
@@ -148,10 +149,19 @@ fn number_from(variable: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn redis_does_as_the_model() {
+    do_as_the_model(Layout::Sets).await;
+}
+
+#[tokio::test]
+async fn logs_do_as_the_model() {
+    do_as_the_model(Layout::Log).await;
+}
+
+async fn do_as_the_model(layout: Layout) {
     let first = number_from("STORE_MODEL_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let sequences = number_from("STORE_MODEL_SEQUENCES").unwrap_or(SEQUENCES);
     println!("STORE_MODEL_SEED={first} STORE_MODEL_SEQUENCES={sequences}");
-    let mut ground = Ground::start().await;
+    let mut ground = Ground::start(layout).await;
     let mut steps_before = 0;
     let mut reached = [0; REACHED.len()];
     for seed in first..first + sequences {

@@ -24,6 +24,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(15);
 const COVERED_MIN: u64 = 100;
 /// Bytes of an event of an open minute with its user, and of a count that is kept with a name of 40 bytes (`docs/limits.md`).
 const EVENT_BYTES: f64 = 180.0;
+/// Bytes of an event in the log of a node.
+const LOGGED_BYTES: f64 = 20.0;
 const COUNT_BYTES: f64 = 120.0;
 
 /// All that was seen.
@@ -55,7 +57,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
     let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
         servers: seen.servers.iter().map(server).collect(),
-        memory_by_formula: memory_by_formula(expected, &nodes, seen.counts_max),
+        memory_by_formula: memory_by_formula(expected, &nodes, seen),
     });
     let mut status = Status {
         at: at.to_rfc3339_opts(SecondsFormat::Secs, true),
@@ -241,7 +243,7 @@ fn server(seen: &ServerSeen) -> ServerStatus {
 }
 
 /// What Redis needs for what came in the last minutes, by the formula of `docs/limits.md`.
-fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], counts_max: u64) -> u64 {
+fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed) -> u64 {
     let (mut events, mut series) = (0.0, 0.0);
     for report in nodes
         .iter()
@@ -251,13 +253,22 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], counts_max: u64)
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let a_minute = |count: u64| count as f64 * 60.0 / report.recent_seconds.max(60) as f64;
         let recent = &report.recent;
-        events += a_minute(recent.recorded.saturating_sub(recent.repeated));
+        events += if seen.in_logs {
+            a_minute(recent.recorded)
+        } else {
+            a_minute(recent.recorded.saturating_sub(recent.repeated))
+        };
         series += a_minute(recent.sealed);
     }
     let open = 1.0 + (expected.grace + expected.linger).as_secs_f64() / 60.0;
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let kept = (series * expected.retention.as_secs_f64() / 60.0).min(counts_max as f64);
-    let bytes = events * open * EVENT_BYTES + kept * COUNT_BYTES;
+    let kept = (series * expected.retention.as_secs_f64() / 60.0).min(seen.counts_max as f64);
+    let event_bytes = if seen.in_logs {
+        LOGGED_BYTES
+    } else {
+        EVENT_BYTES
+    };
+    let bytes = events * open * event_bytes + kept * COUNT_BYTES;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

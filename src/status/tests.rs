@@ -146,6 +146,7 @@ impl Seen {
             servers: servers.collect(),
             difference: self.difference,
             counts_max: 1_000_000,
+            in_logs: false,
         };
         summarize(&Looked {
             at: now(),

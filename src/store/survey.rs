@@ -84,6 +84,8 @@ pub struct Surveyed {
     pub difference: Option<StoreError>,
     /// How many counts are kept at most after they are sent.
     pub counts_max: u64,
+    /// Whether events are kept as fingerprints, by each node for itself.
+    pub in_logs: bool,
 }
 
 impl Surveyed {
@@ -100,6 +102,7 @@ impl Surveyed {
             seen: Err(why.clone()),
             difference: None,
             counts_max: 0,
+            in_logs: false,
         }
     }
 }

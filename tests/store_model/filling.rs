@@ -29,9 +29,18 @@ impl World<'_> {
         let admitted = self.ground.nodes[at.node]
             .admit(partition(at.partition), &request)
             .await;
-        let model = self.nodes[at.node]
+        let mut model = self.nodes[at.node]
             .admit(partition(at.partition), &request)
             .await;
+        if let (true, Ok(model)) = (self.in_logs(), &mut model) {
+            // How many users there are is known when they are asked for.
+            model.overflow_users = 0;
+            for admission in &mut model.series {
+                if let Admission::Admitted { users } = admission {
+                    *users = 0;
+                }
+            }
+        }
         let both = Both::of(text(&admitted), text(&model));
         let admissions = admitted.map(|admitted| admitted.series).unwrap_or_default();
         let refused = series
@@ -117,9 +126,11 @@ impl World<'_> {
             renew: events.len().is_multiple_of(2),
         });
         let seen: Vec<_> = seen.collect();
+        let in_logs = self.in_logs();
         let both = self.both(at.node, async |node| {
             let generation = node.generation(partition);
-            node.record(partition, generation, &recordings, &seen).await
+            let recorded = node.record(partition, generation, &recordings, &seen).await;
+            recorded.map(|repeated| if in_logs { 0 } else { repeated })
         });
         let both = both.await;
         Both::of(answers.redis + &both.redis, answers.memory + &both.memory)
@@ -147,8 +158,10 @@ impl World<'_> {
         });
         let recordings = recordings.collect::<Vec<_>>();
         self.both(at.node, async |node| {
-            node.record(partition(at.partition), 0, &recordings, &[])
-                .await
+            let recorded = node
+                .record(partition(at.partition), 0, &recordings, &[])
+                .await;
+            recorded.map(|repeated| if self.in_logs() { 0 } else { repeated })
         })
         .await
     }

@@ -48,13 +48,14 @@ pub(crate) struct Ground {
     /// The hash tags of the partitions.
     pub(crate) tags: Vec<String>,
     micros: Arc<AtomicI64>,
+    pub(crate) layout: Layout,
 }
 
 impl Ground {
-    pub(crate) async fn start() -> Self {
+    pub(crate) async fn start(layout: Layout) -> Self {
         let clock = Clock::stopped_at(BEGIN_MS * 1000);
         let server = RedisServer::start_with_clock(&clock, &[]);
-        let stores = NAMES.map(|name| redis_node(&server, name));
+        let stores = NAMES.map(|name| redis_node(&server, layout, name));
         let mut ground = Self {
             connection: server.connection(),
             identities: stores.iter().map(|it| it.identity().to_owned()).collect(),
@@ -63,6 +64,7 @@ impl Ground {
             clock,
             tags: Vec::new(),
             micros: Arc::new(AtomicI64::new(0)),
+            layout,
         };
         for partition in partitions().iter() {
             ground.clear();
@@ -79,7 +81,15 @@ impl Ground {
 
     /// Forgets everything, and gives the nodes of an empty memory store.
     pub(crate) fn clear(&mut self) -> (Arc<MemoryStore>, Vec<Arc<dyn Node>>) {
-        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+        let mut forget = redis::cmd("UNLINK");
+        // The settings stay, with what fingerprints are made with.
+        let names = self.names("*").into_iter();
+        forget.arg(
+            names
+                .filter(|name| name != "eds:settings")
+                .collect::<Vec<_>>(),
+        );
+        forget.arg("nothing").exec(&mut self.connection).unwrap();
         self.set_clock(BEGIN_MS * 1000);
         let micros = Arc::clone(&self.micros);
         let clock: event_data_service::store::memory::Clock =
@@ -124,12 +134,12 @@ impl Ground {
     }
 }
 
-fn redis_node(server: &RedisServer, name: &str) -> RedisStore {
+fn redis_node(server: &RedisServer, layout: Layout, name: &str) -> RedisStore {
     let settings = Settings {
         redis: server.settings(),
         prefix: "eds".to_owned(),
         partitions: partitions(),
-        layout: Layout::Sets,
+        layout,
         retention: RETENTION,
         counts_max: COUNTS_MAX,
         node: name.to_owned(),

@@ -14,7 +14,8 @@ pub(crate) type Keys = BTreeMap<String, String>;
 
 /// Reads every key. `number` gives the epochs the numbers by which both sides know them.
 pub(crate) fn of_redis(connection: &mut Connection, mut number: impl FnMut(u64) -> usize) -> Keys {
-    let names: Vec<String> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    let mut names: Vec<String> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    names.retain(|name| !is_of_logs(name));
     if names.is_empty() {
         return Keys::new();
     }
@@ -56,6 +57,29 @@ pub(crate) fn of_redis(connection: &mut Connection, mut number: impl FnMut(u64) 
     keys
 }
 
+/// The name of a minute's key, without the minute.
+fn of_a_minute(name: &str) -> Option<&str> {
+    let (_, rest) = name.split_once("}:")?;
+    let is_of_a_minute = rest.starts_with(|first: char| first.is_ascii_digit());
+    is_of_a_minute.then(|| rest.splitn(3, ':').last())?
+}
+
+fn is_of_logs(name: &str) -> bool {
+    of_a_minute(name).is_some_and(|what| matches!(what, "logs" | "cut") || what.starts_with("log:"))
+}
+
+/// What must be there where events are kept in logs: no sets.
+pub(crate) fn without_sets(mut keys: Keys) -> Keys {
+    keys.retain(|name, _| {
+        let what = of_a_minute(name).and_then(|what| what.split(':').next());
+        !matches!(
+            what,
+            Some("event_types" | "unique_user" | "cumulative_user")
+        )
+    });
+    keys
+}
+
 /// What a key holds.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -71,13 +95,8 @@ fn kind(name: &str) -> Kind {
     let Some((_, rest)) = name.split_once("}:") else {
         return Kind::Hash;
     };
-    let is_of_a_minute = rest.starts_with(|first: char| first.is_ascii_digit());
-    let what = if is_of_a_minute {
-        rest.splitn(3, ':').last().unwrap()
-    } else {
-        rest.split(':').next().unwrap()
-    };
-    match what {
+    let of_partition = rest.split(':').next().unwrap();
+    match of_a_minute(name).unwrap_or(of_partition) {
         "minutes" | "claims" | "closed" => Kind::SortedSet,
         "tokens" | "arrivals" | "idle" | "lagging" | "quarantine" | "witness" | "stamps" => {
             Kind::Hash

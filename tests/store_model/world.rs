@@ -2,16 +2,21 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use event_data_service::event::{Minute, overflow_series};
+use event_data_service::event::{Minute, Partition, overflow_series};
 use event_data_service::store::memory::{MemoryStore, State};
-use event_data_service::store::{Claim, Known, StoreError};
+use event_data_service::store::redis::Layout;
+use event_data_service::store::{Claim, Known, SeriesCounts, StoreError};
 use redis::pipe;
 
 use super::answers::{Both, Epochs, text};
-use super::ground::{Ground, Node, partition};
+use super::ground::{Ground, Node, partition, partitions};
 use super::keys;
 use super::step::{At, NODES, PARTITIONS, Pick, SERIES, Step, USERS, millis};
+
+/// Far longer than counts of logs may be old.
+const SOON: Duration = Duration::from_secs(5);
 
 /// The data of both stores at one moment.
 struct Saved {
@@ -51,15 +56,51 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What differs between the stores now, key by key.
-    pub(crate) fn different(&mut self) -> Vec<String> {
+    pub(super) fn in_logs(&self) -> bool {
+        self.ground.layout == Layout::Log
+    }
+
+    /// What differs between the stores now, key by key; of logs, what they come to.
+    pub(crate) async fn different(&mut self) -> Vec<String> {
         let [real, model] = &mut self.epochs;
         let redis = keys::of_redis(&mut self.ground.connection, |epoch| real.number(epoch));
         let tags = &self.ground.tags;
         let model = self
             .memory
             .look(|state| keys::of_memory(state, tags, |epoch| model.number(epoch)));
-        keys::different(&redis, &model)
+        if !self.in_logs() {
+            return keys::different(&redis, &model);
+        }
+        let mut different = keys::different(&redis, &keys::without_sets(model));
+        for partition in partitions().iter() {
+            different.extend(self.different_in_logs(partition).await);
+        }
+        different
+    }
+
+    /// Counts of logs may be some ms old.
+    async fn different_in_logs(&self, partition: Partition) -> Option<String> {
+        let minutes = self.memory.look(|state| {
+            let minutes = &state.partitions[partition.index()].minutes;
+            minutes.keys().copied().collect::<Vec<_>>()
+        });
+        for minute in minutes {
+            let model = open(&*self.nodes[0], partition, minute).await;
+            let deadline = Instant::now() + SOON;
+            loop {
+                let redis = open(&*self.ground.nodes[0], partition, minute).await;
+                if redis == model {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    return Some(format!(
+                        "open in {minute}\n    redis:  {redis:?}\n    memory: {model:?}"
+                    ));
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        None
     }
 
     /// Asks a node of each store.
@@ -98,6 +139,8 @@ impl<'a> World<'a> {
                     .await
                     .0
             }
+            // Nodes look again at what is new in logs, and hear of a store that went back by its generation.
+            Step::Users { .. } | Step::Read { .. } if self.in_logs() => Both::nothing(),
             Step::Users {
                 at,
                 minute,
@@ -255,6 +298,21 @@ impl<'a> World<'a> {
         claim.generation = generation + u64::from(pick.stale);
         Some(claim)
     }
+}
+
+/// The counts that are not sealed.
+async fn open(node: &dyn Node, partition: Partition, minute: Minute) -> Vec<SeriesCounts> {
+    let mut series = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        let page = node.open_page(partition, minute, at).await.unwrap();
+        series.extend(page.items);
+        cursor = page.next;
+    }
+    let series: Vec<_> = series.iter().map(String::as_str).collect();
+    let mut counts = node.open_counts(partition, minute, &series).await.unwrap();
+    counts.sort_unstable();
+    counts
 }
 
 pub(super) fn minute_of(number: i64) -> Minute {

@@ -36,6 +36,7 @@ impl Survey for MemoryStore {
             seen: Ok(BTreeMap::new()),
             difference: None,
             counts_max: 0,
+            in_logs: false,
         }
     }
 }

@@ -217,6 +217,7 @@ impl Survey for RedisStore {
             seen,
             difference,
             counts_max: self.counts_max * u64::from(self.partitions.count()),
+            in_logs: self.logs.is_some(),
         }
     }
 }
