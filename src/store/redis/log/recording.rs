@@ -136,7 +136,7 @@ impl RedisStore {
 impl Log {
     /// The next frame. From now on the log is taken to have it.
     fn frame(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<u8> {
-        let mut frame = Frame::default();
+        let (mut frame, mut bytes) = (Frame::default(), Vec::new());
         for recording in recordings {
             let batch = recording.batch;
             let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
@@ -149,7 +149,7 @@ impl Log {
             let users = recording.new_users.as_deref().unwrap_or_default();
             let from = recording.overflowed_from.map(series_fingerprint);
             let events = recording.occurrences.iter();
-            let events = events.map(|it| key.event(batch.user(it), it.timestamp, from));
+            let events = events.map(|it| key.event(&mut bytes, batch.user(it), it.timestamp, from));
             frame.add(
                 number,
                 (users.len(), users.iter().map(|user| key.user(user))),
