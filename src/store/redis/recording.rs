@@ -129,16 +129,23 @@ impl Recording for RedisStore {
     }
 }
 
+/// The recordings of each minute.
+pub(super) fn by_minute<'a, 'b>(
+    recordings: &'a [RecordRequest<'b>],
+) -> BTreeMap<Minute, Vec<&'a RecordRequest<'b>>> {
+    let mut minutes: BTreeMap<Minute, Vec<_>> = BTreeMap::new();
+    for recording in recordings {
+        minutes.entry(recording.minute).or_default().push(recording);
+    }
+    minutes
+}
+
 /// The commands that record. All keys are in one slot. They answer how many events each series did not have.
 pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
-    let mut minutes: BTreeMap<Minute, Vec<&RecordRequest<'_>>> = BTreeMap::new();
-    for recording in recordings {
-        minutes.entry(recording.minute).or_default().push(recording);
-    }
     let mut member = Vec::new();
-    for (minute, recordings) in minutes {
+    for (minute, recordings) in by_minute(recordings) {
         let base = keys.minute(minute);
         let name = minute.to_string();
         let mut arrivals = 0;

@@ -45,7 +45,8 @@ impl Looks {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let is_used = |look: &Arc<Mutex<Look>>| {
             let counted = look.try_lock().ok().and_then(|look| look.counted);
-            counted.is_none_or(|(at, _)| at.elapsed() < UNUSED_FOR)
+            // Whoever counts holds it, too; what nobody could count goes.
+            Arc::strong_count(look) > 1 || counted.is_some_and(|(at, _)| at.elapsed() < UNUSED_FOR)
         };
         all.retain(|_, look| is_used(look));
         Arc::clone(all.entry(place).or_default())

@@ -1,6 +1,6 @@
 //! Appending to logs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::frame::{Frame, Key};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition, series_fingerprint};
 use crate::store::redis::gateway::RECORDING;
+use crate::store::redis::recording::by_minute;
 use crate::store::redis::{RedisStore, millis, scripts};
 use crate::store::{RecordRequest, Seen, StoreError};
 
@@ -37,16 +38,12 @@ impl RedisStore {
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
     ) -> Result<(), StoreError> {
-        let mut minutes: BTreeMap<Minute, Vec<&RecordRequest<'_>>> = BTreeMap::new();
-        for recording in recordings {
-            minutes.entry(recording.minute).or_default().push(recording);
-        }
-        for (minute, recordings) in minutes {
+        let generation = match generation {
+            0 => self.generation_of(partition).await?,
+            bound => bound,
+        };
+        for (minute, recordings) in by_minute(recordings) {
             let seen = seen.iter().find(|seen| seen.minute == minute);
-            let generation = match generation {
-                0 => self.generation_of(partition).await?,
-                bound => bound,
-            };
             let mut log = logs.own.take(&(partition, minute));
             log = log.filter(|log| log.generation == generation);
             loop {
@@ -56,8 +53,8 @@ impl RedisStore {
                     .append_to(&mut at, partition, minute, &recordings, seen)
                     .await?
                 {
-                    let unused = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
-                    logs.own.put((partition, minute), at, unused);
+                    let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
+                    logs.own.put((partition, minute), at, is_used);
                     break;
                 }
                 if is_new {
