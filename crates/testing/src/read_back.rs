@@ -1,16 +1,30 @@
 //! Reads every point of a database back, and out of the body of a write, into the shape of what is expected.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::eventually::eventually;
 use crate::http::{answer, get};
 use crate::points::{Point, Points};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
+/// How long an answer of InfluxDB may mix series up, which lasts as long as one write.
+const MIXED_UP: Duration = Duration::from_secs(10);
+
 /// Everything in a database of InfluxDB 1.x.
+///
+/// InfluxDB looks `GROUP BY *` up before it reads. What a first write brings in between is read
+/// without its tags: many series as one, with many values for one point.
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
+    eventually("InfluxDB tells its series apart", MIXED_UP, || {
+        read_influxdb(server, database)
+    })
+}
+
+fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
     let mut points = Points::new();
     for measurement in ["unique_user_event", "cumulative_user_event"] {
         let influxql = format!("SELECT value FROM {measurement} GROUP BY *");
@@ -31,11 +45,11 @@ pub fn influxdb(server: SocketAddr, database: &str) -> Points {
                     &series["tags"],
                     measurement,
                     &row[1],
-                );
+                )?;
             }
         }
     }
-    points
+    Ok(points)
 }
 
 /// Everything in VictoriaMetrics.
@@ -70,7 +84,8 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
         let values = series["values"].as_array().expect("an export has values");
         for (time, value) in times.iter().zip(values) {
             let minute_start_ns = time.as_i64().expect("in milliseconds") * NANOS_PER_MILLI;
-            insert(&mut points, minute_start_ns, &tags, measurement, value);
+            insert(&mut points, minute_start_ns, &tags, measurement, value)
+                .expect("VictoriaMetrics tells series apart");
         }
     }
     points
@@ -107,10 +122,10 @@ fn insert(
     tags: &Value,
     measurement: &str,
     value: &Value,
-) {
+) -> Result<(), String> {
     // What nodes write only to see whether it is taken counts nothing.
     if tags.get("eds_probe").is_some_and(|value| value == "write") {
-        return;
+        return Ok(());
     }
     let tags = tags.as_object().expect("a series has tags");
     let tags = tags.iter().map(|(key, value)| {
@@ -133,7 +148,10 @@ fn insert(
         reason = "just checked"
     )]
     let count = count as u64;
-    if let Some(before) = points.insert(point.clone(), count) {
-        assert_eq!(before, count, "two values for one point: {point:?}");
+    match points.insert(point.clone(), count) {
+        Some(before) if before != count => {
+            Err(format!("two values for {point:?}: {before} and {count}"))
+        }
+        _ => Ok(()),
     }
 }
