@@ -34,6 +34,8 @@ use crate::telemetry::Metrics;
 
 /// The most events of a transaction. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
+/// Where a series may have fewer users than this, one is near its cap often enough to know them.
+const FEW_USERS: u64 = 1_000_000;
 /// How often an idle recorder beats.
 const IDLE_BEAT: Duration = Duration::from_secs(1);
 /// A failure is logged at once, and then one in so many: about every ten seconds.
@@ -90,7 +92,7 @@ struct State {
 /// What it knows of the store's sets.
 struct Known {
     caps: Caps,
-    /// `None`: the store is in this process, and finds out by itself which users are new.
+    /// `None`: the store finds out by itself which users are new.
     dedup: Option<Dedup>,
     coverage: Coverage,
 }
@@ -99,12 +101,15 @@ impl Recorder {
     /// Records until the channel is closed and empty.
     pub async fn run(mut self) {
         let caps = Caps::new(self.partition, self.settings.caps, self.overflow.clone());
-        let is_elsewhere = self.store.memory().is_none();
+        // Near their cap the store has to be asked how many users there are, which for a store elsewhere costs a call.
+        let users_max = self.settings.caps.users_max;
+        let is_near_cap = (1..FEW_USERS).contains(&users_max) && self.store.memory().is_none();
+        let is_told = is_near_cap || !self.store.finds_new_users();
         let mut state = State {
             course: Course::new(self.settings.lagging_after),
             known: Known {
                 caps,
-                dedup: is_elsewhere.then(|| Dedup::new(Arc::clone(&self.dedup))),
+                dedup: is_told.then(|| Dedup::new(Arc::clone(&self.dedup))),
                 coverage: Coverage::default(),
             },
             replay: Replay::new(Arc::clone(&self.replay)),

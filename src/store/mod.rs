@@ -99,9 +99,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn generation(&self, partition: Partition) -> u64;
 
     /// The memory that open minutes take in this process and the most that they may take, in bytes; `None` where they are
-    /// elsewhere. A store in this process finds out by itself which users are new.
+    /// elsewhere.
     fn memory(&self) -> Option<(u64, u64)> {
         None
+    }
+
+    /// Whether it finds out by itself which users are new: what it is told of them is a waste.
+    fn finds_new_users(&self) -> bool {
+        self.memory().is_some()
     }
 
     /// How many different events would be lost if the process ended now: those of minutes that are not counted, and of

@@ -84,6 +84,8 @@ impl World<'_> {
             assert!(batch.push(minute, SERIES[event.series], USERS[event.user], timestamp));
         }
         let overflow = overflow_series(partition(at.partition));
+        // In logs each event has its user, whatever the recorder knows.
+        let known_user = known_user.filter(|_| !self.in_logs());
         let recording = |group: &Group| {
             refused_in
                 .get(&group.minute)

@@ -17,7 +17,7 @@ use crate::store::{RecordRequest, Seen};
 const PINNED: [(&str, u64); 20] = [
     ("acknowledge.lua", 0x0e98_d1be_9abd_5b71),
     ("admit.lua", 0x689f_15e9_4d28_f1bc),
-    ("append.lua", 0xfb44_4b53_5e22_1a74),
+    ("append.lua", 0x885e_8b53_3fdb_a784),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("backlog.lua", 0x2446_0853_1709_bb18),
     ("check_in.lua", 0x95a8_42db_6ff9_f861),

@@ -43,7 +43,7 @@ use super::{Store, StoreError};
 use crate::event::{Partition, Partitions};
 
 /// The Lua scripts. Each is atomic and works on one slot. Those that drain run also when Redis is over its memory
-/// limit; `admit.lua`, with which recording begins, and `append.lua` do not.
+/// limit; `admit.lua`, with which recording begins, does not.
 pub mod scripts {
     use std::sync::LazyLock;
 
@@ -255,6 +255,10 @@ impl Store for RedisStore {
 
     async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
         self.gateway.difference().await
+    }
+
+    fn finds_new_users(&self) -> bool {
+        self.logs.is_some()
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -147,7 +147,6 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
     let mut member = Vec::new();
     for (minute, recordings) in by_minute(recordings) {
         let base = keys.minute(minute);
-        let name = minute.to_string();
         let mut arrivals = 0;
         let mut all_series = cmd("SADD");
         all_series.arg(format!("{base}event_types"));
@@ -180,17 +179,20 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
             all_series.arg(series);
         }
         pipeline.add_command(all_series).ignore();
-        pipeline
-            .cmd("ZADD")
-            .arg(&keys.minutes)
-            .arg("NX")
-            .arg(minute.epoch_minutes())
-            .arg(&name)
-            .ignore();
-        pipeline.hincr(&keys.arrivals, &name, arrivals).ignore();
-        pipeline.persist(format!("{base}counts")).ignore();
+        announce(&mut pipeline, keys, minute);
+        let arrived = pipeline.hincr(&keys.arrivals, minute.to_string(), arrivals);
+        arrived.ignore();
     }
     pipeline
+}
+
+/// The commands that lead whoever closes minutes to one that has more to count.
+pub(super) fn announce(pipeline: &mut Pipeline, keys: &PartitionKeys, minute: Minute) {
+    let minutes = pipeline.cmd("ZADD").arg(&keys.minutes).arg("NX");
+    let name = minute.to_string();
+    minutes.arg(minute.epoch_minutes()).arg(name).ignore();
+    let counts = format!("{}counts", keys.minute(minute));
+    pipeline.persist(counts).ignore();
 }
 
 /// The commands that keep what a process has seen, for so long.

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// The commands by the kind of key that they are tried on (`-`: on none), with what follows the key. The last ones take back what
 /// the first ones made. What a connection cannot do without (auth, ping, info, select, subscribe) is tried by connecting.
-const TRIED: [(&str, &str, &[&str]); 44] = [
+const TRIED: [(&str, &str, &[&str]); 46] = [
     ("sadd", "set", &["x"]),
     ("scard", "set", &[]),
     ("sscan", "set", &["0"]),
@@ -38,6 +38,8 @@ const TRIED: [(&str, &str, &[&str]); 44] = [
     ("hdel", "hash", &["x"]),
     ("hkeys", "hash", &[]),
     ("rpush", "list", &["x"]),
+    ("rpushx", "list", &["x"]),
+    ("ltrim", "list", &["0", "-2"]),
     ("llen", "list", &[]),
     ("lrange", "list", &["0", "0"]),
     ("set", "string", &["x"]),

@@ -1,14 +1,16 @@
 //! Frames: what a process appends to a log at once. Part of what nodes share.
 //!
 //! A frame names series by numbers that its log gave them; the first frame with a series has its text. Then come, for each
-//! series, the fingerprints of users that the log may not have yet and of events. A fingerprint is 64 bits of `SipHash` under a
-//! key that all nodes share and no sender knows, so two are equal by chance alone.
+//! series, its events: the fingerprint of the user, and the time within the minute. A fingerprint is 64 bits of `SipHash` under
+//! a key that all nodes share and no sender knows, so two are equal by chance alone.
 //!
 //! ```text
 //! frame   = version entries entry… parts…
 //! entry   = number length series           a series that the log has not named before
-//! part    = number users events user… event…
-//! version = %x01; entries, number, length, users, events: LEB128; user, event: 8 bytes, little-endian
+//! part    = number from events event…
+//! from    = %x00 / %x01 fingerprint        of the series that the events came with, where that is another one
+//! event   = user time                      time: nanoseconds since the minute began
+//! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
 use siphasher::sip::SipHasher13;
@@ -36,24 +38,49 @@ impl Key {
         self.hasher().hash(user.as_bytes())
     }
 
-    /// The fingerprint of an event: of its user, its timestamp, and the series that it came with where that is not the log's.
-    /// `bytes` is only used again: a hash of one piece costs a fraction of one of several.
-    pub(super) fn event(
-        self,
-        bytes: &mut Vec<u8>,
-        user: &str,
-        timestamp: i64,
-        overflowed_from: Option<u128>,
-    ) -> u64 {
-        bytes.clear();
-        bytes.extend_from_slice(user.as_bytes());
-        // Behind a name of any length follow 8 or 24 bytes and which of these, so no two events give the same bytes.
-        bytes.extend_from_slice(&timestamp.to_le_bytes());
-        if let Some(series) = overflowed_from {
-            bytes.extend_from_slice(&series.to_le_bytes());
+    /// The fingerprint of a series that events came with, of what nodes and stores know it by.
+    pub(super) fn series(self, series: u128) -> u64 {
+        self.hasher().hash(&series.to_le_bytes())
+    }
+}
+
+/// An event of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Event {
+    /// The fingerprint of the user.
+    pub(super) user: u64,
+    /// Nanoseconds since the minute began: less than 2³⁶.
+    pub(super) time: u64,
+}
+
+/// The bytes of a time.
+const TIME_BYTES: usize = 5;
+/// The bytes of an event.
+const EVENT_BYTES: usize = size_of::<u64>() + TIME_BYTES;
+
+impl Event {
+    /// What tells it from all other events of its series, but for chance, with the series that it came with (0: that one). Two
+    /// of one user never have the same, and what the user is is nothing that senders know or choose.
+    pub(super) const fn fingerprint(self, from: u64) -> u64 {
+        self.user ^ from ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn to_bytes(self) -> [u8; EVENT_BYTES] {
+        let mut bytes = [0; EVENT_BYTES];
+        let (user, time) = bytes.split_at_mut(size_of::<u64>());
+        user.copy_from_slice(&self.user.to_le_bytes());
+        time.copy_from_slice(&self.time.to_le_bytes()[..TIME_BYTES]);
+        bytes
+    }
+
+    fn of_bytes(bytes: [u8; EVENT_BYTES]) -> Self {
+        let [a, b, c, d, e, f, g, h, time @ ..] = bytes;
+        let mut all = [0; size_of::<u64>()];
+        all[..TIME_BYTES].copy_from_slice(&time);
+        Self {
+            user: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            time: u64::from_le_bytes(all),
         }
-        bytes.push(u8::from(overflowed_from.is_some()));
-        self.hasher().hash(bytes)
     }
 }
 
@@ -74,19 +101,22 @@ impl Frame {
         self.dictionary.extend_from_slice(series.as_bytes());
     }
 
-    /// Adds fingerprints of a series, exactly as many as are said.
+    /// Adds events of a series, and the fingerprint of the one that they came with where that is another one.
     pub(super) fn add(
         &mut self,
         number: u32,
-        (user_count, users): (usize, impl Iterator<Item = u64>),
-        (event_count, events): (usize, impl Iterator<Item = u64>),
+        from: Option<u64>,
+        events: impl ExactSizeIterator<Item = Event>,
     ) {
         write_number(&mut self.parts, u64::from(number));
-        write_number(&mut self.parts, user_count as u64);
-        write_number(&mut self.parts, event_count as u64);
-        self.parts.reserve(8 * (user_count + event_count));
-        for fingerprint in users.chain(events) {
-            self.parts.extend_from_slice(&fingerprint.to_le_bytes());
+        self.parts.push(u8::from(from.is_some()));
+        if let Some(from) = from {
+            self.parts.extend_from_slice(&from.to_le_bytes());
+        }
+        write_number(&mut self.parts, events.len() as u64);
+        self.parts.reserve(EVENT_BYTES * events.len());
+        for event in events {
+            self.parts.extend_from_slice(&event.to_bytes());
         }
     }
 
@@ -105,21 +135,21 @@ impl Frame {
 pub(super) enum Piece<'a> {
     /// A series and its number.
     Entry(u64, &'a str),
-    /// The number of a series, its users and its events.
-    Part(u64, Fingerprints<'a>, Fingerprints<'a>),
+    /// The number of a series, the fingerprint of the one that its events came with (0: that one), and the events.
+    Part(u64, u64, Events<'a>),
 }
 
-/// Some fingerprints, as they lie in a frame.
+/// Some events, as they lie in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fingerprints<'a>(&'a [[u8; 8]]);
+pub(super) struct Events<'a>(&'a [[u8; EVENT_BYTES]]);
 
-impl Fingerprints<'_> {
-    pub(super) fn count(self) -> u64 {
-        self.0.len() as u64
+impl Events<'_> {
+    pub(super) const fn count(self) -> usize {
+        self.0.len()
     }
 
-    pub(super) fn iter(self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|bytes| u64::from_le_bytes(*bytes))
+    pub(super) fn iter(self) -> impl Iterator<Item = Event> {
+        self.0.iter().copied().map(Event::of_bytes)
     }
 }
 
@@ -139,18 +169,17 @@ fn read_all<'a>(rest: &mut &'a [u8], take: &mut impl FnMut(Piece<'a>)) -> Option
     }
     while !rest.is_empty() {
         let number = read_number(rest)?;
-        let [users, events] = [read_number(rest)?, read_number(rest)?];
-        let users = read_fingerprints(rest, users)?;
-        let events = read_fingerprints(rest, events)?;
-        take(Piece::Part(number, users, events));
+        let from = match rest.split_off_first()? {
+            0 => 0,
+            1 => u64::from_le_bytes(*rest.split_off(..size_of::<u64>())?.as_array()?),
+            _ => return None,
+        };
+        let bytes = usize::try_from(read_number(rest)?).ok()?;
+        let bytes = bytes.checked_mul(EVENT_BYTES)?;
+        let (events, _) = rest.split_off(..bytes)?.as_chunks();
+        take(Piece::Part(number, from, Events(events)));
     }
     Some(())
-}
-
-fn read_fingerprints<'a>(rest: &mut &'a [u8], count: u64) -> Option<Fingerprints<'a>> {
-    let bytes = usize::try_from(count).ok()?.checked_mul(8)?;
-    let (fingerprints, _) = rest.split_off(..bytes)?.as_chunks();
-    Some(Fingerprints(fingerprints))
 }
 
 fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
@@ -186,7 +215,7 @@ mod tests {
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Owned {
         Entry(u64, String),
-        Part(u64, Vec<u64>, Vec<u64>),
+        Part(u64, u64, Vec<Event>),
     }
 
     fn pieces(frame: &[u8]) -> Option<Vec<Owned>> {
@@ -194,8 +223,8 @@ mod tests {
         let is_whole = read(frame, |piece| {
             pieces.push(match piece {
                 Piece::Entry(number, series) => Owned::Entry(number, series.to_owned()),
-                Piece::Part(number, users, events) => {
-                    Owned::Part(number, users.iter().collect(), events.iter().collect())
+                Piece::Part(number, from, events) => {
+                    Owned::Part(number, from, events.iter().collect())
                 }
             });
         });
@@ -206,31 +235,32 @@ mod tests {
     #[test]
     fn frames_never_change() {
         let key = Key(0x000f_0e0d_0c0b_0a09_0807_0605_0403_0201);
-        let user = key.user("testusername1");
-        let events = [None, Some(7)].map(|from| {
-            key.event(
-                &mut Vec::new(),
-                "testusername1",
-                1_480_876_707_352_348_928,
-                from,
-            )
-        });
+        let event = Event {
+            user: key.user("testusername1"),
+            time: 47_352_348_928,
+        };
         let mut frame = Frame::default();
         frame.name(300, "a=b");
-        frame.add(300, (1, [user].into_iter()), (2, events.into_iter()));
+        frame.add(300, None, [event].into_iter());
+        frame.add(300, Some(key.series(7)), [event].into_iter());
         let hexadecimal = frame.bytes().into_iter();
         let hexadecimal: Vec<_> = hexadecimal.map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hexadecimal.concat(),
-            "0101ac0203613d62ac020102ab26201c6bd85999c30df94b54454a4638d82e8d8734f5c8"
+            "0101ac0203613d62ac020001ab26201c6bd8599900816b060bac0201e92404c7a2e915c401ab26201c6bd8599900816b060b"
         );
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = (any::<u64>(), 0..60_000_000_000_u64);
+        prop::collection::vec(event.prop_map(|(user, time)| Event { user, time }), 0..200)
     }
 
     proptest! {
         #[test]
         fn a_frame_is_read_as_it_was_written(
             entries in prop::collection::vec((any::<u32>(), ".{0,200}"), 0..4),
-            parts in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u64>(), 0..200), prop::collection::vec(any::<u64>(), 0..200)), 0..4),
+            parts in prop::collection::vec((any::<u32>(), prop::option::of(1..u64::MAX), events()), 0..4),
         ) {
             let mut frame = Frame::default();
             let mut expected = Vec::new();
@@ -238,9 +268,9 @@ mod tests {
                 frame.name(number, &series);
                 expected.push(Owned::Entry(number.into(), series));
             }
-            for (number, users, events) in parts {
-                frame.add(number, (users.len(), users.iter().copied()), (events.len(), events.iter().copied()));
-                expected.push(Owned::Part(number.into(), users, events));
+            for (number, from, events) in parts {
+                frame.add(number, from, events.iter().copied());
+                expected.push(Owned::Part(number.into(), from.unwrap_or(0), events));
             }
             let bytes = frame.bytes();
             prop_assert_eq!(pieces(&bytes), Some(expected));

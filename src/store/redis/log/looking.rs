@@ -163,8 +163,8 @@ impl RedisStore {
                 for bytes in frames {
                     frame::read(&bytes, |piece| match piece {
                         Piece::Entry(number, text) if text == series => read.number = Some(number),
-                        Piece::Part(number, of, _) if read.number == Some(number) => {
-                            users.extend(of.iter());
+                        Piece::Part(number, _, events) if read.number == Some(number) => {
+                            users.extend(events.iter().map(|event| event.user));
                         }
                         Piece::Entry(..) | Piece::Part(..) => {}
                     });

@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
+use ::redis::pipe;
 use tokio::time::Instant;
 
-use super::frame::{Frame, Key};
+use super::frame::{Event, Frame, Key};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition, series_fingerprint};
 use crate::store::redis::gateway::RECORDING;
-use crate::store::redis::recording::by_minute;
-use crate::store::redis::{RedisStore, millis, scripts};
+use crate::store::redis::recording::{announce, by_minute, cover};
+use crate::store::redis::{RedisStore, scripts};
 use crate::store::{RecordRequest, Seen, StoreError};
 
 /// How long a log is known after its last frame. What comes later begins another one.
@@ -43,14 +44,18 @@ impl RedisStore {
             bound => bound,
         };
         for (minute, recordings) in by_minute(recordings) {
-            let seen = seen.iter().find(|seen| seen.minute == minute);
+            let seen: Vec<_> = seen
+                .iter()
+                .copied()
+                .filter(|it| it.minute == minute)
+                .collect();
             let mut log = logs.own.take(&(partition, minute));
             log = log.filter(|log| log.generation == generation);
             loop {
                 let is_new = log.is_none();
                 let mut at = log.unwrap_or_else(|| self.new_log(logs, generation));
                 if self
-                    .append_to(&mut at, partition, minute, &recordings, seen)
+                    .append_to(&mut at, partition, minute, &recordings, &seen)
                     .await?
                 {
                     let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
@@ -85,38 +90,44 @@ impl RedisStore {
         partition: Partition,
         minute: Minute,
         recordings: &[&RecordRequest<'_>],
-        seen: Option<&Seen>,
+        seen: &[Seen],
     ) -> Result<bool, StoreError> {
         let keys = self.keys(partition);
         let of = LogKeys::new(keys, minute);
         let key = self.gateway.fingerprint_key().await?;
         let frame = log.frame(key, recordings);
         let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
-        let minute_key = |what: &str| format!("{}{what}", of.base);
-        let told = seen.map(|seen| seen.events.to_string());
-        let renewed = seen.filter(|seen| seen.renew);
-        let renewed = renewed.map(|_| millis(self.retention).to_string());
         let mut script = scripts::APPEND.prepare_invoke();
         script
             .key(of.log(&log.name))
-            .key(&[&of.logs, &of.cut, &keys.minutes, &keys.arrivals])
-            .key(&["counts", "coverage"].map(minute_key))
+            .key(&of.cut)
+            .key(&keys.arrivals)
             .arg(&log.name)
-            .arg(log.frames)
-            .arg(frame)
+            .arg(log.frames + 1)
             .arg(minute.to_string())
-            .arg(minute.epoch_minutes())
-            .arg(events)
-            .arg(&self.node)
-            .arg(told.unwrap_or_default())
-            .arg(renewed.unwrap_or_default());
+            .arg(events);
+        // All or nothing, but where the server does not know the script. So what leads to a log is there before it.
+        let mut transaction = pipe();
+        transaction.atomic();
+        announce(&mut transaction, keys, minute);
+        let is_new = log.frames == 0;
+        if is_new {
+            transaction.sadd(&of.logs, &log.name).ignore();
+        }
+        let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
+        push.arg(of.log(&log.name)).arg(frame).ignore();
+        cover(&mut transaction, keys, &self.node, seen, self.retention);
+        transaction.invoke_script(&script);
         let append = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async::<bool>(connection).await
+            if is_new {
+                script.load_async(connection).await?;
+            }
+            transaction.query_async::<[bool; 1]>(connection).await
         };
         let run = self
             .gateway
             .run_in(log.generation, keys.slot, RECORDING, append);
-        let appended = run.await?;
+        let [appended] = run.await?;
         log.frames += 1;
         log.last_used = Instant::now();
         Ok(appended)
@@ -133,7 +144,7 @@ impl RedisStore {
 impl Log {
     /// The next frame. From now on the log is taken to have it.
     fn frame(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<u8> {
-        let (mut frame, mut bytes) = (Frame::default(), Vec::new());
+        let mut frame = Frame::default();
         for recording in recordings {
             let batch = recording.batch;
             let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
@@ -143,15 +154,14 @@ impl Log {
                 self.numbers.insert(recording.series.into(), next);
                 next
             });
-            let users = recording.new_users.as_deref().unwrap_or_default();
-            let from = recording.overflowed_from.map(series_fingerprint);
-            let events = recording.occurrences.iter();
-            let events = events.map(|it| key.event(&mut bytes, batch.user(it), it.timestamp, from));
-            frame.add(
-                number,
-                (users.len(), users.iter().map(|user| key.user(user))),
-                (recording.occurrences.len(), events),
-            );
+            let from = recording.overflowed_from;
+            let from = from.map(|series| key.series(series_fingerprint(series)));
+            let minute_start = recording.minute.start_nanos();
+            let events = recording.occurrences.iter().map(|it| Event {
+                user: key.user(batch.user(it)),
+                time: it.timestamp.wrapping_sub(minute_start).cast_unsigned(),
+            });
+            frame.add(number, from, events);
         }
         frame.bytes()
     }

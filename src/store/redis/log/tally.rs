@@ -7,7 +7,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::cmd;
 use redis_link::Lane;
 
-use super::frame::{self, Fingerprints, Piece};
+use super::frame::{self, Events, Piece};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition};
 use crate::store::redis::RedisStore;
@@ -180,7 +180,7 @@ impl Tally {
                 let place = self.place(series);
                 numbers.0.insert(number, place);
             }
-            Piece::Part(number, users, events) => self.add(numbers, number, users, events),
+            Piece::Part(number, from, events) => self.add(numbers, number, from, events),
         });
         if !is_frame && !std::mem::replace(&mut self.is_foreign, true) {
             tracing::error!(
@@ -199,13 +199,7 @@ impl Tally {
         self.series.len() - 1
     }
 
-    fn add(
-        &mut self,
-        numbers: &Numbers,
-        number: u64,
-        users: Fingerprints<'_>,
-        events: Fingerprints<'_>,
-    ) {
+    fn add(&mut self, numbers: &Numbers, number: u64, from: u64, events: Events<'_>) {
         let series = numbers.0.get(&number);
         let Some(series) = series.and_then(|place| self.series.get_mut(*place)) else {
             tracing::error!(
@@ -215,13 +209,14 @@ impl Tally {
             return;
         };
         if self.first == 0 {
-            self.events += events.count();
+            self.events += events.count() as u64;
         }
         let pass = self.first..=self.last;
         let before = series.held();
-        let is_of_pass = |it: &u64| pass.contains(it);
-        series.users.extend(users.iter().filter(is_of_pass));
-        series.events.extend(events.iter().filter(is_of_pass));
+        let users = events.iter().map(|event| event.user);
+        series.users.extend(users.filter(|it| pass.contains(it)));
+        let events = events.iter().map(|event| event.fingerprint(from));
+        series.events.extend(events.filter(|it| pass.contains(it)));
         self.held += series.held() - before;
     }
 
@@ -308,22 +303,24 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::frame::Frame;
+    use super::frame::{Event, Frame};
     use super::*;
 
     proptest! {
         /// However little room there is, the counts are those of sets.
         #[test]
         fn passes_change_no_count(
-            parts in prop::collection::vec((0..3_u32, prop::collection::vec(any::<u64>(), 0..40), prop::collection::vec(any::<u64>(), 0..40)), 0..12),
+            parts in prop::collection::vec((0..3_u32, prop::option::of(1..4_u64), prop::collection::vec((0..30_u64, 0..30_u64), 0..40)), 0..12),
             held_max in 4..200_usize,
         ) {
             // Each is there twice, in two logs that number the series differently.
             let logs: Vec<Vec<Vec<u8>>> = [0, 100].map(|shift| {
-                parts.iter().map(|(series, users, events)| {
+                parts.iter().map(|(series, from, events)| {
                     let mut frame = Frame::default();
                     frame.name(series + shift, &format!("s={series}"));
-                    frame.add(series + shift, (users.len(), users.iter().copied()), (events.len(), events.iter().copied()));
+                    // Users are anywhere; times are close to each other.
+                    let events = events.iter().map(|(user, time)| Event { user: user.wrapping_mul(0x2545_f491_4f6c_dd1d), time: *time });
+                    frame.add(series + shift, from.map(|from| from << 40), events);
                     frame.bytes()
                 }).collect()
             }).into();
@@ -345,8 +342,8 @@ mod tests {
             let mut expected = Vec::new();
             for series in parts.iter().map(|(series, ..)| *series).collect::<BTreeSet<_>>() {
                 let of = parts.iter().filter(|part| part.0 == series);
-                let users: BTreeSet<_> = of.clone().flat_map(|part| &part.1).collect();
-                let events: BTreeSet<_> = of.flat_map(|part| &part.2).collect();
+                let users: BTreeSet<_> = of.clone().flat_map(|part| part.2.iter().map(|event| event.0)).collect();
+                let events: BTreeSet<_> = of.flat_map(|part| part.2.iter().map(|event| (part.1, event))).collect();
                 expected.push(SeriesCounts {
                     series: format!("s={series}"),
                     unique: users.len() as u64,
