@@ -1,9 +1,7 @@
 //! [`Heads`]: the tags that lines began with lately, so that what was taken apart and sorted once is not again.
 
-use std::hash::BuildHasher as _;
-use std::ops::Range;
-
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::open_batch::Hint;
 
@@ -13,45 +11,59 @@ const BYTES_MAX: usize = 16 * 1024 * 1024;
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Heads {
-    /// By their tags.
+    /// By their tags, as they stand in a line: a fingerprint of 128 bits, keyed at random, so that neither chance nor a sender
+    /// makes two of them equal. Each event looks one up, and comparing texts would be one more place in memory that no cache has.
     known: HashTable<Head>,
-    /// The tags of each, as they stand in a line, and the canonical form where that is another one.
-    text: String,
-    hasher: DefaultHashBuilder,
+    seed: u64,
+    /// Of all series, in bytes.
+    text: usize,
     /// Of what is not learnt.
     no_hint: Hint,
 }
 
 #[derive(Debug)]
 struct Head {
-    tags: Range<u32>,
-    series: Range<u32>,
+    tags: u128,
+    series: Box<str>,
     hint: Hint,
 }
 
 impl Head {
-    fn tags<'a>(&self, text: &'a str) -> &'a [u8] {
-        &text.as_bytes()[self.tags.start as usize..self.tags.end as usize]
+    const fn hash(&self) -> u64 {
+        hash(self.tags)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "half of the bits will do")]
+const fn hash(tags: u128) -> u64 {
+    tags as u64
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self {
+            known: HashTable::new(),
+            seed: rand::random(),
+            text: 0,
+            no_hint: Hint::default(),
+        }
     }
 }
 
 impl Heads {
     /// Where these tags are, if they are known.
     pub(super) fn find(&self, tags: &[u8]) -> Option<usize> {
-        let same = |head: &Head| head.tags(&self.text) == tags;
-        let hash = self.hasher.hash_one(tags);
-        self.known.find_bucket_index(hash, same)
+        let tags = xxh3_128_with_seed(tags, self.seed);
+        self.known
+            .find_bucket_index(hash(tags), |head| head.tags == tags)
     }
 
     /// The series of the tags that are there, and where its last event went.
     pub(super) fn get(&mut self, place: usize) -> Option<(&str, &mut Hint)> {
         let head = self.known.get_bucket_mut(place)?;
-        let series = self
-            .text
-            .get(head.series.start as usize..head.series.end as usize)?;
-        Some((series, &mut head.hint))
+        Some((&head.series, &mut head.hint))
     }
 
     /// Learns the series that these tags stand for in every line that has them up to its first space; without tags nothing.
@@ -60,30 +72,16 @@ impl Heads {
             self.no_hint = Hint::default();
             return &mut self.no_hint;
         };
-        if self.text.len() + self.known.len() * HEAD_BYTES >= BYTES_MAX {
-            (self.text, self.known) = (String::new(), HashTable::new());
+        if self.text + self.known.len() * HEAD_BYTES >= BYTES_MAX {
+            (self.text, self.known) = (0, HashTable::new());
         }
-        let mut append = |text: &str| {
-            // Below the bytes that 2³² would take.
-            let end = |text: &str| u32::try_from(text.len()).unwrap_or(u32::MAX);
-            let start = end(&self.text);
-            self.text.push_str(text);
-            start..end(&self.text)
-        };
-        let at = append(tags);
+        self.text += series.len();
         let head = Head {
-            series: if tags == series {
-                at.clone()
-            } else {
-                append(series)
-            },
-            tags: at,
+            tags: xxh3_128_with_seed(tags.as_bytes(), self.seed),
+            series: series.into(),
             hint: Hint::default(),
         };
-        let Self { text, hasher, .. } = self;
-        let hash = hasher.hash_one(tags.as_bytes());
-        let hash_of = |head: &Head| hasher.hash_one(head.tags(text));
-        let new = self.known.insert_unique(hash, head, hash_of);
+        let new = self.known.insert_unique(head.hash(), head, Head::hash);
         &mut new.into_mut().hint
     }
 }
