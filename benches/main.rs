@@ -34,6 +34,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("peers", peers::run),
     ("recording", recording::run),
     ("receiving", receiving::run),
+    ("threads", peers::receiving::run),
     ("parsing", parsing::run),
     ("whole", whole::run),
     ("relay", relay::run),

@@ -9,7 +9,7 @@ mod growth;
 mod limits;
 mod plot;
 mod program;
-mod receiving;
+pub(crate) mod receiving;
 mod targets;
 
 use flow::{Flow, Protocol};
