@@ -175,7 +175,7 @@ impl LineBatcher {
                     };
                     self.samples.push(Sample {
                         reason,
-                        source,
+                        source: source.address(),
                         line: beginning(line).to_string(),
                     });
                 }

@@ -133,17 +133,18 @@ impl Listener {
         let mut datagrams = 0;
         for datagram in self.receiver.datagrams() {
             tracing::trace!(
-                source = datagram.source.map(tracing::field::display),
+                source = datagram.source.address().map(tracing::field::display),
                 bytes = datagram.bytes.len(),
                 begins = %beginning(datagram.bytes),
                 "a datagram"
             );
-            let lines_max = match (&self.rates, datagram.source) {
-                (Some(rates), Some(source)) => {
+            let rates = self.rates.as_ref();
+            let lines_max = match rates.and_then(|it| Some((it, datagram.source.address()?))) {
+                Some((rates, source)) => {
                     let lines = pieces(datagram.bytes, datagram.truncated).count();
                     rates.take(source.ip(), lines, now)
                 }
-                _ => usize::MAX,
+                None => usize::MAX,
             };
             self.batcher.add(datagram, lines_max, now_nanos);
             datagrams += 1;

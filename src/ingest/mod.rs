@@ -24,7 +24,6 @@ mod sockets;
 mod unix;
 mod unspooler;
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ use inherited::{check_all_named, take_at};
 pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits, Sample, beginning};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
-pub use receive::Receiver;
+pub use receive::{Receiver, Source};
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
 pub use socket::{BindError, BindSettings, ListenAddress, bind};
@@ -53,14 +52,14 @@ pub use unspooler::Unspooler;
 pub const QUEUED_BATCHES: usize = 1;
 
 /// A datagram that was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
     /// Its bytes, as many as fit.
     pub bytes: &'a [u8],
     /// Whether there were more.
     pub truncated: bool,
-    /// The address that it claims to come from, if the receiver knows the sources.
-    pub source: Option<SocketAddr>,
+    /// Where it claims to come from.
+    pub source: Source<'a>,
 }
 
 impl<'a> From<&'a str> for Received<'a> {
@@ -69,7 +68,7 @@ impl<'a> From<&'a str> for Received<'a> {
         Self {
             bytes: text.as_bytes(),
             truncated: false,
-            source: None,
+            source: Source::default(),
         }
     }
 }

@@ -46,9 +46,8 @@ pub struct Receiver {
     /// Length and truncation of each datagram read last.
     lengths: Vec<(usize, bool)>,
     gather: Gather,
-    /// Room for the source addresses, and those read last; empty without [`Receiver::with_sources`].
+    /// Room for the source addresses; empty without [`Receiver::with_sources`].
     names: Vec<libc::sockaddr_storage>,
-    sources: Vec<Option<SocketAddr>>,
     drops: Drops,
     batched: bool,
     outlives: bool,
@@ -82,7 +81,6 @@ impl Receiver {
             datagram_max,
             lengths: Vec::new(),
             names: Vec::new(),
-            sources: Vec::new(),
             drops: Drops::new(None),
             batched: true,
             outlives: false,
@@ -167,7 +165,6 @@ impl Receiver {
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
-        self.sources.clear();
         let result = if self.batched {
             self.receive_batch(flags)
         } else {
@@ -240,13 +237,10 @@ impl Receiver {
             )
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        self.lengths
-            .extend(headers.iter().take(count).map(|header| {
-                let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-                (header.msg_len as usize, truncated)
-            }));
-        self.sources
-            .extend(self.names.iter().take(count).map(address));
+        for header in &headers[..count] {
+            let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            self.lengths.push((header.msg_len as usize, truncated));
+        }
         Ok(())
     }
 
@@ -255,16 +249,16 @@ impl Receiver {
         let flags = flags & libc::MSG_DONTWAIT;
         let mut room = vec![MaybeUninit::uninit(); self.datagram_max];
         let mut parts = [MaybeUninitSlice::new(&mut room)];
-        let (len, received, name) = self
-            .socket
-            .recv_from_vectored_with_flags(&mut parts, flags)?;
+        let read = (self.socket).recv_from_vectored_with_flags(&mut parts, flags)?;
+        let (len, received, name) = read;
         for (to, from) in self.room.iter_mut().zip(&room[..len]) {
             // SAFETY: the kernel has written the first `len` bytes.
             *to = unsafe { from.assume_init() };
         }
         self.lengths.push((len, received.is_truncated()));
-        if !self.names.is_empty() {
-            self.sources.push(name.as_socket());
+        if let Some(to) = self.names.first_mut() {
+            // SAFETY: a SockAddrStorage is a sockaddr_storage.
+            *to = unsafe { *name.as_storage().view_as() };
         }
         Ok(())
     }
@@ -278,7 +272,7 @@ impl Receiver {
             .map(|(place, (room, &(len, truncated)))| Received {
                 bytes: &room[..len.min(self.datagram_max)],
                 truncated,
-                source: self.sources.get(place).copied().flatten(),
+                source: Source(self.names.get(place)),
             })
     }
 
@@ -296,15 +290,21 @@ impl Receiver {
     }
 }
 
-/// The address that the kernel wrote, if it is one of the internet.
-fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: a SockAddrStorage is a sockaddr_storage, whose NAME_LEN bytes are initialised and whose family says what is there.
-    let address = unsafe {
-        *storage.view_as() = *name;
-        SockAddr::new(storage, NAME_LEN)
-    };
-    address.as_socket()
+/// Where a datagram claims to come from. It is read only where somebody asks, which is rare.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Source<'a>(Option<&'a libc::sockaddr_storage>);
+
+impl Source<'_> {
+    /// The address that the kernel wrote, if it is one of the internet, and the receiver knows the sources.
+    #[must_use]
+    pub fn address(self) -> Option<SocketAddr> {
+        let mut storage = SockAddrStorage::zeroed();
+        // SAFETY: a SockAddrStorage is a sockaddr_storage, all of it initialised, whose family says what is there.
+        unsafe {
+            *storage.view_as() = *self.0?;
+            SockAddr::new(storage, NAME_LEN).as_socket()
+        }
+    }
 }
 
 /// The datagrams that the kernel dropped in the whole life of the socket. `None` where it does not say.

@@ -78,7 +78,11 @@ fn the_sources_are_known_when_they_are_asked_for() {
             let mut sources = Vec::new();
             while sources.len() < expected.len() {
                 assert!(receiver.wait().unwrap());
-                sources.extend(receiver.datagrams().map(|datagram| datagram.source));
+                sources.extend(
+                    receiver
+                        .datagrams()
+                        .map(|datagram| datagram.source.address()),
+                );
             }
             assert_eq!(sources, expected);
         };

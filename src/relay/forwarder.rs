@@ -131,7 +131,7 @@ impl Forwarder {
                     self.intake.rejected[reason.index()] += 1;
                     self.sample.get_or_insert_with(|| Sample {
                         reason,
-                        source,
+                        source: source.address(),
                         line: beginning(line).to_string(),
                     });
                 }
