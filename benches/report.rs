@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -11,8 +10,6 @@ use serde_json::{Map, Value, json};
 const DIRECTORY: &str = "target/bench";
 /// The document whose tables are replaced when they are published, and where its plots are.
 const DOCUMENT: &str = "docs/performance.md";
-/// What that is before anything was published.
-const TEMPLATE: &str = "benches/performance.md.template";
 const IMAGES: &str = "docs/images";
 /// What stands before and after that which is measured, in the document: `<!-- measured: recording -->`.
 const BEGIN: &str = "<!-- measured: ";
@@ -220,9 +217,7 @@ impl Report {
     }
 
     fn publish(&self, machine: &str) -> anyhow::Result<()> {
-        let path = Path::new(DOCUMENT);
-        let before = if path.exists() { DOCUMENT } else { TEMPLATE };
-        let mut document = fs::read_to_string(before)?;
+        let mut document = fs::read_to_string(DOCUMENT)?;
         document = replaced(&document, "machine", &format!("{machine}\n"))?;
         let mut homeless = Vec::new();
         for table in &self.tables {
@@ -242,7 +237,7 @@ impl Report {
                 Err(error) => homeless.push(error.to_string()),
             }
         }
-        fs::write(path, document)?;
+        fs::write(DOCUMENT, document)?;
         ensure!(homeless.is_empty(), "{DOCUMENT} lacks {homeless:?}");
         println!("published in {DOCUMENT} and {IMAGES}");
         Ok(())

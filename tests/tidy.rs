@@ -341,7 +341,7 @@ fn the_benchmarks_are_what_their_script_and_their_document_say() {
     files(&top.join("benches"), "rs", &mut found);
     let code = found.iter().map(|path| fs::read_to_string(path).unwrap());
     let code = code.collect::<String>();
-    let document = read("benches/performance.md.template");
+    let document = read("docs/performance.md");
     let mut tables = document.split("<!-- measured: ").skip(1).map(|rest| {
         let (id, rest) = rest.split_once(" -->").unwrap();
         assert!(rest.contains("<!-- end -->"), "{id} has no end");
