@@ -32,7 +32,7 @@ const PINNED: [(&str, u64); 20] = [
     ("report.lua", 0x434f_f97d_91eb_b8dd),
     ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
-    ("seal.lua", 0x98d6_ad67_9eb5_b721),
+    ("seal.lua", 0x11c9_d06b_a1d2_e4ea),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
     ("the transaction that records", 0xf0f0_0648_d266_a658),
 ];

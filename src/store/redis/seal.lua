@@ -27,8 +27,7 @@ for i = behind + 2, #ARGV, 3 do
     else
       late = late + ARGV[i + 2]
     end
-    done = done + 1
-    redis.call('HSET', cut, 'done', done)
+    done = redis.call('HINCRBY', cut, 'done', '1')
   end
   place = place + 1
 end
