@@ -12,6 +12,7 @@
 mod store_redis {
     mod access;
     mod admission;
+    mod interleaved;
     mod line;
     mod load;
     mod names;

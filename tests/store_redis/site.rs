@@ -12,6 +12,9 @@ use event_data_service::store::{
 use redis_link::Address;
 use testing::redis::{RedisServer, patient};
 
+/// More than any test here needs.
+const STEPS_MAX: usize = 2000;
+
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
 pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
@@ -139,12 +142,13 @@ pub(crate) async fn seal(
     claim: &Claim,
     series_max: usize,
 ) -> Result<Claim, StoreError> {
-    loop {
+    for _ in 0..STEPS_MAX {
         let mut done = compact(store, claim, series_max).await?;
         if done.left == 0 {
             return Ok(done.sending.remove(0));
         }
     }
+    panic!("sealing has no end")
 }
 
 /// Compacts if that is still to be done, reads, acknowledges. Gives how many series there were.

@@ -1,11 +1,12 @@
 //! A TCP proxy between a node and Redis that sees the node's commands one by one, and can do something at the
-//! n-th that holds certain bytes: before it is passed on, or when it was.
+//! n-th that holds certain bytes: before it is passed on, or when it was. Or a [`Watcher`] decides about each, and when it goes.
 //!
 //! Commands are cut apart by their framing, so it does not matter how they lie in reads. Answers pass unread.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -41,9 +42,23 @@ struct Trigger {
     action: Action,
 }
 
+/// Decides what becomes of commands and answers, in the threads of their connections, which it may keep waiting: what follows on
+/// the connection waits, too.
+pub trait Watcher: Send + Sync {
+    /// A command is here.
+    fn command(&self, connection: u64, command: &[u8]) -> Then;
+    /// An answer is here, or the beginning of a long one, or some answers at once.
+    fn answer(&self, connection: u64, answer: &[u8]) -> Then;
+}
+
 #[derive(Default)]
 struct Shared {
     triggers: Mutex<Vec<Trigger>>,
+    watcher: Option<Arc<dyn Watcher>>,
+    /// How many connections there were.
+    connections: AtomicU64,
+    /// The nodes' ends of those that are open, where there is a watcher.
+    clients: Mutex<HashMap<u64, TcpStream>>,
     /// Whether every answer, on any connection, disappears.
     mute: AtomicBool,
 }
@@ -57,11 +72,24 @@ pub struct RedisProxy {
 impl RedisProxy {
     /// A proxy to the Redis at this address, on a port of its own.
     pub fn start(redis: SocketAddr) -> Self {
+        Self::start_with(redis, Shared::default())
+    }
+
+    /// One that asks about everything that passes.
+    pub fn watched(redis: SocketAddr, watcher: Arc<dyn Watcher>) -> Self {
+        let shared = Shared {
+            watcher: Some(watcher),
+            ..Shared::default()
+        };
+        Self::start_with(redis, shared)
+    }
+
+    fn start_with(redis: SocketAddr, shared: Shared) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener
             .local_addr()
             .expect("a bound socket has an address");
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::new(shared);
         let accepted = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -72,6 +100,10 @@ impl RedisProxy {
             }
         });
         Self { address, shared }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub fn url(&self) -> String {
@@ -96,6 +128,13 @@ impl RedisProxy {
         self.shared.triggers.lock().unwrap().push(trigger);
     }
 
+    /// Closes a connection towards the node. A command that a watcher holds may still go to Redis.
+    pub fn hang_up(&self, connection: u64) {
+        if let Some(client) = self.shared.forget(connection) {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    }
+
     /// From now on no answer passes; or answers pass again, on connections that have not lost one.
     pub fn mute(&self, mute: bool) {
         self.shared.mute.store(mute, Ordering::SeqCst);
@@ -103,6 +142,10 @@ impl RedisProxy {
 }
 
 impl Shared {
+    fn forget(&self, connection: u64) -> Option<TcpStream> {
+        self.clients.lock().unwrap().remove(&connection)
+    }
+
     /// The actions that are due now that this command is here.
     fn due(&self, command: &[u8], when: When) -> Vec<Action> {
         let mut triggers = self.triggers.lock().unwrap();
@@ -127,27 +170,54 @@ fn carry(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
     for stream in [client, server] {
         stream.set_nodelay(true).expect("TCP_NODELAY can be set");
     }
+    let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
     let swallows = Arc::new(AtomicBool::new(false));
     let clone = |stream: &TcpStream| stream.try_clone().expect("a socket can be shared");
 
     let (from, to) = (clone(client), clone(server));
     let (commands, swallow) = (Arc::clone(shared), Arc::clone(&swallows));
-    thread::spawn(move || pass_commands(&commands, &swallow, from, to));
+    if shared.watcher.is_some() {
+        let mut clients = shared.clients.lock().unwrap();
+        clients.insert(connection, clone(client));
+    }
+    thread::spawn(move || pass_commands(&commands, connection, &swallow, from, to));
 
     let (from, to) = (clone(server), clone(client));
     let shared = Arc::clone(shared);
-    thread::spawn(move || pass_answers(&shared, &swallows, from, to));
+    thread::spawn(move || pass_answers(&shared, connection, &swallows, from, to));
 }
 
-fn pass_commands(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+fn pass_commands(
+    shared: &Shared,
+    connection: u64,
+    swallows: &AtomicBool,
+    mut from: TcpStream,
+    mut to: TcpStream,
+) {
     let mut waiting = Vec::new();
     let mut chunk = vec![0; 1 << 16];
+    // Redis answers what it has before it closes its side.
+    let mut ending = Shutdown::Write;
     'connection: while let Ok(n @ 1..) = from.read(&mut chunk) {
         waiting.extend_from_slice(&chunk[..n]);
         // Commands up to `passed` are with Redis, those up to `end` may go.
         let (mut passed, mut end) = (0, 0);
         while let Some(length) = command_length(&waiting[end..]) {
             let command = end..end + length;
+            if let Some(watcher) = &shared.watcher {
+                if to.write_all(&waiting[passed..end]).is_err() {
+                    break 'connection;
+                }
+                passed = end;
+                match watcher.command(connection, &waiting[command.clone()]) {
+                    Then::Pass => {}
+                    Then::Cut => {
+                        ending = Shutdown::Both;
+                        break 'connection;
+                    }
+                    Then::SwallowAnswers => swallows.store(true, Ordering::SeqCst),
+                }
+            }
             for when in [When::Before, When::After] {
                 let due = shared.due(&waiting[command.clone()], when);
                 if !due.is_empty() {
@@ -159,7 +229,10 @@ fn pass_commands(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mu
                 for action in due {
                     match action() {
                         Then::Pass => {}
-                        Then::Cut => break 'connection,
+                        Then::Cut => {
+                            ending = Shutdown::Both;
+                            break 'connection;
+                        }
                         Then::SwallowAnswers => swallows.store(true, Ordering::SeqCst),
                     }
                 }
@@ -171,13 +244,28 @@ fn pass_commands(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mu
         }
         waiting.drain(..end);
     }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
+    if ending == Shutdown::Both {
+        let _ = from.shutdown(ending);
+    }
+    let _ = to.shutdown(ending);
 }
 
-fn pass_answers(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mut to: TcpStream) {
+fn pass_answers(
+    shared: &Shared,
+    connection: u64,
+    swallows: &AtomicBool,
+    mut from: TcpStream,
+    mut to: TcpStream,
+) {
     let mut chunk = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut chunk) {
+        if let Some(watcher) = &shared.watcher {
+            match watcher.answer(connection, &chunk[..n]) {
+                Then::Pass => {}
+                Then::Cut => break,
+                Then::SwallowAnswers => swallows.store(true, Ordering::SeqCst),
+            }
+        }
         if shared.mute.load(Ordering::SeqCst) {
             // A stream with a hole in it would be worse than a silent one.
             swallows.store(true, Ordering::SeqCst);
@@ -186,6 +274,7 @@ fn pass_answers(shared: &Shared, swallows: &AtomicBool, mut from: TcpStream, mut
             break;
         }
     }
+    shared.forget(connection);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

@@ -1,0 +1,326 @@
+//! A node: its store behind a proxy, the calls that are under way, and what it knows.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use event_data_service::event::{Batch, Minute};
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
+use event_data_service::store::{
+    AdmitRequest, Claim, Compaction, Draining as _, OutputName, RecordRequest, Recording as _,
+    Seen, Store as _, StoreError,
+};
+use redis_link::Address;
+use testing::redis::patient;
+use testing::redis_proxy::RedisProxy;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+
+use super::oracle::{Counts, Event};
+use super::turns::Task;
+use crate::store_redis::site::{AT_ONCE, partition, partitions};
+
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+/// How long counts are remembered after they are sent.
+pub(super) const RETENTION: Duration = Duration::from_secs(300);
+
+/// For how long the store need not be told again to keep what a node has seen.
+const RENEWED_MICROS: i64 = 30_000_000;
+
+/// What is recorded by one call.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub(super) number: usize,
+    pub(super) events: Vec<Event>,
+    /// Users that need not be recorded again, as long as the generation is this one.
+    omitted: BTreeSet<(Minute, &'static str, &'static str)>,
+    generation: u64,
+    admits: bool,
+    seen: Vec<Seen>,
+    at_micros: i64,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Recorded(Arc<Recorded>, Result<(), StoreError>),
+    Claimed(Result<Vec<Claim>, StoreError>),
+    Sealed(Claim, Result<Compaction, StoreError>),
+    /// Whether the claim to send has ended.
+    Sent(Claim, Result<bool, StoreError>),
+    Extended(Result<usize, StoreError>),
+}
+
+/// What a node is asked to do with a claim.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Work {
+    /// At most so many series, if it is a claim to seal. One to send: this many at most.
+    Go(usize),
+    Extend,
+}
+
+pub(super) type Sender = UnboundedSender<(usize, Task, Ended)>;
+
+/// What senders read to give it to an output.
+pub(super) type Reads = Arc<Mutex<Vec<(Claim, Counts)>>>;
+
+pub(super) struct Node {
+    pub(super) number: usize,
+    pub(super) store: Arc<RedisStore>,
+    outputs: Vec<OutputName>,
+    pub(super) claims: Vec<Claim>,
+    /// Users that were recorded in this generation.
+    known: (u64, BTreeSet<(Minute, &'static str, &'static str)>),
+    /// How many events it has seen, and when the store was last told to keep that.
+    seen: HashMap<Minute, (u64, Option<i64>)>,
+    pub(super) recording: Option<Arc<Recorded>>,
+    under_way: [Option<AbortHandle>; 2],
+    /// A connection was lost: before the next call it is made again.
+    pub(super) is_cut: bool,
+}
+
+pub(super) fn settings(address: SocketAddr, name: &str) -> Settings {
+    Settings {
+        redis: patient(Address::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }),
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        layout: Layout::Log,
+        retention: RETENTION,
+        counts_max: 1_000_000,
+        node: name.to_owned(),
+    }
+}
+
+pub(super) fn minute_of(timestamp: i64) -> Minute {
+    Minute::of_nanos(timestamp)
+}
+
+impl Node {
+    /// A new process of this name. The last node has one more output.
+    pub(super) async fn start(number: usize, proxy: &RedisProxy, names: &[&str]) -> Self {
+        let settings = settings(proxy.address(), &format!("n{number}"));
+        let mut node = Self {
+            number,
+            store: Arc::new(RedisStore::new(&settings).unwrap()),
+            outputs: names.iter().map(|name| name.parse().unwrap()).collect(),
+            claims: Vec::new(),
+            known: (0, BTreeSet::new()),
+            seen: HashMap::new(),
+            recording: None,
+            under_way: [None, None],
+            is_cut: true,
+        };
+        node.connect().await;
+        node
+    }
+
+    /// Makes both connections again that were lost.
+    pub(super) async fn connect(&mut self) {
+        let mut last = Ok(());
+        for _ in 0..10 {
+            last = self.store.check().await;
+            if last.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        last.expect("a connection");
+        self.is_cut = false;
+    }
+
+    pub(super) fn is_busy(&self, task: Task) -> bool {
+        self.under_way[task as usize].is_some()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.iter().all(Option::is_none)
+    }
+
+    /// Drops a call, wherever it is.
+    pub(super) fn abort(&mut self, task: Task) {
+        if let Some(call) = self.under_way[task as usize].take() {
+            call.abort();
+        }
+        if task == Task::Record {
+            self.recording = None;
+        }
+    }
+
+    pub(super) fn ended(&mut self, task: Task) {
+        self.under_way[task as usize] = None;
+    }
+
+    fn begin(
+        &mut self,
+        done: &Sender,
+        task: Task,
+        call: impl Future<Output = Ended> + Send + 'static,
+    ) {
+        let (done, number) = (done.clone(), self.number);
+        let call = tokio::spawn(async move {
+            let ended = call.await;
+            // Nobody waits for it when the schedule is over.
+            let _ = done.send((number, task, ended));
+        });
+        self.under_way[task as usize] = Some(call.abort_handle());
+    }
+
+    pub(super) fn record(
+        &mut self,
+        done: &Sender,
+        number: usize,
+        events: Vec<Event>,
+        admits: bool,
+        now_micros: i64,
+    ) {
+        let generation = self.store.generation(partition());
+        if self.known.0 != generation {
+            self.known = (generation, BTreeSet::new());
+        }
+        let omitted: BTreeSet<_> = users(&events)
+            .filter(|of| self.known.1.contains(of))
+            .collect();
+        let mut seen = BTreeMap::new();
+        for (_, _, timestamp) in &events {
+            let minute = minute_of(*timestamp);
+            let (events, renewed) = self.seen.entry(minute).or_default();
+            *events += 1;
+            let renew = renewed.is_none_or(|at| now_micros - at >= RENEWED_MICROS);
+            let events = *events;
+            seen.insert(
+                minute,
+                Seen {
+                    minute,
+                    events,
+                    renew,
+                },
+            );
+        }
+        let recorded = Arc::new(Recorded {
+            number,
+            // What is left out is known for this generation only.
+            generation: if omitted.is_empty() { 0 } else { generation },
+            events,
+            omitted,
+            admits,
+            seen: seen.into_values().collect(),
+            at_micros: now_micros,
+        });
+        self.recording = Some(Arc::clone(&recorded));
+        let store = Arc::clone(&self.store);
+        self.begin(done, Task::Record, async move {
+            let result = record(&store, &recorded).await;
+            Ended::Recorded(recorded, result)
+        });
+    }
+
+    /// The store has these.
+    pub(super) fn learn(&mut self, recorded: &Recorded) {
+        let generation = self.store.generation(partition());
+        if self.known.0 == generation {
+            self.known.1.extend(users(&recorded.events));
+        }
+        for seen in recorded.seen.iter().filter(|seen| seen.renew) {
+            let of = self.seen.entry(seen.minute).or_default();
+            of.1 = Some(recorded.at_micros);
+        }
+    }
+
+    pub(super) fn claim(&mut self, done: &Sender, lapsed_max: usize) {
+        let (store, outputs) = (Arc::clone(&self.store), self.outputs.clone());
+        let request = event_data_service::store::ClaimRequest {
+            lease: LEASE,
+            lapsed_max,
+            finished_max: 1,
+            ..AT_ONCE
+        };
+        self.begin(done, Task::Drain, async move {
+            let sending: Vec<_> = outputs.into_iter().map(|it| (it, lapsed_max)).collect();
+            Ended::Claimed(store.claim(partition(), &request, &sending).await)
+        });
+    }
+
+    pub(super) fn work(&mut self, done: &Sender, claim: Claim, work: Work, reads: &Reads) {
+        let reads = Arc::clone(reads);
+        let (store, outputs) = (Arc::clone(&self.store), self.outputs.clone());
+        self.begin(done, Task::Drain, async move {
+            match work {
+                Work::Extend => Ended::Extended(store.extend(partition(), &[&claim], LEASE).await),
+                Work::Go(most) if claim.output.is_none() => {
+                    let step = store.compact(&claim, most, LEASE, &outputs).await;
+                    Ended::Sealed(claim, step)
+                }
+                Work::Go(most) => {
+                    let result = send(&store, &claim, most, &reads).await;
+                    Ended::Sent(claim, result)
+                }
+            }
+        });
+    }
+}
+
+fn users(events: &[Event]) -> impl Iterator<Item = (Minute, &'static str, &'static str)> {
+    events
+        .iter()
+        .map(|(series, user, timestamp)| (minute_of(*timestamp), *series, *user))
+}
+
+async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreError> {
+    let mut batch = Batch::default();
+    for (series, user, timestamp) in &recorded.events {
+        assert!(batch.push(minute_of(*timestamp), series, user, *timestamp));
+    }
+    let mut recordings = Vec::new();
+    for group in batch.groups() {
+        if recorded.admits {
+            let request = AdmitRequest {
+                minute: group.minute,
+                series: &[&group.series],
+                series_max: 100,
+                overflow: "overflow",
+            };
+            store.admit(partition(), &request).await?;
+        }
+        let users: BTreeSet<_> = group.occurrences.iter().map(|o| batch.user(o)).collect();
+        let is_new = |user: &&str| {
+            let mut omitted = recorded.omitted.iter();
+            !omitted.any(|it| *it == (group.minute, &*group.series, *user))
+        };
+        recordings.push(RecordRequest {
+            minute: group.minute,
+            series: &group.series,
+            overflowed_from: None,
+            new_users: Some(users.into_iter().filter(is_new).collect()),
+            occurrences: &group.occurrences,
+            batch: &batch,
+        });
+    }
+    let (generation, seen) = (recorded.generation, &recorded.seen);
+    let recorded = store.record(partition(), generation, &recordings, seen);
+    recorded.await.map(drop)
+}
+
+/// Reads what is unsent, and acknowledges at most so many of it.
+async fn send(
+    store: &RedisStore,
+    claim: &Claim,
+    most: usize,
+    reads: &Reads,
+) -> Result<bool, StoreError> {
+    let mut read = Counts::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        let page = store.unsent(claim, at).await?;
+        let counts = page.items.into_iter();
+        read.extend(counts.map(|of| (of.series, (of.unique, of.cumulative))));
+        cursor = page.next;
+    }
+    let read: Counts = read.into_iter().take(most).collect();
+    reads.lock().unwrap().push((claim.clone(), read.clone()));
+    let series: Vec<_> = read.keys().map(String::as_str).collect();
+    store.acknowledge(claim, &series, LEASE).await
+}

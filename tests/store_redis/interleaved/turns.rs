@@ -1,0 +1,203 @@
+//! Commands take turns: each is held until the test lets it go, and the next one goes when that one was carried out.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use event_data_service::store::redis::scripts;
+use testing::eventually::SOON;
+use testing::redis_proxy::{Then, Watcher};
+use tokio::sync::Notify;
+
+/// What a node does at the same time, by the two tasks that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    Record,
+    Drain,
+}
+
+/// The commands that take turns. All others, as a connection begins with, go at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Admit,
+    Append,
+    Cut,
+    Read,
+    Seal,
+    Other,
+}
+
+impl Kind {
+    fn of(command: &[u8]) -> Option<Self> {
+        let holds = |text: &str| memchr::memmem::find(command, text.as_bytes()).is_some();
+        if holds("\r\nLRANGE\r\n") {
+            return Some(Self::Read);
+        }
+        holds("\r\nEVALSHA\r\n").then(|| {
+            let of = [
+                (scripts::admit_sha1(), Self::Admit),
+                (scripts::append_sha1(), Self::Append),
+                (scripts::cut_sha1(), Self::Cut),
+                (scripts::seal_sha1(), Self::Seal),
+            ];
+            let known = of.iter().find(|(sha1, _)| holds(sha1));
+            known.map_or(Self::Other, |(_, kind)| *kind)
+        })
+    }
+
+    pub(super) const fn task(self) -> Task {
+        match self {
+            Self::Admit | Self::Append => Task::Record,
+            Self::Cut | Self::Read | Self::Seal | Self::Other => Task::Drain,
+        }
+    }
+}
+
+/// What becomes of a command that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Answered,
+    /// The connection is cut before Redis has it.
+    Lost,
+    /// The connection is cut when it was carried out, before the answer.
+    AnswerLost,
+}
+
+/// A command that waits for its turn.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) id: u64,
+    pub(super) node: usize,
+    pub(super) connection: u64,
+    pub(super) kind: Kind,
+    pub(super) command: Vec<u8>,
+    /// Whether somebody waits for the answer.
+    pub(super) is_awaited: bool,
+    fate: Option<Fate>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Held>,
+    next: u64,
+    /// Node and connection of the command that was let go, what becomes of its answer, and that.
+    under_way: Option<(usize, u64, Fate, Option<Vec<u8>>)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Something is held.
+    pub(super) news: Notify,
+}
+
+/// The turns as the proxy of a node sees them.
+pub(super) struct OfNode(pub(super) Arc<Turns>, pub(super) usize);
+
+impl Watcher for OfNode {
+    fn command(&self, connection: u64, command: &[u8]) -> Then {
+        let Some(kind) = Kind::of(command) else {
+            return Then::Pass;
+        };
+        let mut state = self.0.state();
+        let id = state.next;
+        state.next += 1;
+        state.held.push(Held {
+            id,
+            node: self.1,
+            connection,
+            kind,
+            command: command.to_owned(),
+            is_awaited: true,
+            fate: None,
+        });
+        self.0.news.notify_one();
+        loop {
+            let place = state.held.iter().position(|held| held.id == id).unwrap();
+            if let Some(fate) = state.held[place].fate {
+                state.held.remove(place);
+                self.0.changed.notify_all();
+                return match fate {
+                    Fate::Lost => Then::Cut,
+                    Fate::Answered | Fate::AnswerLost => Then::Pass,
+                };
+            }
+            state = self.0.changed.wait(state).unwrap();
+        }
+    }
+
+    fn answer(&self, connection: u64, answer: &[u8]) -> Then {
+        let mut state = self.0.state();
+        match &mut state.under_way {
+            Some((node, of, fate, came)) if (*node, *of) == (self.1, connection) => {
+                came.get_or_insert_with(|| answer.to_owned());
+                let fate = *fate;
+                self.0.changed.notify_all();
+                match fate {
+                    Fate::AnswerLost => Then::Cut,
+                    Fate::Answered | Fate::Lost => Then::Pass,
+                }
+            }
+            _ => Then::Pass,
+        }
+    }
+}
+
+impl Turns {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// All that is held: in the order of nodes and tasks, and what nobody waits for in the order in which it came.
+    pub(super) fn held(&self) -> Vec<Held> {
+        let mut held = self.state().held.clone();
+        held.retain(|it| it.fate.is_none());
+        held.sort_by_key(|it| {
+            if it.is_awaited {
+                (0, it.node, it.kind.task() as u64)
+            } else {
+                (1, 0, it.id)
+            }
+        });
+        held
+    }
+
+    /// Nobody waits any more for what a task of a node asked.
+    pub(super) fn abandon(&self, node: usize, task: Task) {
+        for held in &mut self.state().held {
+            if held.node == node && held.kind.task() == task {
+                held.is_awaited = false;
+            }
+        }
+    }
+
+    /// Lets a command go. Gives the beginning of the answer, when Redis has carried it out.
+    pub(super) fn release(&self, held: &Held, fate: Fate) -> Option<Vec<u8>> {
+        let mut state = self.state();
+        let goes = fate != Fate::Lost;
+        state.under_way = goes.then_some((held.node, held.connection, fate, None));
+        let of = state.held.iter_mut().find(|it| it.id == held.id);
+        of.expect("it is held").fate = Some(fate);
+        self.changed.notify_all();
+        let is_pending = |state: &mut State| {
+            let is_held = state.held.iter().any(|it| it.id == held.id);
+            let waits = state.under_way.as_ref().is_some_and(|it| it.3.is_none());
+            is_held || waits
+        };
+        let wait = self.changed.wait_timeout_while(state, SOON, is_pending);
+        let (mut state, timeout) = wait.unwrap();
+        assert!(!timeout.timed_out(), "no answer to {held:?}");
+        state.under_way.take()?.3
+    }
+
+    /// Loses all that is held.
+    pub(super) fn lose_all(&self) {
+        for held in self.held() {
+            self.release(&held, Fate::Lost);
+        }
+    }
+}
+
+/// How long the test waits for a command or the end of a call.
+pub(super) const PATIENCE: Duration = SOON;
