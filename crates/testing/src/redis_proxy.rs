@@ -270,7 +270,9 @@ fn pass_answers(
             // A stream with a hole in it would be worse than a silent one.
             swallows.store(true, Ordering::SeqCst);
         }
-        if !swallows.load(Ordering::SeqCst) && to.write_all(&chunk[..n]).is_err() {
+        // A watcher sees the answers that come when the node has hung up, too.
+        let is_gone = !swallows.load(Ordering::SeqCst) && to.write_all(&chunk[..n]).is_err();
+        if is_gone && shared.watcher.is_none() {
             break;
         }
     }

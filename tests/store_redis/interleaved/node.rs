@@ -1,6 +1,6 @@
 //! A node: its store behind a proxy, the calls that are under way, and what it knows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,8 +33,6 @@ const RENEWED_MICROS: i64 = 30_000_000;
 pub(super) struct Recorded {
     pub(super) number: usize,
     pub(super) events: Vec<Event>,
-    /// Users that need not be recorded again, as long as the generation is this one.
-    omitted: BTreeSet<(Minute, &'static str, &'static str)>,
     generation: u64,
     admits: bool,
     seen: Vec<Seen>,
@@ -70,8 +68,6 @@ pub(super) struct Node {
     pub(super) store: Arc<RedisStore>,
     outputs: Vec<OutputName>,
     pub(super) claims: Vec<Claim>,
-    /// Users that were recorded in this generation.
-    known: (u64, BTreeSet<(Minute, &'static str, &'static str)>),
     /// How many events it has seen, and when the store was last told to keep that.
     seen: HashMap<Minute, (u64, Option<i64>)>,
     pub(super) recording: Option<Arc<Recorded>>,
@@ -108,7 +104,6 @@ impl Node {
             store: Arc::new(RedisStore::new(&settings).unwrap()),
             outputs: names.iter().map(|name| name.parse().unwrap()).collect(),
             claims: Vec::new(),
-            known: (0, BTreeSet::new()),
             seen: HashMap::new(),
             recording: None,
             under_way: [None, None],
@@ -177,13 +172,6 @@ impl Node {
         admits: bool,
         now_micros: i64,
     ) {
-        let generation = self.store.generation(partition());
-        if self.known.0 != generation {
-            self.known = (generation, BTreeSet::new());
-        }
-        let omitted: BTreeSet<_> = users(&events)
-            .filter(|of| self.known.1.contains(of))
-            .collect();
         let mut seen = BTreeMap::new();
         for (_, _, timestamp) in &events {
             let minute = minute_of(*timestamp);
@@ -202,10 +190,8 @@ impl Node {
         }
         let recorded = Arc::new(Recorded {
             number,
-            // What is left out is known for this generation only.
-            generation: if omitted.is_empty() { 0 } else { generation },
+            generation: self.store.generation(partition()),
             events,
-            omitted,
             admits,
             seen: seen.into_values().collect(),
             at_micros: now_micros,
@@ -220,10 +206,6 @@ impl Node {
 
     /// The store has these.
     pub(super) fn learn(&mut self, recorded: &Recorded) {
-        let generation = self.store.generation(partition());
-        if self.known.0 == generation {
-            self.known.1.extend(users(&recorded.events));
-        }
         for seen in recorded.seen.iter().filter(|seen| seen.renew) {
             let of = self.seen.entry(seen.minute).or_default();
             of.1 = Some(recorded.at_micros);
@@ -263,12 +245,6 @@ impl Node {
     }
 }
 
-fn users(events: &[Event]) -> impl Iterator<Item = (Minute, &'static str, &'static str)> {
-    events
-        .iter()
-        .map(|(series, user, timestamp)| (minute_of(*timestamp), *series, *user))
-}
-
 async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreError> {
     let mut batch = Batch::default();
     for (series, user, timestamp) in &recorded.events {
@@ -285,16 +261,11 @@ async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreErro
             };
             store.admit(partition(), &request).await?;
         }
-        let users: BTreeSet<_> = group.occurrences.iter().map(|o| batch.user(o)).collect();
-        let is_new = |user: &&str| {
-            let mut omitted = recorded.omitted.iter();
-            !omitted.any(|it| *it == (group.minute, &*group.series, *user))
-        };
         recordings.push(RecordRequest {
             minute: group.minute,
             series: &group.series,
             overflowed_from: None,
-            new_users: Some(users.into_iter().filter(is_new).collect()),
+            new_users: None,
             occurrences: &group.occurrences,
             batch: &batch,
         });

@@ -54,7 +54,7 @@ impl World<'_> {
         }
         let is_refused = answer.starts_with("$-1") || answer.starts_with("*-1");
         match kind {
-            Kind::Append if answer.starts_with(":1") => {
+            Kind::Append if answer.ends_with(":1\r\n") => {
                 let recorded = Arc::clone(&self.appending[&id]);
                 let events = recorded.events.iter().copied();
                 self.appended.insert((recorded.number, minute));

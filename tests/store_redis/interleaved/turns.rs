@@ -1,5 +1,6 @@
 //! Commands take turns: each is held until the test lets it go, and the next one goes when that one was carried out.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ pub(super) enum Task {
     Drain,
 }
 
-/// The commands that take turns. All others, as a connection begins with, go at once.
+/// The commands that take turns. All others, as a connection begins with, go at once; so do those of a transaction but its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Admit,
@@ -29,13 +30,15 @@ pub(super) enum Kind {
 impl Kind {
     fn of(command: &[u8]) -> Option<Self> {
         let holds = |text: &str| memchr::memmem::find(command, text.as_bytes()).is_some();
+        if holds("\r\nEXEC\r\n") {
+            return Some(Self::Append);
+        }
         if holds("\r\nLRANGE\r\n") {
             return Some(Self::Read);
         }
         holds("\r\nEVALSHA\r\n").then(|| {
             let of = [
                 (scripts::admit_sha1(), Self::Admit),
-                (scripts::append_sha1(), Self::Append),
                 (scripts::cut_sha1(), Self::Cut),
                 (scripts::seal_sha1(), Self::Seal),
             ];
@@ -79,6 +82,8 @@ pub(super) struct Held {
 struct State {
     held: Vec<Held>,
     next: u64,
+    /// The script in a transaction that has not ended, by node and connection: it tells what the transaction is about.
+    in_transactions: HashMap<(usize, u64), Vec<u8>>,
     /// Node and connection of the command that was let go, what becomes of its answer, and that.
     under_way: Option<(usize, u64, Fate, Option<Vec<u8>>)>,
 }
@@ -97,10 +102,18 @@ pub(super) struct OfNode(pub(super) Arc<Turns>, pub(super) usize);
 
 impl Watcher for OfNode {
     fn command(&self, connection: u64, command: &[u8]) -> Then {
+        let mut state = self.0.state();
+        let connection_of = (self.1, connection);
+        if memchr::memmem::find(command, scripts::append_sha1().as_bytes()).is_some() {
+            let of = &mut state.in_transactions;
+            of.insert(connection_of, command.to_owned());
+            return Then::Pass;
+        }
         let Some(kind) = Kind::of(command) else {
             return Then::Pass;
         };
-        let mut state = self.0.state();
+        let script = state.in_transactions.remove(&connection_of);
+        let command = script.as_deref().unwrap_or(command);
         let id = state.next;
         state.next += 1;
         state.held.push(Held {
@@ -129,7 +142,16 @@ impl Watcher for OfNode {
 
     fn answer(&self, connection: u64, answer: &[u8]) -> Then {
         let mut state = self.0.state();
+        // Redis has taken commands of a transaction in.
+        let mut answer = answer;
+        while let Some(rest) = ["+OK\r\n", "+QUEUED\r\n"]
+            .iter()
+            .find_map(|taken| answer.strip_prefix(taken.as_bytes()))
+        {
+            answer = rest;
+        }
         match &mut state.under_way {
+            _ if answer.is_empty() => Then::Pass,
             Some((node, of, fate, came)) if (*node, *of) == (self.1, connection) => {
                 came.get_or_insert_with(|| answer.to_owned());
                 let fate = *fate;
