@@ -73,13 +73,14 @@ impl Event {
         bytes
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "each is one half")]
     fn of_bytes(bytes: [u8; EVENT_BYTES]) -> Self {
-        let [a, b, c, d, e, f, g, h, time @ ..] = bytes;
-        let mut all = [0; size_of::<u64>()];
-        all[..TIME_BYTES].copy_from_slice(&time);
+        let mut both = [0; size_of::<u128>()];
+        both[..EVENT_BYTES].copy_from_slice(&bytes);
+        let both = u128::from_le_bytes(both);
         Self {
-            user: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-            time: u64::from_le_bytes(all),
+            user: both as u64,
+            time: (both >> u64::BITS) as u64,
         }
     }
 }
@@ -171,7 +172,7 @@ fn read_all<'a>(rest: &mut &'a [u8], take: &mut impl FnMut(Piece<'a>)) -> Option
         let number = read_number(rest)?;
         let from = match rest.split_off_first()? {
             0 => 0,
-            1 => u64::from_le_bytes(*rest.split_off(..size_of::<u64>())?.as_array()?),
+            1 => u64::from_le_bytes(*rest.split_off(..size_of::<u64>())?.first_chunk()?),
             _ => return None,
         };
         let bytes = usize::try_from(read_number(rest)?).ok()?;
