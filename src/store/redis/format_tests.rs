@@ -34,7 +34,7 @@ const PINNED: [(&str, u64); 20] = [
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
     ("seal.lua", 0x11c9_d06b_a1d2_e4ea),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
-    ("the transaction that records", 0xf0f0_0648_d266_a658),
+    ("the transaction that records", 0x6364_17c2_a2a9_d9d6),
 ];
 
 const EXPLAINED: &str = "
