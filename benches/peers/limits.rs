@@ -199,7 +199,8 @@ pub(crate) fn idle(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> 
     for (name, store) in stores(bench, &[SETS, LOG]) {
         let mut cluster = Cluster::of(store, 1);
         cluster.start_node();
-        thread::sleep(REST / 2);
+        // A node that begins looks at all that there may be, for some 15 s.
+        thread::sleep(2 * REST);
         let (commands, cpu) = (cluster.info("total_commands_processed")?, cluster.cpu()?);
         thread::sleep(REST);
         let after = cluster.cpu()?;
