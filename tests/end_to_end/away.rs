@@ -8,7 +8,7 @@ use testing::load::load;
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
@@ -91,5 +91,5 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     });
     site.wait_redis_clean();
     site.assert_one_value_a_point();
-    assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
 }

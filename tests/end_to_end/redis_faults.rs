@@ -13,7 +13,7 @@ use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
 use crate::support::load::Sender;
-use crate::support::node::Node;
+use crate::support::node::{Node, count};
 
 /// Enough for the time-outs and the pauses between attempts.
 const BACK: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ fn a_restart_of_redis_costs_nothing() {
     let sent = Instant::now();
     site.wait_exact(&sender.expected.points(), BACK);
     eprintln!("exact {:?} after the last event", sent.elapsed());
-    assert_eq!(nodes[0].metrics().count("eds_events_late_total"), 0);
+    assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
