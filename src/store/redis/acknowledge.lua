@@ -43,10 +43,9 @@ local function forget(newest)
   end
 end
 
--- In slices: unpack has a limit.
-for from = 8, #ARGV, 1000 do
-  redis.call('SREM', unsent, unpack(ARGV, from, math.min(from + 999, #ARGV)))
-end
+in_slices(ARGV, function(...)
+  redis.call('SREM', unsent, ...)
+end, 8)
 
 if redis.call('SCARD', unsent) > 0 then
   local time = redis.call('TIME')

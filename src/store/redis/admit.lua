@@ -3,8 +3,8 @@
 --
 -- KEYS  counts, division
 -- ARGV  most series, the overflow series, how long to keep in ms what nobody records, the minute's end in ms, what
---       the names of the sets of users begin with, epoch minute, the number of partitions into which the node divides
---       it, series…
+--       the names of the sets of users begin with, if there are such, epoch minute, the number of partitions into which
+--       the node divides it, series, each once…
 -- Gives how many users the overflow series has, and for each series how many it has, or -1 when it is refused; or nothing
 --       when the minute is divided into another number
 --
@@ -27,28 +27,36 @@ if division then
   end
 end
 
-local answers = {redis.call('SCARD', users .. overflow)}
-for i = 8, #ARGV do
-  answers[i - 6] = redis.call('SCARD', users .. ARGV[i])
+-- Logs have no sets of users.
+local function users_of(series)
+  return users == '' and 0 or redis.call('SCARD', users .. series)
 end
 
 local expires = redis.call('PTTL', counts)
 local full = redis.call('HEXISTS', counts, overflow) == 1
 local admitted = redis.call('HLEN', counts)
-for i = 8, #ARGV do
-  if redis.call('HEXISTS', counts, ARGV[i]) == 0 then
-    if not full and admitted < most then
-      redis.call('HSET', counts, ARGV[i], '')
+local answers = {users_of(overflow)}
+local new = {}
+in_slices(ARGV, function(...)
+  for _, count in ipairs(redis.call('HMGET', counts, ...)) do
+    local series = ARGV[#answers + 7]
+    local has = users_of(series)
+    if not count and not full and admitted < most then
+      new[#new + 1], new[#new + 2] = series, ''
       admitted = admitted + 1
-    else
+    elseif not count then
       if not full then
-        redis.call('HSET', counts, overflow, '')
+        new[#new + 1], new[#new + 2] = overflow, ''
         full = true
       end
-      answers[i - 6] = -1
+      has = -1
     end
+    answers[#answers + 1] = has
   end
-end
+end, 8)
+in_slices(new, function(...)
+  redis.call('HSET', counts, ...)
+end)
 if expires ~= -1 then
   local time = redis.call('TIME')
   local ahead = math.max(0, ARGV[4] - math.floor(time[1] * 1000 + time[2] / 1000))

@@ -8,29 +8,28 @@
 -- Gives {series sealed, events that came late, series left, token of the claims to send, their outputs}, or nothing when the
 --       claim is not held
 --
--- Per series the sets are read before anything is written, and the counts are written before the sets go. The sets, and what is
+-- The sets are read before anything is written, and the counts are written before the sets go. The sets, and what is
 -- kept for outputs that the caller does not know, cannot be declared in KEYS, since event_types and outputs name them; they have
 -- the same hash tag.
-local _, tokens, event_types, counts, witness, closed, _, outputs = unpack(KEYS)
-local base, minute = ARGV[5], ARGV[6]
+local _, tokens, event_types = unpack(KEYS)
+local base = ARGV[5]
 if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then
   return false
 end
 local ours = {unpack(ARGV, 9)}
-local seal = sealer(counts, witness, closed, outputs, base, minute, ours)
 
-local sealed, late = 0, 0
-for _, series in ipairs(redis.call('SRANDMEMBER', event_types, ARGV[3])) do
-  local unique_key = base .. 'unique_user:' .. series
-  local cumulative_key = base .. 'cumulative_user:' .. series
-  local unique = redis.call('SCARD', unique_key)
-  local cumulative = redis.call('SCARD', cumulative_key)
-  if seal(series, unique, cumulative) then
-    sealed = sealed + 1
-  else
-    late = late + cumulative
-  end
-  redis.call('UNLINK', unique_key, cumulative_key)
-  redis.call('SREM', event_types, series)
+local series = redis.call('SRANDMEMBER', event_types, ARGV[3])
+local unique, cumulative, sets = {}, {}, {}
+for i, name in ipairs(series) do
+  local of_users, of_events = base .. 'unique_user:' .. name, base .. 'cumulative_user:' .. name
+  unique[i], cumulative[i] = redis.call('SCARD', of_users), redis.call('SCARD', of_events)
+  sets[2 * i - 1], sets[2 * i] = of_users, of_events
 end
+local sealed, late = seal(KEYS, ARGV, ours, series, unique, cumulative)
+in_slices(sets, function(...)
+  redis.call('UNLINK', ...)
+end)
+in_slices(series, function(...)
+  redis.call('SREM', event_types, ...)
+end)
 return end_step(KEYS, ARGV, ours, sealed, late, redis.call('SCARD', event_types))

@@ -1,5 +1,12 @@
 -- What those scripts share that seal counts, or that may be the last to work on a minute; put behind their first line.
 
+-- Calls a function with a list from there on, in slices: unpack has a limit. A command for many costs much less than many commands.
+local function in_slices(list, call, from)
+  for first = from or 1, #list, 1000 do
+    call(unpack(list, first, math.min(first + 999, #list)))
+  end
+end
+
 -- Whether an output lacks counts of a minute. The one whose claims are `but` is not asked.
 local function is_awaited(outputs, claims, name, but)
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
@@ -25,28 +32,41 @@ local function let_expire(counts, kept_ms, kept_counts)
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
 end
 
--- Fixes the counts of a series for these outputs, once; says whether it did. A minute that was closed seals nothing new: what
--- its counts were may be forgotten, and is published. `unsent` is written before `counts`: whoever stops in between (a slot that
--- moves) leaves a state that the next call fixes.
-local function sealer(counts, witness, closed, outputs, base, minute, ours)
+-- Fixes the counts of these series for these outputs, once. Gives how many, and how many events the others have, which are late.
+-- A minute that was closed seals nothing new: what its counts were may be forgotten, and is published. `unsent` is written before
+-- `counts`: whoever stops in between (a slot that moves) leaves a state that the next call fixes.
+local function seal(keys, args, ours, series, unique, cumulative)
+  local _, _, _, counts, witness, closed, _, outputs = unpack(keys)
+  local base, minute = args[5], args[6]
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
-  local are_outputs_known = false
-  return function(series, unique, cumulative)
+  local known = {}
+  in_slices(series, function(...)
+    for _, count in ipairs(redis.call('HMGET', counts, ...)) do
+      known[#known + 1] = count
+    end
+  end)
+  local new, fields, late = {}, {}, 0
+  for i, name in ipairs(series) do
     -- Empty: admitted, and not sealed before.
-    if is_closed or redis.call('HSTRLEN', counts, series) > 0 then
-      return false
+    if is_closed or (known[i] and known[i] ~= '') then
+      late = late + cumulative[i]
+    else
+      new[#new + 1] = name
+      fields[#fields + 1] = name
+      fields[#fields + 1] = unique[i] .. ':' .. cumulative[i]
     end
-    for _, output in ipairs(ours) do
-      if not are_outputs_known then
-        redis.call('SADD', outputs, output)
-      end
-      redis.call('SADD', base .. 'unsent:' .. output, series)
-    end
-    are_outputs_known = true
-    redis.call('HSET', counts, series, unique .. ':' .. cumulative)
-    return true
   end
+  for _, output in ipairs(#new > 0 and ours or {}) do
+    redis.call('SADD', outputs, output)
+    in_slices(new, function(...)
+      redis.call('SADD', base .. 'unsent:' .. output, ...)
+    end)
+  end
+  in_slices(fields, function(...)
+    redis.call('HSET', counts, ...)
+  end)
+  return #new, late
 end
 
 -- Ends a step of sealing. Where nothing is left to seal the claim ends, and its holder gets one for each output that lacks

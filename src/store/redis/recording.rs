@@ -46,6 +46,10 @@ impl Recording for RedisStore {
         if let Some(reason) = self.gateway.outdated_from(minute) {
             return Err(outdated(reason));
         }
+        let sets = match self.logs {
+            Some(_) => String::new(),
+            None => format!("{base}unique_user:"),
+        };
         script
             .key(format!("{base}counts"))
             .key(&keys.division)
@@ -53,7 +57,7 @@ impl Recording for RedisStore {
             .arg(request.overflow)
             .arg(millis(self.retention))
             .arg(request.minute.end_millis())
-            .arg(format!("{base}unique_user:"))
+            .arg(sets)
             .arg(minute.epoch_minutes())
             .arg(divided)
             .arg(request.series);

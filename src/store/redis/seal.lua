@@ -9,27 +9,24 @@
 -- Gives what compact.lua gives; or nothing when the claim is not held
 --
 -- All who count a cut find the same series in the same order, so whoever takes over goes on behind the last that was sealed.
-local _, tokens, logs, counts, witness, closed, _, outputs, cut = unpack(KEYS)
-local base, minute, behind = ARGV[5], ARGV[6], 9 + ARGV[3]
+local _, tokens, logs, _, _, _, _, _, cut = unpack(KEYS)
+local base, behind = ARGV[5], 9 + ARGV[3]
 if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then
   return false
 end
 local ours = {unpack(ARGV, 9, behind - 1)}
-local seal = sealer(counts, witness, closed, outputs, base, minute, ours)
 
 local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(ARGV[behind + 1])
 local place = tonumber(ARGV[behind])
-local sealed, late = 0, 0
-for i = behind + 2, #ARGV, 3 do
-  if place == done then
-    if seal(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
-      sealed = sealed + 1
-    else
-      late = late + ARGV[i + 2]
-    end
-    done = redis.call('HINCRBY', cut, 'done', '1')
+local series, unique, cumulative = {}, {}, {}
+if place <= done then
+  for i = behind + 2 + 3 * (done - place), #ARGV, 3 do
+    series[#series + 1], unique[#unique + 1], cumulative[#cumulative + 1] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   end
-  place = place + 1
+end
+local sealed, late = seal(KEYS, ARGV, ours, series, unique, cumulative)
+if #series > 0 then
+  done = redis.call('HINCRBY', cut, 'done', #series)
 end
 local left = 0
 if done == -1 or done >= all then
