@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::{LineRules, Parser};
+    use crate::event::{LineLimits, LineRules, Parser};
 
     #[test]
     fn strangers_cannot_make_it_grow_without_end() {
@@ -109,10 +109,14 @@ mod tests {
     proptest! {
         /// Whatever lines a parser has seen, it reads the next one as a new parser does.
         #[test]
-        fn known_tags_change_nothing(lines in prop::collection::vec("(m,)?[ab]=[xy\\\\,= ]{1,3} (value=u)?( 1)?", 1..8)) {
-            let mut known = Parser::new(&LineRules::default());
+        fn known_tags_change_nothing(
+            lines in prop::collection::vec("(m,)?[ab]=[xy\\\\,= ]{1,3} (value=[u\"\\\\,= \u{80}é\u{7f}]{0,3})?( {1,2}(-?0?1|2e|9{19}|9{20})? ?)?", 1..8),
+        ) {
+            let limits = LineLimits { user: 2, ..LineRules::default().limits };
+            let rules = LineRules { limits, ..LineRules::default() };
+            let mut known = Parser::new(&rules);
             for line in lines.iter().chain(&lines) {
-                let mut new = Parser::new(&LineRules::default());
+                let mut new = Parser::new(&rules);
                 let expected = new.parse(line.as_bytes());
                 prop_assert_eq!(known.parse(line.as_bytes()), expected, "{}", line);
             }

@@ -19,9 +19,9 @@ use super::open_batch::Hint;
 use super::overflow::is_reserved;
 use super::scan::{
     NAME_ENDS, User, control_characters, escape, is_ambiguous, scan_bare, scan_quoted, scan_until,
-    skip_spaces, without_outer_spaces,
+    skip_spaces, usual_end, without_outer_spaces,
 };
-use super::{Precision, Rejection};
+use super::{LineLimits, LineRules, Precision, Rejection};
 
 /// One event, borrowed from the input and the parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,65 +34,10 @@ pub struct Line<'a> {
     pub timestamp: Option<i64>,
 }
 
-/// The longest that the parts of a line may be, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct LineLimits {
-    /// The whole line, without its end.
-    pub line: usize,
-    /// All tags together, in canonical form.
-    pub series: usize,
-    /// One tag key, and one tag value, escaped.
-    pub tag: usize,
-    /// The user, decoded.
-    pub user: usize,
-}
-
-impl LineLimits {
-    /// As long as one likes.
-    pub const NONE: Self = Self {
-        line: usize::MAX,
-        series: usize::MAX,
-        tag: usize::MAX,
-        user: usize::MAX,
-    };
-}
-
-/// What makes a line valid, beyond the grammar.
-#[derive(Debug, Clone)]
-pub struct LineRules {
-    /// The field that holds the user.
-    pub user_field: String,
-    /// The unit of timestamps.
-    pub precision: Precision,
-    /// The tag key under which a measurement joins the series; `None` keeps it out.
-    pub measurement_tag: Option<String>,
-    /// The bounds of the parts.
-    pub limits: LineLimits,
-}
-
-/// The defaults of the configuration: the user is in `value`, timestamps are in nanoseconds, a measurement is
-/// the tag `measurement`; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
-impl Default for LineRules {
-    fn default() -> Self {
-        let limits = LineLimits {
-            line: 8192,
-            series: 1024,
-            tag: 256,
-            user: 256,
-        };
-        Self {
-            user_field: "value".to_owned(),
-            precision: Precision::Nanoseconds,
-            measurement_tag: Some("measurement".to_owned()),
-            limits,
-        }
-    }
-}
-
 /// Parses lines, one at a time.
 #[derive(Debug)]
 pub struct Parser {
-    /// The user field's name as it stands in a line, escaped.
+    /// The user field's name as it stands in a line, escaped, between a space and an equals sign.
     user_field: Box<[u8]>,
     measurement_tag: Option<Box<[u8]>>,
     precision: Precision,
@@ -123,7 +68,7 @@ impl Parser {
     #[must_use]
     pub fn new(rules: &LineRules) -> Self {
         Self {
-            user_field: escape(&rules.user_field).into(),
+            user_field: [b" ", &escape(&rules.user_field)[..], b"="].concat().into(),
             measurement_tag: rules
                 .measurement_tag
                 .as_deref()
@@ -153,6 +98,19 @@ impl Parser {
         // Behind a known head there is a space, and none is in it, so it is all of the tags, and only the rest is looked at.
         let space = memchr::memchr(b' ', line);
         let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));
+        let usual = known.and_then(|(head, space)| {
+            let (user, timestamp) = usual_end(&line[space..], &self.user_field, self.precision)?;
+            (user.len() <= self.limits.user).then_some((head, user, timestamp))
+        });
+        if let Some((head, user, timestamp)) = usual {
+            let (series, hint) = self.heads.get(head).ok_or(Rejection::NotUtf8)?;
+            let line = Line {
+                series,
+                user,
+                timestamp,
+            };
+            return Ok((line, hint));
+        }
         let rest = known.map_or(line, |(_, space)| &line[space..]);
         let text = std::str::from_utf8(rest).map_err(|_| Rejection::NotUtf8)?;
         let mut controls = control_characters(text);
@@ -325,7 +283,8 @@ impl Parser {
             if equals == key || line.get(equals) != Some(&b'=') {
                 return Err(Rejection::FieldMalformed);
             }
-            let is_user = line[key..equals] == *self.user_field;
+            let name = self.user_field.get(1..self.user_field.len() - 1);
+            let is_user = Some(&line[key..equals]) == name;
             if is_user && user.is_some() {
                 return Err(Rejection::UserRepeated);
             }

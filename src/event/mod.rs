@@ -13,11 +13,12 @@ mod open_batch;
 mod overflow;
 mod partition;
 mod rejection;
+mod rules;
 mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Occurrence};
-pub use line::{Line, LineLimits, LineRules, Parser};
+pub use line::{Line, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use open_batch::{Hint, OpenBatch};
 pub use overflow::{
@@ -25,5 +26,6 @@ pub use overflow::{
 };
 pub use partition::{Partition, Partitions};
 pub use rejection::Rejection;
+pub use rules::{LineLimits, LineRules};
 pub use scan::{escape, head, tags};
 pub use timestamp::{Precision, Window};

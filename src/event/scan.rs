@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Rejection;
+use super::{Precision, Rejection};
 
 /// Escapes a measurement, a tag key or value, or a field key, for line protocol.
 #[must_use]
@@ -45,6 +45,19 @@ pub(super) type Stops = [bool; 256];
 pub(super) static NAME_ENDS: Stops = stops(b"\\=, ");
 /// Where a bare field value may end.
 static VALUE_ENDS: Stops = stops(b"\\, ");
+
+/// What users usually consist of.
+static USUAL: [bool; 256] = usual();
+
+const fn usual() -> [bool; 256] {
+    let mut usual = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        usual[byte as usize] = !matches!(byte, b'"' | b'\\' | b',');
+        byte += 1;
+    }
+    usual
+}
 
 pub(super) const fn stops(bytes: &[u8]) -> Stops {
     let mut stops = [false; 256];
@@ -94,6 +107,26 @@ pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         }
         Some((key, &line[value..end]))
     })
+}
+
+/// The user and the timestamp of the end of a line, from the space behind its tags, where it is as usual: nothing but the user,
+/// not quoted, of ASCII with nothing to decode, and digits. `before` is what stands before the user. `None`: it has to be looked at
+/// part by part.
+pub(super) fn usual_end<'a>(
+    end: &'a [u8],
+    before: &[u8],
+    precision: Precision,
+) -> Option<(&'a str, Option<i64>)> {
+    let end = end.strip_prefix(before)?;
+    let user_end = end.iter().position(|&byte| !USUAL[usize::from(byte)]);
+    let (user, rest) = end.split_at(user_end.unwrap_or(end.len()));
+    let timestamp = match rest {
+        [] => None,
+        [b' ', digits @ ..] => Some(precision.read_digits(digits)?),
+        _ => return None,
+    };
+    let user = std::str::from_utf8(user).ok()?;
+    (!user.is_empty()).then_some((user, timestamp))
 }
 
 /// A bare field value from `start` on, decoded into `keep` where it has escapes; returns where it ends.

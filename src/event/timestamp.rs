@@ -44,6 +44,12 @@ impl Precision {
         }
     }
 
+    /// Reads a timestamp of digits alone; `None` where it is none, or for [`Self::read`] to say.
+    pub(super) fn read_digits(self, text: &[u8]) -> Option<i64> {
+        let number = digits(text).filter(|_| !text.is_empty())?;
+        number.checked_mul(self.nanos())
+    }
+
     /// Which unit a rejected timestamp is likely in: in the years 2001 to 2286 the number of digits tells the units apart.
     pub(crate) fn mistaken(self, number: i64) -> Option<Rejection> {
         let (unit, reason) = match number.checked_ilog10()? + 1 {
