@@ -67,6 +67,7 @@ pub(super) struct Dedup {
     budget: Arc<DedupBudget>,
     /// Chosen at random, so that no sender can construct names whose fingerprints are equal.
     seed: u64,
+    series_seed: u64,
     generation: u64,
     minutes: HashMap<Minute, MinuteUsers>,
 }
@@ -89,16 +90,15 @@ impl MinuteUsers {
 /// Makes the fingerprints of one series.
 pub(super) struct Fingerprinter {
     seed: u64,
-    /// The fingerprint of the series, followed by the current user. The first has a fixed length, so no two pairs of
-    /// names give the same bytes.
-    bytes: Vec<u8>,
+    series: u128,
 }
 
 impl Fingerprinter {
-    pub(super) fn of(&mut self, user: &str) -> Fingerprint {
-        self.bytes.truncate(size_of::<u128>());
-        self.bytes.extend_from_slice(user.as_bytes());
-        Fingerprint(xxh3_128_with_seed(&self.bytes, self.seed))
+    /// That of the user with that of the series added: as unlikely to be that of another pair as one of both texts together, and
+    /// nothing has to be put together.
+    pub(super) fn of(&self, user: &str) -> Fingerprint {
+        let user = xxh3_128_with_seed(user.as_bytes(), self.seed);
+        Fingerprint(self.series.wrapping_add(user))
     }
 }
 
@@ -107,6 +107,7 @@ impl Dedup {
         Self {
             budget,
             seed: rand::random(),
+            series_seed: rand::random(),
             generation: 0,
             minutes: HashMap::new(),
         }
@@ -125,10 +126,11 @@ impl Dedup {
     }
 
     pub(super) fn fingerprinter(&self, series: &str) -> Fingerprinter {
-        let series = xxh3_128_with_seed(series.as_bytes(), self.seed);
+        // Of another seed: a user of the name of another series must not make the two sums equal.
+        let series = xxh3_128_with_seed(series.as_bytes(), self.series_seed);
         Fingerprinter {
             seed: self.seed,
-            bytes: series.to_le_bytes().to_vec(),
+            series,
         }
     }
 
@@ -225,7 +227,7 @@ mod tests {
     }
 
     fn insert(dedup: &mut Dedup, number: i64, users: std::ops::Range<u32>) {
-        let mut of = dedup.fingerprinter("a=1");
+        let of = dedup.fingerprinter("a=1");
         let users = users.map(|user| (minute(number), of.of(&user.to_string())));
         let users: Vec<KnownUser> = users.collect();
         let now = Instant::now();
@@ -249,7 +251,7 @@ mod tests {
             dedup.known_in(minute(1))(user)
         };
         assert!(other("a=1", "1"));
-        assert!(!other("a=", "11") && !other("a=2", "1"));
+        assert!(!other("a=", "11") && !other("a=2", "1") && !other("1", "a=1"));
     }
 
     #[test]

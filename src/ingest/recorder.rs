@@ -34,6 +34,8 @@ use crate::telemetry::Metrics;
 
 /// The most events of a transaction. Redis serves nobody else while it carries one out, a few ms.
 const TRANSACTION_EVENTS: usize = 8192;
+/// The same where the store takes them all as one.
+const APPENDED_EVENTS: usize = 16_384;
 /// Where a series may have fewer users than this, one is near its cap often enough to know them.
 const FEW_USERS: u64 = 1_000_000;
 /// How often an idle recorder beats.
@@ -186,15 +188,19 @@ impl Recorder {
         let mut all = true;
         let mut parts: Vec<Part<'_>> = Vec::new();
         let mut events = 0;
+        let most = match state.known.dedup {
+            Some(_) => TRANSACTION_EVENTS,
+            None => APPENDED_EVENTS,
+        };
         for group in batch.groups() {
             let count = group.occurrences.len();
             let mut from = 0;
             while from < count {
-                let to = count.min(from + TRANSACTION_EVENTS - events);
+                let to = count.min(from + most - events);
                 parts.push(Part { group, from, to });
                 events += to - from;
                 from = to;
-                if events == TRANSACTION_EVENTS {
+                if events == most {
                     let parts = std::mem::take(&mut parts);
                     all &= self.record_parts(state, batch, parts, origin).await;
                     events = 0;

@@ -47,13 +47,14 @@ impl<'a> Part<'a> {
         let series = overflow.unwrap_or(own);
         let occurrences = &self.group.occurrences[self.from..self.to];
         let new = dedup.map(|dedup| {
-            let (mut of, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
+            let (of, is_known) = (dedup.fingerprinter(series), dedup.known_in(minute));
+            let fingerprints = occurrences.iter().map(|event| of.of(batch.user(event)));
+            // First all of them: the looks for them, which wait for memory, then go on side by side in the processor.
+            let fingerprints: Vec<_> = fingerprints.collect();
             let mut seen = HashSet::new();
-            let users = occurrences.iter().map(|event| batch.user(event));
-            let new = users
-                .map(|user| (user, of.of(user)))
+            let new = (occurrences.iter().zip(fingerprints))
                 .filter(|(_, user)| !is_known(*user) && seen.insert(*user));
-            new.unzip()
+            new.map(|(event, user)| (batch.user(event), user)).unzip()
         });
         let (new_users, fingerprints): (Option<Vec<_>>, Option<Vec<_>>) = new.unzip();
         let request = RecordRequest {
