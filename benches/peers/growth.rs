@@ -4,7 +4,7 @@ use super::{ALL, BYTES, Bench, COLLECTD, Counter, Figures, LOG, MEMORY_STORE, SE
 use crate::report::{Report, Table, column};
 
 const SERIES: [u32; 4] = [50, 500, 5_000, 50_000];
-const NODES: [usize; 4] = [1, 2, 4, 8];
+const NODES: [u32; 4] = [1, 2, 4, 8];
 const MASTERS: usize = 3;
 /// Of a minute.
 const EVENTS: [f64; 5] = [1e4, 1e5, 1e6, 1e7, 1e8];
@@ -84,25 +84,37 @@ pub(crate) fn series(
     Ok(())
 }
 
-/// With the number of nodes, on a Redis Cluster. The nodes share the events.
+/// With the number of nodes, on a Redis Cluster: each brings as many events, or they share them.
 pub(crate) fn nodes(report: &mut Report, bench: &Bench) -> anyhow::Result<()> {
-    let counters = bench.present(&[SETS, LOG]);
-    let mut costs = Vec::new();
-    for number in NODES {
-        let of_counter = |counter: &Counter| {
-            let Counter::Eds(store) = *counter else {
-                return Ok(f64::NAN);
+    let most = NODES[NODES.len() - 1];
+    for (id, what) in [
+        ("growth-nodes", "nodes with as many events each"),
+        ("growth-shared", "nodes that share the events"),
+    ] {
+        let counters = bench.present(&[SETS, LOG]);
+        let mut costs = Vec::new();
+        for number in NODES {
+            let parts = if id == "growth-nodes" { number } else { most };
+            let flow = super::Flow {
+                events: bench.base.events / most * parts,
+                rate: bench.base.rate / most * parts,
+                ..bench.base
             };
-            let cluster = eds::Cluster::of(store, MASTERS);
-            cost(eds::count_with(cluster, &bench.base, number)?, &bench.base)
-        };
-        let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(of_counter).collect();
-        costs.push((u32::try_from(number)?, of_all?));
+            let of_counter = |counter: &Counter| {
+                let Counter::Eds(store) = *counter else {
+                    return Ok(f64::NAN);
+                };
+                let cluster = eds::Cluster::of(store, MASTERS);
+                cost(eds::count_with(cluster, &flow, number as usize)?, &flow)
+            };
+            let of_all: anyhow::Result<Vec<f64>> = counters.iter().map(of_counter).collect();
+            costs.push((number, of_all?));
+        }
+        let title = format!(
+            "CPU time an event, by the number of {what}, on {MASTERS} masters of a Redis Cluster"
+        );
+        Growth { counters, costs }.report(report, id, &title, "nodes");
     }
-    let title = format!(
-        "CPU time an event, by the number of nodes on {MASTERS} masters of a Redis Cluster"
-    );
-    Growth { counters, costs }.report(report, "growth-nodes", &title, "nodes");
     Ok(())
 }
 

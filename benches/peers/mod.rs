@@ -20,7 +20,7 @@ use crate::report::{Column, Report, Table, column};
 const ROUNDS: usize = 3;
 /// The load that all others differ from in one thing.
 const BASE: Flow = Flow {
-    events: 1_950_000,
+    events: 3_000_000,
     rate: 300_000,
     series: 50,
     users: 10_000,

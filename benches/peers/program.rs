@@ -23,7 +23,7 @@ use crate::measure::{float, peak_memory_mb, process_cpu};
 /// Where `scripts/bench` has npm install it.
 const STATSD: &str = "target/bench/peers/node_modules/statsd";
 /// The time between two publications. A load is shorter.
-const INTERVAL: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(15);
 /// collectd publishes for the first time right after it listens; a load must not be divided by that.
 const FIRST_READ: Duration = Duration::from_millis(500);
 /// All is published when nothing came for so long.
