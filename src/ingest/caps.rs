@@ -4,7 +4,7 @@
 //! for users only near their cap. Answers hold for one generation of the store, and until a while after the last event
 //! of their minute.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ impl Caps {
         now: Instant,
     ) -> Result<(), StoreError> {
         self.make_room(now);
-        let mut unknown: BTreeMap<Minute, BTreeSet<&str>> = BTreeMap::new();
+        let mut unknown: BTreeMap<Minute, Vec<&str>> = BTreeMap::new();
         for (minute, series) in wanted {
             let key = self.key(series);
             let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
@@ -151,11 +151,10 @@ impl Caps {
             });
             answers.last_used = now;
             if !answers.series.contains_key(&key) {
-                unknown.entry(minute).or_default().insert(series);
+                unknown.entry(minute).or_default().push(series);
             }
         }
         for (minute, all) in unknown {
-            let all: Vec<_> = all.into_iter().collect();
             for series in all.chunks(SERIES_ASKED) {
                 self.ask_for(store, minute, series).await?;
             }

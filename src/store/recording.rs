@@ -40,7 +40,7 @@ pub struct Seen {
 pub struct AdmitRequest<'a> {
     /// The minute.
     pub minute: Minute,
-    /// The series, each once, some thousand at most.
+    /// The series, some thousand at most.
     pub series: &'a [&'a str],
     /// The most series of a partition in a minute, the overflow series not counted.
     pub series_max: u64,

@@ -4,7 +4,7 @@
 -- KEYS  counts, division
 -- ARGV  most series, the overflow series, how long to keep in ms what nobody records, the minute's end in ms, what
 --       the names of the sets of users begin with, if there are such, epoch minute, the number of partitions into which
---       the node divides it, series, each once…
+--       the node divides it, series…
 -- Gives how many users the overflow series has, and for each series how many it has, or -1 when it is refused; or nothing
 --       when the minute is divided into another number
 --
@@ -36,20 +36,26 @@ local expires = redis.call('PTTL', counts)
 local full = redis.call('HEXISTS', counts, overflow) == 1
 local admitted = redis.call('HLEN', counts)
 local answers = {users_of(overflow)}
-local new = {}
+local new, is_new = {}, {}
+local function add(series)
+  new[#new + 1], new[#new + 2] = series, ''
+  is_new[series] = true
+end
 in_slices(ARGV, function(...)
   for _, count in ipairs(redis.call('HMGET', counts, ...)) do
     local series = ARGV[#answers + 7]
     local has = users_of(series)
-    if not count and not full and admitted < most then
-      new[#new + 1], new[#new + 2] = series, ''
-      admitted = admitted + 1
-    elseif not count then
-      if not full then
-        new[#new + 1], new[#new + 2] = overflow, ''
-        full = true
+    if not count and not is_new[series] then
+      if not full and admitted < most then
+        add(series)
+        admitted = admitted + 1
+      else
+        if not full then
+          add(overflow)
+          full = true
+        end
+        has = -1
       end
-      has = -1
     end
     answers[#answers + 1] = has
   end
