@@ -134,6 +134,7 @@ suite! {
         minutes_around_midnight_do_not_mix;
     witness:
         closed_minutes_are_told_once_in_the_order_of_closing
+        whoever_checks_in_hears_whether_anything_may_be_claimed
         a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag
         a_minute_that_is_handed_back_seals_nothing_new
         what_was_closed_stays_closed_when_its_counts_are_forgotten

@@ -61,12 +61,12 @@ impl Worker {
         let asked = async {
             let generation = self.store.generation(partition);
             self.hand_back(partition, generation).await?;
-            let lags = self.check_in(partition).await?;
+            let (lags, is_due) = self.check_in(partition).await?;
             // Another server may claim than the one that knows that this node lags.
             let is_another = self.store.generation(partition) != generation;
             let began_to_lag = !lags && self.node.lag.is_lagging(partition);
             match wanting {
-                Some(wanting) if !is_another && !began_to_lag => {
+                Some(wanting) if is_due && !is_another && !began_to_lag => {
                     self.claim(partition, generation, wanting).await
                 }
                 _ => Ok(Vec::new()),
@@ -83,8 +83,9 @@ impl Worker {
         asked
     }
 
-    /// Reports whether this node lags, which it answers, and takes in what the store says.
-    async fn check_in(&self, partition: Partition) -> Result<bool, StoreError> {
+    /// Reports whether this node lags, and takes in what the store says. Answers whether it lags, and whether there may be something
+    /// to claim.
+    async fn check_in(&self, partition: Partition) -> Result<(bool, bool), StoreError> {
         let FlushSettings {
             grace,
             max_hold,
@@ -114,7 +115,7 @@ impl Worker {
         self.node
             .clock
             .set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
-        Ok(lags)
+        Ok((lags, news.is_due))
     }
 
     /// Claims what may be claimed in a store that has settled.

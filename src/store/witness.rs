@@ -39,6 +39,8 @@ pub struct News {
     pub closed: Vec<Minute>,
     /// All minutes before this one count as closed; `None`: none does.
     pub since: Option<Minute>,
+    /// Whether there may be something to claim: a minute is over, or one is claimed.
+    pub is_due: bool,
 }
 
 /// What a node hands back.

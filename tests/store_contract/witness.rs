@@ -6,7 +6,7 @@ use event_data_service::store::{
 };
 
 use super::ground::{
-    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, partitions,
+    AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,
     series_of_one_partition,
 };
 
@@ -71,6 +71,28 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
 }
 
 /// As when a connection that is lost delivers it all the same.
+pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    let is_due = async || check_in(&b, known).await.unwrap().is_due;
+    assert!(!is_due().await, "nothing is there");
+    let now = check_in(&b, known).await.unwrap().now_ms;
+    a.record(&[one(now / 60_000 + 10, "x")]).await;
+    assert!(!is_due().await, "a minute that is not over");
+    a.record(&[one(SEED_MINUTE, "x")]).await;
+    assert!(is_due().await, "one that is");
+    let claims = claim(&a, known).await.unwrap();
+    assert!(is_due().await, "a claim, which may lapse");
+    let sending = a.seal_for(&claims[0], &[only().clone()]).await;
+    assert!(is_due().await, "the same of an output");
+    a.finish(&sending).await;
+    assert!(!is_due().await, "all is done");
+}
+
 pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;

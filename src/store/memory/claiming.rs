@@ -52,6 +52,13 @@ impl PartitionState {
         token
     }
 
+    /// Whether there may be something to claim.
+    pub(super) fn is_due(&self, now_ms: i64) -> bool {
+        let mut claims = self.sending.values().chain([&self.claims]);
+        let first = self.waiting.first();
+        claims.any(|of| !of.is_empty()) || first.is_some_and(|first| first.end_millis() <= now_ms)
+    }
+
     /// Ends a claim to seal. Its holder gets claims to send to those of its outputs that lack something and that nobody sends
     /// to; those to others that lack something are for whoever has them.
     pub(super) fn hand_out(

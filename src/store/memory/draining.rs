@@ -57,6 +57,7 @@ impl Draining for MemoryStore {
             sequence,
             closed,
             since: witness.since.and_then(Minute::from_epoch_minutes),
+            is_due: partition.is_due(now_ms),
         })
     }
 

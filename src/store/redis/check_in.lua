@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- A node reports whether it lags, leaves a stamp, and hears what was closed: of one partition.
 --
--- KEYS  lagging, witness, stamps, claims, idle, closed, outputs
+-- KEYS  lagging, witness, stamps, claims, idle, closed, outputs, minutes
 -- ARGV  node, 1 if it lags: it has events of the partition that are not recorded, lease ms,
 --       what it knows: epoch (0: nothing), its last stamp ms, sequence; how far the clock may go back unnoticed in ms
--- Gives {stamp ms, now ms, sequence, minutes closed since that which the node knows, since (empty: from the beginning)}; or
---       nothing when Redis lacks what the node knows
-local lagging, witness, stamps, claims, idle, closed, outputs = unpack(KEYS)
+-- Gives {stamp ms, now ms, sequence, minutes closed since that which the node knows, since (empty: from the beginning), 1 if
+--       there may be something to claim}; or nothing when Redis lacks what the node knows
+local lagging, witness, stamps, claims, idle, closed, outputs, minutes = unpack(KEYS)
 local node, lease = ARGV[1], tonumber(ARGV[3])
 
 -- When there are more stamps those of nodes that have not come for this long go.
@@ -73,4 +73,18 @@ for i = 1, #news, 2 do
   since_then[#since_then + 1] = tonumber(news[i])
   sequence = tonumber(news[i + 1])
 end
-return {tonumber(stamp), now, sequence, since_then, known[4] or ''}
+
+-- What claim.lua would look at. Most of the time a minute only fills, and it is spared.
+local function is_due()
+  local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
+  if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims) == 1 then
+    return 1
+  end
+  for _, output in ipairs(redis.call('SMEMBERS', outputs)) do
+    if redis.call('EXISTS', claims .. ':' .. output) == 1 then
+      return 1
+    end
+  end
+  return 0
+end
+return {tonumber(stamp), now, sequence, since_then, known[4] or '', is_due()}

@@ -25,8 +25,8 @@ const HANDED_BACK_MAX: usize = 1000;
 
 /// Minute's name, token, whether it was taken over, output.
 type Granted = (String, String, bool, String);
-/// Stamp and clock in ms, the number of the last closing, closed minutes, since.
-type Heard = (i64, i64, u64, Vec<i64>, String);
+/// Stamp and clock in ms, the number of the last closing, closed minutes, since, whether anything is due.
+type Heard = (i64, i64, u64, Vec<i64>, String, bool);
 
 #[async_trait]
 impl Draining for RedisStore {
@@ -79,6 +79,7 @@ impl Draining for RedisStore {
         script
             .key(&[&keys.lagging, &keys.witness, &keys.stamps])
             .key(&[&keys.claims, &keys.idle, &keys.closed, &keys.outputs])
+            .key(&keys.minutes)
             .arg(&self.node)
             .arg(i32::from(lags))
             .arg(millis(lease))
@@ -87,7 +88,7 @@ impl Draining for RedisStore {
             .arg(known.sequence)
             .arg(CLOCK_TOLERANCE_MS);
         let answer: Option<Heard> = self.invoke(keys.slot, script).await?;
-        let (stamp_ms, now_ms, sequence, closed, since) =
+        let (stamp_ms, now_ms, sequence, closed, since, is_due) =
             answer.ok_or_else(|| self.forgot(keys))?;
         let minute = |number: &i64| Minute::from_epoch_minutes(*number);
         Ok(News {
@@ -96,6 +97,7 @@ impl Draining for RedisStore {
             sequence,
             closed: closed.iter().filter_map(minute).collect(),
             since: since.parse().ok().as_ref().and_then(minute),
+            is_due,
         })
     }
 

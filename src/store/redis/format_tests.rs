@@ -16,11 +16,11 @@ use crate::store::{RecordRequest, Seen};
 /// What nodes of this format share in Redis, by a hash of each.
 const PINNED: [(&str, u64); 20] = [
     ("acknowledge.lua", 0x1934_570e_36ea_2898),
-    ("admit.lua", 0xcbd9_e3b6_1697_10a2),
+    ("admit.lua", 0x68f0_1949_524f_efe9),
     ("append.lua", 0x885e_8b53_3fdb_a784),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("backlog.lua", 0x2446_0853_1709_bb18),
-    ("check_in.lua", 0x95a8_42db_6ff9_f861),
+    ("check_in.lua", 0xd844_d705_36a5_3a94),
     ("claim.lua", 0x0b39_98b0_aa5c_a8a9),
     ("compact.lua", 0xea4f_946a_d759_4efa),
     ("cut.lua", 0x6ed2_32a4_4643_0a8e),
