@@ -28,7 +28,14 @@ impl Gather {
         }
     }
 
-    /// Rests if datagrams were read just now: where they come at longer intervals, each is read at once.
+    #[cfg(test)]
+    pub(super) fn resting(most: Duration) -> Self {
+        let read = Instant::now();
+        Self { most, read }
+    }
+
+    /// Rests if datagrams were read just now: where they come at longer intervals, each is read at once. Not for who reads one at a
+    /// time: all behind it would wait, too.
     pub(super) fn rest(&self) {
         if self.read.elapsed() < self.most {
             std::thread::sleep(self.most);

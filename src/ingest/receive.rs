@@ -150,7 +150,7 @@ impl Receiver {
 
     /// The same; what comes close behind what was read before, it lets wait a little, so that more come together.
     pub fn gather(&mut self) -> io::Result<bool> {
-        if self.lengths.len() < BATCH {
+        if self.batched && self.lengths.len() < BATCH {
             self.gather.rest();
         }
         let read = self.wait()?;

@@ -108,3 +108,17 @@ fn the_drops_of_the_kernel_are_counted_once() {
     assert_eq!(receiver.take_kernel_drops() as usize, 200 - read);
     assert_eq!(receiver.take_kernel_drops(), 0);
 }
+
+#[test]
+fn nothing_waits_for_others_where_each_comes_alone() {
+    const REST: Duration = Duration::from_secs(30);
+    let (receiver, sender) = pair(8);
+    let mut receiver = receiver.without_batches();
+    receiver.gather = Gather::resting(REST);
+    let began = std::time::Instant::now();
+    for _ in 0..3 {
+        sender.send(b"a").unwrap();
+        assert!(receiver.gather().unwrap());
+    }
+    assert!(began.elapsed() < REST);
+}
