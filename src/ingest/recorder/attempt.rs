@@ -58,9 +58,9 @@ impl Recorder {
             return Ok(Input::Replaced);
         }
         let now = Instant::now();
-        self.confirmed(&requests, repeated, origin, now);
         known.coverage.confirmed(&seen, now);
         self.metrics.events_seen.inc_by(brought);
+        self.confirmed(&requests, repeated, origin, now);
         if let Some(dedup) = &mut known.dedup {
             dedup.insert(&users, now);
             for request in &requests {
@@ -197,9 +197,8 @@ impl Recorder {
         let count = |it: &RecordRequest<'_>| it.occurrences.len();
         let events: usize = requests.iter().map(count).sum();
         let users: u64 = requests.iter().map(new_most).sum();
+        self.metrics.dedup_hits.inc_by(events as u64 - users);
         if origin != Origin::Replay {
-            self.node.ledger.recorded(events);
-            self.node.confirmed.record(self.partition, events as u64);
             self.metrics.events_repeated.inc_by(repeated);
             let mut stamps = requests.iter().flat_map(|it| it.occurrences);
             if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
@@ -208,8 +207,10 @@ impl Recorder {
             }
             let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
+            // Last: whoever reads that they are recorded finds all else that is counted of them.
+            self.node.confirmed.record(self.partition, events as u64);
+            self.node.ledger.recorded(events);
         }
-        self.metrics.dedup_hits.inc_by(events as u64 - users);
     }
 }
 
