@@ -1,5 +1,6 @@
-//! How long what is admitted stays in Redis.
+//! How what is admitted is kept in Redis, and for how long.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use event_data_service::store::redis::RedisStore;
@@ -14,7 +15,7 @@ async fn admit(store: &RedisStore, series: &[&str]) -> Result<Admitted, StoreErr
     let request = AdmitRequest {
         minute: minute(),
         series,
-        series_max: 10,
+        series_max: 100,
         overflow: "o=1",
     };
     store.admit(partition(), &request).await
@@ -68,4 +69,23 @@ async fn asking_never_shortens_the_time_to_live() {
     settings.retention = Duration::from_secs(60);
     admit(&store(&settings), &["s=2"]).await.unwrap();
     assert!(time_to_live(&server) > Duration::from_secs(7100));
+}
+
+/// Redis looks for a field of a list from its start: with each series more each other costs more.
+#[tokio::test]
+async fn many_series_are_kept_as_a_table_and_few_as_a_list() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    let series: Vec<_> = (0..33).map(|number| format!("s={number}")).collect();
+    let series: Vec<&str> = series.iter().map(String::as_str).collect();
+    for admitted in 1..=33 {
+        admit(&store, &series[..admitted]).await.unwrap();
+        let counts = key(&server, COUNTS);
+        let kept: String = server.query(&["OBJECT", "ENCODING", &counts]);
+        assert_eq!(kept == "hashtable", admitted == 33, "{admitted}: {kept}");
+        let fields: BTreeMap<String, String> = server.query(&["HGETALL", &counts]);
+        let expected = series[..admitted].iter();
+        let expected = expected.map(|&series| (series.to_owned(), String::new()));
+        assert_eq!(fields, expected.collect());
+    }
 }
