@@ -19,13 +19,13 @@ end
 local ours = {unpack(ARGV, 9)}
 
 local series = redis.call('SRANDMEMBER', event_types, ARGV[3])
-local unique, cumulative, sets = {}, {}, {}
+local values, sets = {}, {}
 for i, name in ipairs(series) do
   local of_users, of_events = base .. 'unique_user:' .. name, base .. 'cumulative_user:' .. name
-  unique[i], cumulative[i] = redis.call('SCARD', of_users), redis.call('SCARD', of_events)
+  values[i] = redis.call('SCARD', of_users) .. ':' .. redis.call('SCARD', of_events)
   sets[2 * i - 1], sets[2 * i] = of_users, of_events
 end
-local sealed, late = seal(KEYS, ARGV, ours, series, unique, cumulative)
+local sealed, late = seal(KEYS, ARGV, ours, series, values)
 in_slices(sets, function(...)
   redis.call('UNLINK', ...)
 end)

@@ -32,31 +32,28 @@ local function let_expire(counts, kept_ms, kept_counts)
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
 end
 
--- Fixes the counts of these series for these outputs, once. Gives how many, and how many events the others have, which are late.
+-- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Gives how many, and how many events the others have, which are late.
 -- A minute that was closed seals nothing new: what its counts were may be forgotten, and is published. `unsent` is written before
 -- `counts`: whoever stops in between (a slot that moves) leaves a state that the next call fixes.
-local function seal(keys, args, ours, series, unique, cumulative)
+local function seal(keys, args, ours, series, values)
   local _, _, _, counts, witness, closed, _, outputs = unpack(keys)
   local base, minute = args[5], args[6]
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
-  local known = {}
+  local new, fields, place, late = {}, {}, 0, 0
   in_slices(series, function(...)
-    for _, count in ipairs(redis.call('HMGET', counts, ...)) do
-      known[#known + 1] = count
+    for _, known in ipairs(redis.call('HMGET', counts, ...)) do
+      place = place + 1
+      -- Empty: admitted, and not sealed before.
+      if is_closed or (known and known ~= '') then
+        late = late + string.match(values[place], '%d+$')
+      else
+        local sealed = #new + 1
+        new[sealed] = series[place]
+        fields[2 * sealed - 1], fields[2 * sealed] = series[place], values[place]
+      end
     end
   end)
-  local new, fields, late = {}, {}, 0
-  for i, name in ipairs(series) do
-    -- Empty: admitted, and not sealed before.
-    if is_closed or (known[i] and known[i] ~= '') then
-      late = late + cumulative[i]
-    else
-      new[#new + 1] = name
-      fields[#fields + 1] = name
-      fields[#fields + 1] = unique[i] .. ':' .. cumulative[i]
-    end
-  end
   for _, output in ipairs(#new > 0 and ours or {}) do
     redis.call('SADD', outputs, output)
     in_slices(new, function(...)

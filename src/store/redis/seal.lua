@@ -5,7 +5,7 @@
 -- KEYS  claims, tokens, logs, counts, witness, closed, arrivals, outputs, cut; of each output its claims, tokens and unsent
 -- ARGV  minute's name, token, number of outputs, lease ms, what the names of the minute's keys begin with, epoch minute, how long
 --       to keep the counts in ms, how many counts to keep for a minute of that, outputs…, the place of the first of these series
---       among all of the cut, the number of all, then series, users and events of each
+--       among all of the cut, the number of all, then each series and its `<users>:<events>`
 -- Gives what compact.lua gives; or nothing when the claim is not held
 --
 -- All who count a cut find the same series in the same order, so whoever takes over goes on behind the last that was sealed.
@@ -18,13 +18,15 @@ local ours = {unpack(ARGV, 9, behind - 1)}
 
 local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(ARGV[behind + 1])
 local place = tonumber(ARGV[behind])
-local series, unique, cumulative = {}, {}, {}
+local series, values = {}, {}
 if place <= done then
-  for i = behind + 2 + 3 * (done - place), #ARGV, 3 do
-    series[#series + 1], unique[#unique + 1], cumulative[#cumulative + 1] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local next = 1
+  for i = behind + 2 + 2 * (done - place), #ARGV, 2 do
+    series[next], values[next] = ARGV[i], ARGV[i + 1]
+    next = next + 1
   end
 end
-local sealed, late = seal(KEYS, ARGV, ours, series, unique, cumulative)
+local sealed, late = seal(KEYS, ARGV, ours, series, values)
 if #series > 0 then
   done = redis.call('HINCRBY', cut, 'done', #series)
 end

@@ -57,10 +57,8 @@ impl RedisStore {
         outputs_of_step(&mut script, keys, claim.minute, outputs);
         script.arg(from).arg(all);
         for counts in &sealing.counts[from..to] {
-            script
-                .arg(&counts.series)
-                .arg(counts.unique)
-                .arg(counts.cumulative);
+            let value = format!("{}:{}", counts.unique, counts.cumulative);
+            script.arg(&counts.series).arg(value);
         }
         let answer = self.invoke_in(claim.generation, keys.slot, script);
         let compacted: Compacted = held(answer.await?)?;
