@@ -16,9 +16,6 @@
 -- The sets are looked at before anything is written: an error there (a slot that moves) must not leave `counts`
 -- without a time to live, which looks as if somebody had recorded.
 local counts = KEYS[1]
--- Redis keeps a few hundred short fields as a list, and reads it from its start for each. Beyond this many series a long value, which
--- is gone at once, makes it keep a table from then on.
-local LISTED_MAX = 32
 local most, overflow, users = tonumber(ARGV[1]), ARGV[2], ARGV[5]
 
 -- A node that slept through a change of the number of partitions must not begin to record.
@@ -63,6 +60,9 @@ in_slices(ARGV, function(...)
     answers[#answers + 1] = has
   end
 end, 8)
+-- Redis keeps a few hundred short fields as a list, and reads it from its start for each. Beyond this many series a long value, which
+-- is gone at once, makes it keep a table from then on.
+local LISTED_MAX = 32
 if #new > 0 and admitted > LISTED_MAX then
   redis.call('HSET', counts, new[1], string.rep(' ', 512), new[1], new[2])
 end

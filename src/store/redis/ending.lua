@@ -32,9 +32,10 @@ local function let_expire(counts, kept_ms, kept_counts)
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
 end
 
--- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Gives how many, and how many events the others have, which are late.
--- A minute that was closed seals nothing new: what its counts were may be forgotten, and is published. `unsent` is written before
--- `counts`: whoever stops in between (a slot that moves) leaves a state that the next call fixes.
+-- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Gives how many, and how many events the
+-- others have, which are late. A minute that was closed seals nothing new: what its counts were may be forgotten, and is
+-- published. `unsent` is written before `counts`: whoever stops in between (a slot that moves) leaves a state that the next
+-- call fixes.
 local function seal(keys, args, ours, series, values)
   local _, _, _, counts, witness, closed, _, outputs = unpack(keys)
   local base, minute = args[5], args[6]
@@ -48,9 +49,8 @@ local function seal(keys, args, ours, series, values)
       if is_closed or (known and known ~= '') then
         late = late + string.match(values[place], '%d+$')
       else
-        local sealed = #new + 1
-        new[sealed] = series[place]
-        fields[2 * sealed - 1], fields[2 * sealed] = series[place], values[place]
+        new[#new + 1] = series[place]
+        fields[#fields + 1], fields[#fields + 2] = series[place], values[place]
       end
     end
   end)

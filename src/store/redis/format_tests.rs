@@ -16,7 +16,7 @@ use crate::store::{RecordRequest, Seen};
 /// What nodes of this format share in Redis, by a hash of each.
 const PINNED: [(&str, u64); 20] = [
     ("acknowledge.lua", 0x1934_570e_36ea_2898),
-    ("admit.lua", 0xbc37_814d_79ca_1f46),
+    ("admit.lua", 0xc1b2_3c31_09fc_9aff),
     ("append.lua", 0x885e_8b53_3fdb_a784),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("backlog.lua", 0x2446_0853_1709_bb18),
@@ -26,13 +26,13 @@ const PINNED: [(&str, u64); 20] = [
     ("cut.lua", 0x6ed2_32a4_4643_0a8e),
     ("discard.lua", 0x7372_1de5_534d_17c4),
     ("drop_output.lua", 0x1319_033d_3f9e_1c79),
-    ("ending.lua", 0x3965_67b4_c945_7628),
+    ("ending.lua", 0x6626_29d4_5cc1_5b64),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
     ("report.lua", 0x434f_f97d_91eb_b8dd),
     ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
-    ("seal.lua", 0x7952_d548_a617_c6d7),
+    ("seal.lua", 0x3d0a_f7fa_c556_2dbc),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
     ("the transaction that records", 0x6364_17c2_a2a9_d9d6),
 ];

@@ -26,8 +26,6 @@ use crate::store::{
 
 /// The bytes of most members of a set of events: a user's name, and when.
 const MEMBER_BYTES: usize = 40;
-/// A second in nanoseconds.
-const NANOS: i64 = 1_000_000_000;
 
 #[async_trait]
 impl Recording for RedisStore {
@@ -150,7 +148,6 @@ pub(super) fn by_minute<'a, 'b>(
 pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.atomic();
-    let mut stamp = Stamp::default();
     for (minute, recordings) in by_minute(recordings) {
         let base = keys.minute(minute);
         let mut arrivals = 0;
@@ -170,8 +167,7 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
                 let overflowed_from = recording.overflowed_from.map(series_fingerprint);
                 for occurrence in recording.occurrences {
                     let user = recording.batch.user(occurrence);
-                    let stamp = stamp.of(occurrence.timestamp);
-                    write_member(&mut events, user, stamp, overflowed_from);
+                    write_member(&mut events, user, occurrence.timestamp, overflowed_from);
                 }
                 arrivals += recording.occurrences.len();
             }
@@ -227,63 +223,13 @@ fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
 
 /// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event of the overflow series.
 /// Neither number has an underscore, so different events of a set are different members.
-fn write_member(events: &mut Cmd, user: &str, timestamp: &[u8], overflowed_from: Option<u128>) {
+fn write_member(events: &mut Cmd, user: &str, timestamp: i64, overflowed_from: Option<u128>) {
     let mut member = events.writer_for_next_arg();
     // Writing to memory cannot fail.
     let _ = member.write_all(user.as_bytes());
-    let _ = member.write_all(timestamp);
+    let _ = member.write_all(b"_");
+    let _ = member.write_all(itoa::Buffer::new().format(timestamp).as_bytes());
     if let Some(series) = overflowed_from {
         let _ = write!(member, "_{series:032x}");
-    }
-}
-
-/// Writes timestamps. Most are of the second of the one before, whose digits are there already.
-#[derive(Default)]
-struct Stamp {
-    second: i64,
-    text: Vec<u8>,
-}
-
-impl Stamp {
-    /// An underscore and the timestamp.
-    fn of(&mut self, timestamp: i64) -> &[u8] {
-        let (second, nanos) = (timestamp / NANOS, timestamp % NANOS);
-        let mut digits = itoa::Buffer::new();
-        if second <= 0 || second != self.second {
-            self.second = second;
-            self.text.clear();
-            self.text.push(b'_');
-            self.text
-                .extend_from_slice(digits.format(timestamp).as_bytes());
-        } else {
-            // With a digit before them they have all their zeros.
-            let nanos = &digits.format(NANOS + nanos).as_bytes()[1..];
-            let at = self.text.len() - nanos.len();
-            self.text[at..].copy_from_slice(nanos);
-        }
-        &self.text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn a_timestamp_has_its_digits_whatever_was_before_it(
-            seconds in prop::collection::vec(prop_oneof![-2..3_i64, 1_480_876_707..1_480_876_709_i64], 1..20),
-            nanos in prop::collection::vec(prop_oneof![0..3_i64, 0..NANOS], 20),
-        ) {
-            let mut stamp = Stamp::default();
-            for (second, nanos) in seconds.into_iter().zip(nanos) {
-                for timestamp in [second * NANOS + nanos, second * NANOS - nanos] {
-                    let expected = format!("_{timestamp}");
-                    prop_assert_eq!(stamp.of(timestamp), expected.as_bytes());
-                }
-            }
-        }
     }
 }

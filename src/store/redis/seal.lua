@@ -20,10 +20,8 @@ local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(AR
 local place = tonumber(ARGV[behind])
 local series, values = {}, {}
 if place <= done then
-  local next = 1
   for i = behind + 2 + 2 * (done - place), #ARGV, 2 do
-    series[next], values[next] = ARGV[i], ARGV[i + 1]
-    next = next + 1
+    series[#series + 1], values[#values + 1] = ARGV[i], ARGV[i + 1]
   end
 end
 local sealed, late = seal(KEYS, ARGV, ours, series, values)
