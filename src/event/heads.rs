@@ -23,7 +23,9 @@ pub(super) struct Heads {
     no_hint: Hint,
 }
 
+/// In one line of a processor's cache: where it lies across two, an event waits for both.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Head {
     tags: u128,
     series: Box<str>,
