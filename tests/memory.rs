@@ -194,7 +194,7 @@ fn gather_events_in_a_process_of_its_own() {
     for event in 0..EVENTS {
         let (series, user) = (series(event % series_count), format!("user{event:08}"));
         let series = (&*series, &mut Hint::default());
-        assert!(batch.push(minute(0), series, &user, minute(0).start_nanos()));
+        assert!(batch.push(minute(0), series, user.as_bytes(), minute(0).start_nanos()));
     }
     println!("{TAKEN}{} {}", resident_bytes() - before, batch.bytes());
 }

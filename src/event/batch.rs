@@ -64,11 +64,12 @@ impl Batch {
     /// Adds an event. Returns false, and adds nothing, when the batch has no room for another user's name: it holds at
     /// most 4 GiB of them.
     pub fn push(&mut self, minute: Minute, series: &str, user: &str, timestamp: i64) -> bool {
-        let place = self.room_for(user).zip(self.group_of(minute, series));
+        let place = room_for(self.users.len(), user.len()).zip(self.group_of(minute, series));
         let Some((user_start, group)) = place else {
             return false;
         };
-        self.count(user);
+        self.users.push_str(user);
+        self.count(user.len());
         let arrived = Arrived {
             timestamp,
             user_start,
@@ -78,22 +79,15 @@ impl Batch {
         true
     }
 
-    /// Where the name of another user will begin, if there is room for it.
-    pub(super) fn room_for(&self, user: &str) -> Option<u32> {
-        let end = u32::try_from(self.users.len() + user.len());
-        end.ok().and(Some(self.users_end()))
-    }
-
-    /// Where the names end. [`Self::room_for`] bounds it.
+    /// Where the names end. [`room_for`] bounds it.
     fn users_end(&self) -> u32 {
         u32::try_from(self.users.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes in the user of the next event, and counts it.
-    pub(super) fn count(&mut self, user: &str) {
-        self.users.push_str(user);
+    /// Counts an event with a user's name of so many bytes.
+    pub(super) const fn count(&mut self, user: usize) {
         self.events += 1;
-        self.bytes += OCCURRENCE_BYTES + user.len();
+        self.bytes += OCCURRENCE_BYTES + user;
     }
 
     /// The place of a group, which may be new.
@@ -127,8 +121,16 @@ impl Batch {
         Some(place)
     }
 
-    /// Puts the last events that were counted into their groups.
-    pub(super) fn sort_in(&mut self, events: &[Arrived]) {
+    /// Gives up the users' names, until they and more are [put back](Self::sort_in).
+    pub(super) fn take_users(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.users).into_bytes()
+    }
+
+    /// Puts the last events that were counted into their groups. These are the names of all users, in UTF-8.
+    pub(super) fn sort_in(&mut self, users: Vec<u8>, events: &[Arrived]) {
+        let users = String::from_utf8(users);
+        debug_assert!(users.is_ok(), "the parser gives only UTF-8");
+        self.users = users.unwrap_or_default();
         let mut more = vec![0; self.groups.len()];
         for event in events {
             more[event.group as usize] += 1;
@@ -193,6 +195,12 @@ impl Batch {
     pub const fn is_empty(&self) -> bool {
         self.events == 0
     }
+}
+
+/// Where behind so many bytes of names another one begins, if there is room for it.
+pub(super) fn room_for(names: usize, name: usize) -> Option<u32> {
+    u32::try_from(names + name).ok()?;
+    u32::try_from(names).ok()
 }
 
 #[cfg(test)]

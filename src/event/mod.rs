@@ -18,7 +18,7 @@ mod scan;
 mod timestamp;
 
 pub use batch::{Batch, Group, Occurrence};
-pub use line::{Line, Parser};
+pub use line::{HintedLine, Line, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use open_batch::{Hint, OpenBatch};
 pub use overflow::{

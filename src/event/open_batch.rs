@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batch::Arrived;
+use super::batch::{Arrived, room_for};
 use super::{Batch, Minute, Partition, Partitions};
 
 /// Where the last event of a series went. The next one is likely to go there, too.
@@ -58,8 +58,10 @@ impl Hint {
 pub struct OpenBatch {
     /// No other of this process has it, nor ever had.
     id: u64,
-    /// The groups, and the users of all events.
+    /// The groups, without their users.
     batch: Batch,
+    /// The names of the users of all events, one behind the other.
+    users: Vec<u8>,
     /// The events that are not in their groups yet.
     arrived: Vec<Arrived>,
 }
@@ -71,10 +73,11 @@ impl Default for OpenBatch {
 }
 
 impl From<Batch> for OpenBatch {
-    fn from(batch: Batch) -> Self {
+    fn from(mut batch: Batch) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
             id: 1 + LAST.fetch_add(1, Ordering::Relaxed),
+            users: batch.take_users(),
             batch,
             arrived: Vec::new(),
         }
@@ -82,16 +85,16 @@ impl From<Batch> for OpenBatch {
 }
 
 impl OpenBatch {
-    /// Adds an event. The hint is that of the series. Returns false, and adds nothing, when there is no room, as
-    /// [`Batch::push`] does.
+    /// Adds an event. The hint is that of the series, the user's name is UTF-8. Returns false, and adds nothing, when there is no
+    /// room, as [`Batch::push`] does.
     pub fn push(
         &mut self,
         minute: Minute,
         (series, hint): (&str, &mut Hint),
-        user: &str,
+        user: &[u8],
         timestamp: i64,
     ) -> bool {
-        let Some(user_start) = self.batch.room_for(user) else {
+        let Some(user_start) = room_for(self.users.len(), user.len()) else {
             return false;
         };
         if hint.batch != self.id || hint.minute != minute {
@@ -110,14 +113,15 @@ impl OpenBatch {
             user_start,
             group: hint.group,
         });
-        self.batch.count(user);
+        self.users.extend_from_slice(user);
+        self.batch.count(user.len());
         true
     }
 
     /// The batch, with all events in their groups.
     #[must_use]
     pub fn close(mut self) -> Batch {
-        self.batch.sort_in(&self.arrived);
+        self.batch.sort_in(self.users, &self.arrived);
         self.batch
     }
 
@@ -166,7 +170,7 @@ mod tests {
         /// what it holds without them.
         #[test]
         fn hints_change_nothing(
-            events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-c]{0,2}", 0..12_u8), 0..60),
+            events in prop::collection::vec((0..3_usize, 0..2_i64, 0..3_usize, "[a-cé]{0,2}", 0..12_u8), 0..60),
         ) {
             // A series has another partition in each of the minutes.
             let partitions = Partitions::new(std::num::NonZeroU16::new(5).unwrap());
@@ -181,7 +185,7 @@ mod tests {
                 if what > 1 {
                     prop_assert_eq!(hint.partition(&partitions, name, minute), partitions.of(name, minute));
                 }
-                prop_assert!(open[batch].push(minute, (name, hint), &user, at));
+                prop_assert!(open[batch].push(minute, (name, hint), user.as_bytes(), at));
                 prop_assert!(expected[batch].push(minute, name, &user, at));
                 if what == 11 {
                     let closed = std::mem::take(&mut open[batch]).close();

@@ -116,7 +116,7 @@ pub(super) fn usual_end<'a>(
     end: &'a [u8],
     before: &[u8],
     precision: Precision,
-) -> Option<(&'a str, Option<i64>)> {
+) -> Option<(&'a [u8], Option<i64>)> {
     let end = end.strip_prefix(before)?;
     let user_end = end.iter().position(|&byte| !USUAL[usize::from(byte)]);
     let (user, rest) = end.split_at(user_end.unwrap_or(end.len()));
@@ -125,7 +125,6 @@ pub(super) fn usual_end<'a>(
         [b' ', digits @ ..] => Some(precision.read_digits(digits)?),
         _ => return None,
     };
-    let user = std::str::from_utf8(user).ok()?;
     (!user.is_empty()).then_some((user, timestamp))
 }
 

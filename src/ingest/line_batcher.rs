@@ -214,7 +214,7 @@ impl LineBatcher {
     }
 
     fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
-        let (line, hint) = self.parser.parse_hinted(line)?;
+        let line = self.parser.parse_hinted(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
             None => self.stamps.stamp(now_nanos),
@@ -224,8 +224,8 @@ impl LineBatcher {
             self.precision.mistaken(number).unwrap_or(reason)
         })?;
         let minute = Minute::of_nanos(timestamp);
-        let partition = hint.partition(&self.partitions, line.series, minute);
-        let series = (line.series, hint);
+        let partition = line.hint.partition(&self.partitions, line.series, minute);
+        let series = (line.series, line.hint);
         if let (Room::OnDisk, Some(Overflow { open, .. })) = (room, &mut self.overflow) {
             if open.batch.push(minute, series, line.user, timestamp) {
                 self.intake.spooled += 1;
