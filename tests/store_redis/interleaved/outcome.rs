@@ -12,7 +12,7 @@ use super::world::World;
 use crate::store_redis::site::{minute, next_minute};
 
 /// The minutes are done long before so many rounds in which nobody has anything to do, and so many commands and calls.
-const ROUNDS_MAX: usize = 15;
+const ROUNDS_MAX: usize = 60;
 const DRAINED_MAX: usize = 2000;
 
 impl World<'_> {
