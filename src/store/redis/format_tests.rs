@@ -32,7 +32,7 @@ const PINNED: [(&str, u64); 20] = [
     ("report.lua", 0x434f_f97d_91eb_b8dd),
     ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),
-    ("seal.lua", 0x3d0a_f7fa_c556_2dbc),
+    ("seal.lua", 0x2c94_28d0_561c_be66),
     ("the names of the keys", 0x691a_99cd_a197_07f8),
     ("the transaction that records", 0x6364_17c2_a2a9_d9d6),
 ];

@@ -19,8 +19,8 @@ local ours = {unpack(ARGV, 9, behind - 1)}
 local done, all = tonumber(redis.call('HGET', cut, 'done') or '-1'), tonumber(ARGV[behind + 1])
 local place = tonumber(ARGV[behind])
 local series, values = {}, {}
-if place <= done then
-  for i = behind + 2 + 2 * (done - place), #ARGV, 2 do
+if place == done then
+  for i = behind + 2, #ARGV, 2 do
     series[#series + 1], values[#values + 1] = ARGV[i], ARGV[i + 1]
   end
 end
