@@ -17,7 +17,7 @@ use flow::{Flow, Protocol};
 use crate::measure::{Way, figure, float, side_by_side};
 use crate::report::{Column, Report, Table, column};
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// The load that all others differ from in one thing.
 const BASE: Flow = Flow {
     events: 3_000_000,
