@@ -199,8 +199,8 @@ impl Batch {
 
 /// Where behind so many bytes of names another one begins, if there is room for it.
 pub(super) fn room_for(names: usize, name: usize) -> Option<u32> {
-    u32::try_from(names + name).ok()?;
-    u32::try_from(names).ok()
+    let end = u32::try_from(names + name);
+    end.and(u32::try_from(names)).ok()
 }
 
 #[cfg(test)]
