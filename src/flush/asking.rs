@@ -25,10 +25,15 @@ impl Worker {
             let mut watch = self.watches.of(*partition);
             watch.settling.look(generation, Instant::now());
         }
-        let have_work = self.store.have_work(&all, &self.outputs).await;
+        let now = Instant::now();
+        let is_spared = |it: &Partition| self.watches.of(*it).rest.is_spared(now);
+        let (spared, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_spared);
+        let have_work = self.store.have_work(&others, &self.outputs).await;
         // What is wrong with the store is found by asking.
-        let have_work = have_work.unwrap_or_else(|_| vec![true; all.len()]);
-        let awake = all.into_iter().zip(have_work);
+        let have_work = have_work.unwrap_or_else(|_| vec![true; others.len()]);
+        let others = others.into_iter().zip(have_work);
+        let spared = spared.into_iter().map(|partition| (partition, false));
+        let awake = others.chain(spared);
         let awake = awake.filter(|&(partition, has_work)| self.is_asked(partition, has_work));
         awake.map(|(partition, _)| partition).collect()
     }
@@ -47,8 +52,8 @@ impl Worker {
             || !settling.may_close(now, grace)
             || !settling.may_take_over(now, interval);
         let owes = !watch.witness.has_attested(generation);
-        let has_work = has_work || is_unsettled || owes;
-        watch.rest.is_asked(has_work, now, interval)
+        let must = is_unsettled || owes;
+        watch.rest.is_asked(must, has_work, now, interval)
     }
 
     /// Checks in at a partition and, if it may, claims what is finished or lapsed there, for these outputs also what lapsed
@@ -87,10 +92,10 @@ impl Worker {
     /// to claim.
     async fn check_in(&self, partition: Partition) -> Result<(bool, bool), StoreError> {
         let FlushSettings {
+            interval,
             grace,
             max_hold,
             lease,
-            ..
         } = self.settings;
         let recorded = self.node.confirmed.recorded(partition);
         let (lags, known) = {
@@ -105,6 +110,7 @@ impl Worker {
         let now = Instant::now();
         let mut watch = self.watches.of(partition);
         let jump_ms = watch.witness.heard(&news, recorded, now);
+        watch.rest.heard(&news, now, interval, grace);
         if jump_ms > CLOCK_TOLERANCE_MS {
             let hold_max = max_hold.max(MINUTE + grace);
             let ahead = Duration::from_millis(jump_ms.unsigned_abs());
