@@ -5,6 +5,9 @@ use super::{ALL, BYTES, COLLECTD, Counter, LOG, MEMORY, MEMORY_STORE, OF_REDIS, 
 use crate::report::{Report, Table, digits, yes_or_no};
 
 const WIDE: f64 = f64::NAN;
+/// What Redis may take with `log`, in CPU seconds per million events, on a machine where collectd takes 1.65 at 50 series and 2.83
+/// at 5 000. On a slower one the ratio says whether it is met.
+const REDIS_SECONDS: f64 = 0.06;
 
 /// The table of targets, before all others.
 pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4], limits: &Limits) {
@@ -49,50 +52,42 @@ pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4]
         add(&what, of_collectd(of, counter), most, WIDE);
     }
     let log = LOG.name();
-    for (series, of) in [("50 series", few), ("5 000 series", many)] {
+    for (series, of, collectd_then) in [("50 series", few, 1.65), ("5 000 series", many, 2.83)] {
+        let redis = of.get(log, OF_REDIS);
+        let what = format!("CPU of Redis with `log`, {series}");
         add(
-            &format!("CPU of Redis with `log`, {series}, s per million events"),
-            of.get(log, OF_REDIS),
-            0.06,
+            &format!("{what}, s per million events"),
+            redis,
+            REDIS_SECONDS,
+            WIDE,
+        );
+        let ratio = redis / of.get(COLLECTD.name(), ALL);
+        let most = REDIS_SECONDS / collectd_then;
+        add(
+            &format!("{what} / CPU of {}", COLLECTD.name()),
+            ratio,
+            most,
             WIDE,
         );
     }
-    add(
-        "bytes of Redis an event and node with `log`, 1 000 000 users",
-        many_users.get(log, BYTES),
-        20.0,
-        WIDE,
-    );
-    add(
-        "memory of a node with `log`, its queue included, MB",
-        few.get(log, MEMORY).max(many.get(log, MEMORY)),
-        150.0,
-        WIDE,
-    );
-    add(
-        "CPU of eds, memory / CPU of receiving alone, one line a datagram",
-        one.get(MEMORY_STORE.name(), "ratio"),
-        1.25,
-        WIDE,
-    );
-    add(
-        "highest rate without loss with `log`, events/s",
-        limits.highest.get(log, "events/s"),
-        WIDE,
-        1.4e6,
-    );
-    add(
-        "a minute of 10 000 000 events counted by another node, `log`, s",
-        limits.recovery.get(log, "seconds"),
-        10.0,
-        WIDE,
-    );
-    add(
-        "memory of that node, MB",
-        limits.recovery.get(log, "MB of the node"),
-        1000.0,
-        WIDE,
-    );
+    let ratio = one.get(MEMORY_STORE.name(), "ratio");
+    let bytes = many_users.get(log, BYTES);
+    let memory = few.get(log, MEMORY).max(many.get(log, MEMORY));
+    let highest = limits.highest.get(log, "events/s");
+    let seconds = limits.recovery.get(log, "seconds");
+    let recovered = limits.recovery.get(log, "MB of the node");
+    #[rustfmt::skip]
+    let others = [
+        ("bytes of Redis an event and node with `log`, 1 000 000 users", bytes, 20.0, WIDE),
+        ("memory of a node with `log`, its queue included, MB", memory, 150.0, WIDE),
+        ("CPU of eds, memory / CPU of receiving alone, one line a datagram", ratio, 1.25, WIDE),
+        ("highest rate without loss with `log`, events/s", highest, WIDE, 1.4e6),
+        ("a minute of 10 000 000 events counted by another node, `log`, s", seconds, 10.0, WIDE),
+        ("memory of that node, MB", recovered, 1000.0, WIDE),
+    ];
+    for (what, measured, most, least) in others {
+        add(what, measured, most, least);
+    }
     for counter in [SETS, LOG] {
         let commands = limits.idle.get(counter.name(), "Redis commands/s");
         add(
