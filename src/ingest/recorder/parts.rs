@@ -51,12 +51,18 @@ impl<'a> Part<'a> {
             let fingerprints = occurrences.iter().map(|event| of.of(batch.user(event)));
             // First all of them: the looks for them, which wait for memory, then go on side by side in the processor.
             let fingerprints: Vec<_> = fingerprints.collect();
-            let mut seen = HashSet::new();
-            let new = (occurrences.iter().zip(fingerprints))
-                .filter(|(_, user)| !is_known(*user) && seen.insert(*user));
-            new.map(|(event, user)| (batch.user(event), user)).unzip()
+            let most = fingerprints.len();
+            let mut seen = HashSet::with_capacity(most);
+            let (mut users, mut new) = (Vec::with_capacity(most), Vec::with_capacity(most));
+            for (event, user) in occurrences.iter().zip(fingerprints) {
+                if !is_known(user) && seen.insert(user) {
+                    users.push(batch.user(event));
+                    new.push(user);
+                }
+            }
+            (users, new)
         });
-        let (new_users, fingerprints): (Option<Vec<_>>, Option<Vec<_>>) = new.unzip();
+        let (new_users, fingerprints) = new.unzip();
         let request = RecordRequest {
             minute,
             series,
