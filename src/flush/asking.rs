@@ -48,11 +48,10 @@ impl Worker {
         let now = Instant::now();
         let mut watch = self.watches.of(partition);
         let settling = &mut watch.settling;
-        let is_unsettled = settling.is_lagging(lags, now, grace)
-            || !settling.may_close(now, grace)
-            || !settling.may_take_over(now, interval);
-        let owes = !watch.witness.has_attested(generation);
-        let must = is_unsettled || owes;
+        let lags = settling.is_lagging(lags, now, grace);
+        let has_settled = settling.may_close(now, grace) && settling.may_take_over(now, interval);
+        let must = lags || !watch.witness.has_attested(generation);
+        let has_work = has_work || !has_settled;
         watch.rest.is_asked(must, has_work, now, interval)
     }
 
