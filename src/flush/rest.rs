@@ -15,9 +15,9 @@ const AWAKE_MIN: Duration = Duration::from_secs(10);
 const ROUNDS: u32 = 3;
 /// How long it is left alone at most.
 const ALONE_MAX: Duration = Duration::from_secs(30);
-const MINUTE_MS: i64 = 60_000;
 /// A partition where nothing is due is asked in every third round, if that is no later than this.
 const SPARED_MAX: Duration = Duration::from_millis(2500);
+const MINUTE_MS: i64 = 60_000;
 
 /// When a partition was last asked, and why. A new one has something to do.
 #[derive(Debug, Default)]
@@ -105,6 +105,7 @@ mod tests {
             "it is due"
         );
     }
+
     #[test]
     fn a_minute_that_fills_is_looked_at_in_every_third_round_until_it_ends() {
         const GRACE: Duration = Duration::from_secs(5);
