@@ -19,6 +19,7 @@ use super::FlushSettings;
 use super::backlog::Overview;
 use super::held::Held;
 use super::outbox::Outbox;
+use super::rest::Rest;
 use super::sending::log_claim_error;
 use super::standing::Standing;
 use super::watch::Watches;
@@ -126,6 +127,10 @@ impl Worker {
         self.stop = CancellationToken::new();
         self.settings.grace = Duration::ZERO;
         self.settings.max_hold = Duration::ZERO;
+        // What answered before the last events came is asked again.
+        for partition in self.partitions.iter() {
+            self.watches.of(partition).rest = Rest::default();
+        }
         loop {
             // What fails is claimed and not sent: it is found there.
             let claims = self.round(held, true).await;
