@@ -72,7 +72,7 @@ pub fn run(
     environment: &[(OsString, OsString)],
 ) -> anyhow::Result<()> {
     let reload = || config::reload_log_level(flags, environment.iter().cloned());
-    let start = async |inherited| start(config, inherited).await;
+    let start = async |inherited, stop: &CancellationToken| start(config, inherited, stop).await;
     run_until_stopped(&config.log, config.drain_timeout, reload, start)
 }
 
@@ -86,8 +86,9 @@ pub fn relay(
         let loaded = config::load_relay(flags, environment.iter().cloned());
         loaded.map(|(config, _)| config.log.level)
     };
-    let start = async |inherited: Vec<Inherited>| {
+    let start = async |inherited: Vec<Inherited>, _: &CancellationToken| {
         let held = inherited.len();
+        // It waits for nobody for long.
         let relay = Relay::start(&config.settings, inherited).await?;
         let addresses: Vec<_> = relay.addresses.iter().map(ToString::to_string).collect();
         tracing::info!(
@@ -108,11 +109,12 @@ pub fn relay(
     run_until_stopped(&config.log, config.drain_timeout, reload, start)
 }
 
+/// Once the token is cancelled `start` waits for nobody else, and what it answers is drained.
 fn run_until_stopped<R: Running>(
     log: &Log,
     drain_timeout: Duration,
     reload: impl Fn() -> Result<LevelFilter, ConfigErrors>,
-    start: impl AsyncFnOnce(Vec<Inherited>) -> anyhow::Result<R>,
+    start: impl AsyncFnOnce(Vec<Inherited>, &CancellationToken) -> anyhow::Result<R>,
 ) -> anyhow::Result<()> {
     // First of all: nothing else may be open that could be taken for a socket of the service manager.
     let inherited = ingest::inherited()?;
@@ -131,15 +133,30 @@ fn run_until_stopped<R: Running>(
                 tracing::error!(errors, "the configuration has mistakes; nothing reloaded");
             }
         };
-        let running = start(inherited).await?;
-        serve(running, &mut requests, reload, drain_timeout).await
+        let stop = CancellationToken::new();
+        let mut starting = std::pin::pin!(start(inherited, &stop));
+        let running = loop {
+            tokio::select! {
+                running = &mut starting => break running?,
+                // What is asked after that is for the draining.
+                Some(request) = requests.recv(), if !stop.is_cancelled() => match request {
+                    Request::Reload => reload(),
+                    Request::Drain => stop.cancel(),
+                },
+            }
+        };
+        serve(running, &stop, &mut requests, reload, drain_timeout).await
     });
     // Whatever is left in there waits for somebody who is gone.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Service> {
+async fn start(
+    config: &Config,
+    inherited: Vec<Inherited>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Service> {
     let (store, sources) = build::store(config)?;
     let outputs = build::outputs(config)?;
     let described = outputs.iter().map(|it| match &*outputs {
@@ -181,17 +198,17 @@ async fn start(config: &Config, inherited: Vec<Inherited>) -> anyhow::Result<Ser
         service.listen();
     }
     let checked = match checked {
-        Ok(checked) => checked,
-        Err(_takes_longer) => check.await,
+        Ok(checked) => Some(checked),
+        Err(_takes_longer) => stop.run_until_cancelled(check).await,
     };
     match checked {
-        Ok(()) => {}
-        Err(error @ StoreError::Refused { .. }) => {
+        None | Some(Ok(())) => {}
+        Some(Err(error @ StoreError::Refused { .. })) => {
             let at_once = CancellationToken::new();
             service.drain(Duration::ZERO, &at_once).await;
             return Err(error.into());
         }
-        Err(error) => {
+        Some(Err(error)) => {
             tracing::warn!(%error, "the store is not there yet; events wait in this node");
         }
     }
@@ -205,6 +222,7 @@ fn named(file: Option<&Path>) -> String {
 
 async fn serve<R: Running>(
     mut running: R,
+    stop: &CancellationToken,
     requests: &mut tokio::sync::mpsc::UnboundedReceiver<Request>,
     reload: impl Fn(),
     drain_timeout: Duration,
@@ -218,6 +236,7 @@ async fn serve<R: Running>(
                 Some(Request::Reload) => reload(),
                 Some(Request::Drain) | None => break None,
             },
+            () = stop.cancelled() => break None,
             failure = running.failed() => break Some(failure),
         }
     };

@@ -116,18 +116,26 @@ fn a_memory_store_gives_up_what_no_output_took() {
     assert_says(&ledger(&node), &["WARN", "recorded=2", "unpublished=2"]);
 }
 
-/// A node whose Redis does not answer any more, with an event that it could not record.
-fn with_a_mute_redis(site: &Site, drain_timeout: &str) -> (Node, RedisProxy) {
+/// A node whose Redis does not answer any more, or never did, with an event that it could not record.
+fn with_a_mute_redis(site: &Site, drain_timeout: &str, answered: bool) -> (Node, RedisProxy) {
     let proxy = RedisProxy::start(site.redis.address());
     let url = proxy.url();
     let keys = [
         ("store.url", &*url),
+        ("store.connect_timeout", "30s"),
         ("store.response_timeout", "30s"),
         ("store.replay_window", "0s"),
         ("input.drain_timeout", drain_timeout),
     ];
-    let node = site.start_node("one", &keys);
+    let mut node = site.node("one", &keys);
+    if answered {
+        node.run();
+    }
     proxy.mute(true);
+    if !answered {
+        node.launch();
+        eventually("it answers", SOON, || node.get("/metrics"));
+    }
     let mut sender = Sender::paced_by(&node);
     let line = format!("event_type=login value=ann {SEED_MINUTE_NS}");
     sender.send_unrecorded(line.as_bytes(), &node, &[]);
@@ -138,18 +146,20 @@ fn with_a_mute_redis(site: &Site, drain_timeout: &str) -> (Node, RedisProxy) {
 #[test]
 fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() {
     let site = Site::start();
-    let (mut node, _proxy) = with_a_mute_redis(&site, "1s");
-    assert_eq!(stop(&mut node, Duration::from_secs(1) + BESIDE), LOST);
-    assert_says(
-        &ledger(&node),
-        &["WARN", "received=1", "dropped=1", "queued=0"],
-    );
+    for answered in [true, false] {
+        let (mut node, _proxy) = with_a_mute_redis(&site, "1s", answered);
+        assert_eq!(stop(&mut node, Duration::from_secs(1) + BESIDE), LOST);
+        assert_says(
+            &ledger(&node),
+            &["WARN", "received=1", "dropped=1", "queued=0"],
+        );
+    }
 }
 
 #[test]
 fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
     let site = Site::start();
-    let (mut node, _proxy) = with_a_mute_redis(&site, "10m");
+    let (mut node, _proxy) = with_a_mute_redis(&site, "10m", true);
     node.signal("TERM");
     eventually("it drains", SOON, || {
         when(node.log().contains("draining"), node.log())
