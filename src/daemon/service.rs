@@ -254,6 +254,7 @@ impl Service {
         let deadline = Instant::now() + within;
         let until = |deadline, after| until(deadline, at_once, after);
         self.stop.cancel();
+        self.store.stopping();
         // What they would have read stays where it is.
         self.listeners.clear();
         if !all_end(&mut self.ingest, until(deadline, Duration::ZERO)).await {

@@ -121,8 +121,7 @@ impl Worker {
         }
     }
 
-    /// Closes what is over, idle or not, for nothing more can come, and waits until it is sent. A minute that still fills
-    /// stays: a part of its events would be published as if it were all.
+    /// Closes what was over at the stop, idle or not, for nothing more can come, and waits until it is sent.
     async fn close_all(mut self, held: &Held, mut overview: Overview) {
         self.stop = CancellationToken::new();
         self.settings.grace = Duration::ZERO;

@@ -115,6 +115,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Nothing is received from now on. Where the store ends with the process, a minute that is not over yet is never closed:
+    /// a part of its events would be published as if it were all.
+    fn stopping(&self) {}
+
     /// What an operator should fix although nothing is lost yet, in words; as far as the last calls have shown it.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

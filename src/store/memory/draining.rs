@@ -57,7 +57,7 @@ impl Draining for MemoryStore {
             sequence,
             closed,
             since: witness.since.and_then(Minute::from_epoch_minutes),
-            is_due: partition.is_due(now_ms),
+            is_due: partition.is_due(self.closes_until_ms(now_ms)),
         })
     }
 
@@ -69,6 +69,7 @@ impl Draining for MemoryStore {
     ) -> Result<Vec<Claim>, StoreError> {
         let micros = (self.clock)();
         let now_ms = micros.div_euclid(1000);
+        let until_ms = self.closes_until_ms(now_ms);
         let mut state = self.lock();
         let partition = state.partition(index);
         partition.witness.check(&self.node, &request.known)?;
@@ -105,7 +106,7 @@ impl Draining for MemoryStore {
         for minute in partition.waiting.clone() {
             if partition.claims.contains_key(&minute) {
                 partition.waiting.remove(&minute);
-            } else if minute.end_millis() > now_ms || finished >= request.finished_max {
+            } else if minute.end_millis() > until_ms || finished >= request.finished_max {
                 break;
             } else if partition.is_finished(minute, now_ms, &request) {
                 grant(partition, minute, None, false);

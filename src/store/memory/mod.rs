@@ -14,7 +14,7 @@ mod survey;
 mod users;
 mod witness;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,6 +40,8 @@ pub struct MemoryStore {
     node: String,
     partitions: Partitions,
     clock: Clock,
+    /// When it was told that nothing is received any more.
+    stopped_ms: OnceLock<i64>,
     state: Arc<Mutex<State>>,
 }
 
@@ -67,6 +69,7 @@ impl MemoryStore {
             node: node.to_owned(),
             partitions: partitions.clone(),
             clock,
+            stopped_ms: OnceLock::new(),
             state: Arc::new(Mutex::new(state)),
         }
     }
@@ -89,6 +92,7 @@ impl MemoryStore {
             node: node.to_owned(),
             partitions: self.partitions.clone(),
             clock,
+            stopped_ms: OnceLock::new(),
             state: Arc::clone(&self.state),
         }
     }
@@ -115,6 +119,11 @@ impl MemoryStore {
     fn now_ms(&self) -> i64 {
         (self.clock)().div_euclid(1000)
     }
+
+    /// Minutes that end later are not closed now.
+    fn closes_until_ms(&self, now_ms: i64) -> i64 {
+        self.stopped_ms.get().map_or(now_ms, |at| now_ms.min(*at))
+    }
 }
 
 #[async_trait]
@@ -134,6 +143,10 @@ impl Store for MemoryStore {
 
     fn ends_with_process(&self) -> Option<u64> {
         Some(self.lock().unpublished())
+    }
+
+    fn stopping(&self) {
+        self.stopped_ms.get_or_init(|| self.now_ms());
     }
 
     fn describe(&self) -> String {
