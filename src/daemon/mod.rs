@@ -138,7 +138,7 @@ fn run_until_stopped<R: Running>(
         let running = loop {
             tokio::select! {
                 running = &mut starting => break running?,
-                // What is asked after that is for the draining.
+                // What is asked after that is for those who drain.
                 Some(request) = requests.recv(), if !stop.is_cancelled() => match request {
                     Request::Reload => reload(),
                     Request::Drain => stop.cancel(),
@@ -205,7 +205,7 @@ async fn start(
         None | Some(Ok(())) => {}
         Some(Err(error @ StoreError::Refused { .. })) => {
             let at_once = CancellationToken::new();
-            service.drain(Duration::ZERO, &at_once).await;
+            Running::drain(service, Duration::ZERO, &at_once).await;
             return Err(error.into());
         }
         Some(Err(error)) => {
@@ -232,11 +232,13 @@ async fn serve<R: Running>(
     let status = tokio::spawn(control::report_status(running.status_line()));
     let failure = loop {
         tokio::select! {
+            biased;
+            // What was asked after that cuts the draining short.
+            () = stop.cancelled() => break None,
             request = requests.recv() => match request {
                 Some(Request::Reload) => reload(),
                 Some(Request::Drain) | None => break None,
             },
-            () = stop.cancelled() => break None,
             failure = running.failed() => break Some(failure),
         }
     };

@@ -1,6 +1,7 @@
 //! What a stop does to events that are not published yet: it sends what it can, says what is lost, in the log and in
 //! the exit code, and never takes longer than it may.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
@@ -8,7 +9,7 @@ use testing::http_proxy::{HttpProxy, Mode};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::points::compare;
 use testing::read_back;
-use testing::redis_proxy::RedisProxy;
+use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
 use crate::support::load::Sender;
@@ -94,6 +95,53 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
     assert_says(&ledger(&node), &words);
 }
 
+/// It has a part of that minute's events, and whatever comes after it the next process has.
+#[test]
+fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
+    let mut output = HttpProxy::start(None);
+    output.set(Mode::Refuse);
+    let url = output.url();
+    let keys = [
+        ("output.url", &*url),
+        ("output.api", "v1"),
+        ("output.database", "eds"),
+        ("flush.grace", "1h"),
+        ("flush.max_hold", "1h"),
+        ("input.drain_timeout", "5m"),
+    ];
+    let mut node = Node::new("one", &keys);
+    // It starts 20 s before a minute ends.
+    let ahead = 40 - chrono::Utc::now().timestamp().rem_euclid(60);
+    node.skew(ahead);
+    node.run();
+    let now = || chrono::Utc::now().timestamp_nanos_opt().unwrap() + ahead * 1_000_000_000;
+    eventually("a minute has some seconds left", SOON, || {
+        when(now() % MINUTE_NS < MINUTE_NS * 5 / 6, now())
+    });
+    let mut sender = Sender::paced_by(&node);
+    send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
+    let over = sender.expected.points();
+    let end = (now() / MINUTE_NS + 1) * MINUTE_NS;
+    send(&mut sender, &node, &["ann", "ben"], end - MINUTE_NS);
+    node.signal("TERM");
+    eventually("it drains", SOON, || {
+        when(node.log().contains("draining"), node.log())
+    });
+    assert!(now() < end, "it was told to stop after the minute");
+    eventually("it has gone round after the minute", 2 * SOON, || {
+        when(now() > end + MINUTE_NS / 20, now())
+    });
+    output.set(Mode::Pass);
+    assert_eq!(node.wait_for_exit(SOON).code(), LOST);
+    let writes = output.writes();
+    let written = writes
+        .iter()
+        .flat_map(|write| read_back::written(&write.body))
+        .collect();
+    compare(&over, &written).unwrap();
+    assert_says(&ledger(&node), &["WARN", "recorded=3", "unpublished=2"]);
+}
+
 #[test]
 fn a_memory_store_gives_up_what_no_output_took() {
     let mut output = HttpProxy::start(None);
@@ -157,18 +205,54 @@ fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() 
 }
 
 #[test]
+fn a_node_that_is_refused_late_says_what_became_of_its_events() {
+    let site = Site::start();
+    let _one = site.start_node("one", &[("flush.grace", "2s")]);
+    let proxy = RedisProxy::start(site.redis.address());
+    let url = proxy.url();
+    let keys = [
+        ("store.url", &*url),
+        ("store.response_timeout", "30s"),
+        ("store.replay_window", "0s"),
+        ("flush.grace", "3s"),
+    ];
+    let mut two = site.node("two", &keys);
+    // It reads its socket before it has this answer.
+    let (keeping, kept) = mpsc::channel::<()>();
+    proxy.at(1, "HGETALL", When::Before, move || {
+        let _ = kept.recv();
+        Then::Pass
+    });
+    two.launch();
+    eventually("it answers", SOON, || two.get("/metrics"));
+    let mut sender = Sender::paced_by(&two);
+    let line = format!("event_type=login value=ann {SEED_MINUTE_NS}");
+    sender.send_unrecorded(line.as_bytes(), &two, &[]);
+    sender.wait_received(&two);
+    drop(keeping);
+    assert_eq!(two.wait_for_exit(SOON).code(), Some(1));
+    assert_says(&two.log(), &["same on every node"]);
+    assert_says(&ledger(&two), &["WARN", "received=1", "dropped=1"]);
+}
+
+#[test]
 fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
     let site = Site::start();
-    let (mut node, _proxy) = with_a_mute_redis(&site, "10m", true);
-    node.signal("TERM");
-    eventually("it drains", SOON, || {
-        when(node.log().contains("draining"), node.log())
-    });
-    assert_eq!(stop(&mut node, BESIDE), LOST);
-    assert_says(
-        &ledger(&node),
-        &["WARN", "received=1", "dropped=1", "queued=0"],
-    );
+    for answered in [true, false] {
+        let (mut node, _proxy) = with_a_mute_redis(&site, "10m", answered);
+        // Two of a kind that come at once are one.
+        node.signal("INT");
+        if answered {
+            eventually("it drains", SOON, || {
+                when(node.log().contains("draining"), node.log())
+            });
+        }
+        assert_eq!(stop(&mut node, BESIDE), LOST);
+        assert_says(
+            &ledger(&node),
+            &["WARN", "received=1", "dropped=1", "queued=0"],
+        );
+    }
 }
 
 #[test]
