@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::frame::{self, Piece};
-use super::tally::{Length, Place, Position};
+use super::pieces::{Length, Place, Position};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition};
 use crate::store::redis::RedisStore;

@@ -1,8 +1,8 @@
 //! The layout `log`: a process appends what it records to a log of its own per partition and minute, whatever the number of
 //! series, and whoever seals the minute counts the fingerprints in all of them.
 //!
-//! `frame` is what is appended, `recording` appends it, `tally` reads logs and counts in bounded memory, `sealing` does so for a
-//! claim, and `looking` for those who ask before a minute is sealed.
+//! `frame` is what is appended, `recording` appends it, `pieces` reads it, `tally` counts in bounded memory, `sealing` does so for
+//! a claim, and `looking` for those who ask before a minute is sealed.
 //!
 //! A log is cut once it is counted, and then nothing more comes to it: `append.lua` refuses a process whose log was cut, is gone or
 //! is not as long as the process knows, and the process begins another one. It does so after every failure, too, so no log has a
@@ -10,6 +10,7 @@
 
 mod frame;
 mod looking;
+mod pieces;
 mod recording;
 mod sealing;
 mod tally;

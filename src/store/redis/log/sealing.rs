@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::tally::{Length, Place};
+use super::pieces::{Length, Place};
 use super::{LogKeys, Logs};
 use crate::store::redis::draining::held;
 use crate::store::redis::gateway::DRAINING;

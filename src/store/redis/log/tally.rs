@@ -3,39 +3,14 @@
 
 use std::collections::HashMap;
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::cmd;
-use redis_link::Lane;
-
+use super::Logs;
 use super::frame::{self, Events, Piece};
-use super::{LogKeys, Logs};
-use crate::event::{Minute, Partition};
+use super::pieces::{Place, Position};
 use crate::store::redis::RedisStore;
 use crate::store::{SeriesCounts, StoreError};
 
 /// The most fingerprints of a pass: 16 MiB, and as much again while a list of them grows.
 const HELD_MAX: usize = 2 << 20;
-/// What is read at once, about. Redis serves nobody else meanwhile.
-const READ_BYTES: u64 = 512 << 10;
-/// The frames of the first reading, before it is known how large they are; and the most of any.
-const FRAMES_FIRST: u64 = 4;
-const FRAMES_MAX: u64 = 2048;
-
-/// A log, and how many frames of it count.
-pub(super) type Length = (String, u64);
-
-/// One or several logs of a minute.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) partition: Partition,
-    pub(super) minute: Minute,
-    pub(super) lane: Lane,
-    /// In which they are read; 0: in any.
-    pub(super) generation: u64,
-    /// Whether those are passed over that have gone, as they do when the minute is sealed.
-    pub(super) may_go: bool,
-    pub(super) logs: &'a [Length],
-}
 
 impl RedisStore {
     /// The counts of all series in these logs, in the order of their names; and how many events there are, copies included.
@@ -54,9 +29,9 @@ impl RedisStore {
                 while let Some(frames) = self.read(place, log, &mut position).await? {
                     for frame in &frames {
                         tally.take(&mut numbers, frame);
-                    }
-                    if tally.is_full() {
-                        tally = off_runtime(tally, Tally::shrink).await;
+                        if tally.is_full() {
+                            tally = off_runtime(tally, Tally::shrink).await;
+                        }
                     }
                 }
             }
@@ -66,60 +41,6 @@ impl RedisStore {
                 return Ok((tally.counts(), events));
             }
         }
-    }
-
-    /// The next frames of a log, some at a time; `None`: there are no more.
-    pub(super) async fn read(
-        &self,
-        place: Place<'_>,
-        (name, length): &Length,
-        position: &mut Position,
-    ) -> Result<Option<Vec<Vec<u8>>>, StoreError> {
-        let left = length.saturating_sub(position.frames);
-        if left == 0 {
-            return Ok(None);
-        }
-        let keys = self.keys(place.partition);
-        let log = LogKeys::new(keys, place.minute).log(name);
-        let wanted = left.min(position.at_once);
-        let mut range = cmd("LRANGE");
-        range
-            .arg(&log)
-            .arg(position.frames)
-            .arg(position.frames + wanted - 1);
-        let ask = async move |connection: &mut MultiplexedConnection| {
-            range.query_async::<Vec<Vec<u8>>>(connection).await
-        };
-        let (generation, lane) = (place.generation, place.lane);
-        let run = self.gateway.run_in(generation, keys.slot, lane, ask);
-        let frames = run.await?;
-        let read = frames.len() as u64;
-        position.frames += read;
-        if read < wanted {
-            if place.may_go {
-                return Ok(None);
-            }
-            let message = format!("{log} has {} frames of {length}", position.frames);
-            return Err(StoreError::Unavailable(message));
-        }
-        let bytes = frames.iter().map(Vec::len).sum::<usize>() as u64;
-        position.at_once = (READ_BYTES * read / bytes.max(1)).clamp(1, FRAMES_MAX);
-        Ok(Some(frames))
-    }
-}
-
-/// How far a log was read.
-#[derive(Debug)]
-pub(super) struct Position {
-    pub(super) frames: u64,
-    /// How many are read at once.
-    at_once: u64,
-}
-
-impl Position {
-    pub(super) const fn at(frames: u64) -> Self {
-        let at_once = FRAMES_FIRST;
-        Self { frames, at_once }
     }
 }
 
