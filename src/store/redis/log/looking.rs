@@ -19,8 +19,8 @@ use crate::store::redis::gateway::{READING, RECORDING};
 use crate::store::{SeriesCounts, SeriesUsers as Found, StoreError};
 use redis_link::Lane;
 
-/// How much older than the time that counting took an answer may be: so looking takes a tenth of a core at most, however large
-/// the minute is and however many look.
+/// How much older an answer may be than the time that counting all partitions takes: so looking takes a tenth of a core at most,
+/// however large the minute is and however many look.
 const AGE_MAX: u32 = 10;
 /// How long what was counted is kept after somebody looked at it, and what is known of a series' users after its last question.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
@@ -79,8 +79,9 @@ impl RedisStore {
     ) -> Result<Arc<Vec<SeriesCounts>>, StoreError> {
         let look = logs.looks.of((partition, minute));
         let mut look = look.lock().await;
+        let age_max = AGE_MAX * u32::from(self.partitions.count());
         if let Some((at, took)) = look.counted
-            && at.elapsed() < took * AGE_MAX
+            && at.elapsed() < took * age_max
         {
             return Ok(Arc::clone(&look.counts));
         }
