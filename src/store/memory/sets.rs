@@ -131,7 +131,7 @@ const fn event(timestamp: i64, user: u32) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Events {
     last: Vec<u64>,
-    /// The others, by their first event.
+    /// The others, by their first event; the first of all also has those that came later and are from before it.
     runs: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -154,7 +154,6 @@ impl Events {
         };
         let first = first.map(|(&first, _)| first);
         let run = first.and_then(|first| self.runs.get_mut(&first));
-        let is_last = run.is_none();
         let run = run.unwrap_or(&mut self.last);
         let Err(at) = run.binary_search(&event) else {
             return false;
@@ -163,12 +162,13 @@ impl Events {
             run.insert(at, event);
             return true;
         }
-        if is_last {
+        if let Some(mut lower) = first.and_then(|first| self.runs.remove(&first)) {
+            // The first of all may have got events from before its first one.
+            let upper = lower.split_off(RUN_EVENTS / 2);
+            self.runs.extend([lower, upper].map(|run| (run[0], run)));
+        } else {
             // What comes a little late goes to its end, so little stays there.
             self.end_run(RUN_EVENTS / 8 * 7);
-        } else {
-            let upper = run.split_off(RUN_EVENTS / 2);
-            self.runs.insert(upper[0], upper);
         }
         self.insert(event)
     }

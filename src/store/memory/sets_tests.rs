@@ -120,6 +120,30 @@ proptest! {
             prop_assert_eq!(runs.insert(event), expected.insert(event));
         }
         prop_assert!(runs.iter().eq(expected));
-        prop_assert!(runs.runs.values().chain([&runs.last]).all(|run| run.len() <= RUN_EVENTS && run.capacity() <= RUN_EVENTS));
+        prop_assert!(runs.is_bounded());
+    }
+
+    /// Blocks in any order, each forwards or backwards, and all of them again.
+    #[test]
+    fn runs_hold_blocks_in_any_order(blocks in prop::collection::vec((0..20_u64, 1..1500_u64, any::<bool>()), 1..8)) {
+        let (mut runs, mut expected) = (Events::default(), BTreeSet::new());
+        for _ in 0..2 {
+            for (place, length, is_reversed) in &blocks {
+                for at in 0..*length {
+                    let at = if *is_reversed { length - 1 - at } else { at };
+                    let event = place * 700 + at;
+                    prop_assert_eq!(runs.insert(event), expected.insert(event), "{}", event);
+                }
+            }
+        }
+        prop_assert!(runs.iter().eq(expected));
+        prop_assert!(runs.is_bounded());
+    }
+}
+
+impl Events {
+    fn is_bounded(&self) -> bool {
+        let mut runs = self.runs.values().chain([&self.last]);
+        runs.all(|run| run.len() <= RUN_EVENTS && run.capacity() <= RUN_EVENTS)
     }
 }
