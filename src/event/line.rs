@@ -110,6 +110,8 @@ impl Parser {
         if line.len() > self.limits.line {
             return Err(Rejection::LineTooLong);
         }
+        // The tags are looked for as they are learned.
+        let line = &line[skip_spaces(line, 0)..];
         // Behind a known head there is a space, and none is in it, so it is all of the tags, and only the rest is looked at.
         let space = memchr::memchr(b' ', line);
         let known = space.and_then(|space| Some((self.heads.find(&line[..space])?, space)));

@@ -34,6 +34,20 @@ fn refuse(line: impl AsRef<[u8]>, reason: Rejection) {
 }
 
 #[test]
+fn tags_are_learned_once_however_many_spaces_are_before_them() {
+    let mut parser = Parser::new(&rules());
+    for line in [
+        "  a=1 value=u",
+        "a=1 value=u",
+        " a=1 value=u",
+        "  a=1  value=u",
+    ] {
+        assert!(parser.parse(line.as_bytes()).is_ok(), "{line:?}");
+    }
+    assert_eq!(parser.heads.len(), 1);
+}
+
+#[test]
 fn the_seed_form_and_line_protocol_are_the_same_event() {
     const SERIES: &str = "event_type=http-5xx,product=productA";
     const AT: i64 = 1_480_876_707_352_348_928;
