@@ -217,7 +217,7 @@ impl LineBatcher {
         let line = self.parser.parse_hinted(line)?;
         let timestamp = match line.timestamp {
             Some(timestamp) => timestamp,
-            None => self.stamps.stamp(now_nanos),
+            None => self.stamps.stamp(now_nanos, 1),
         };
         self.window.judge(timestamp, now_nanos).map_err(|reason| {
             let number = timestamp / self.precision.nanos();

@@ -89,15 +89,22 @@ impl From<Batch> for Delivery {
     }
 }
 
+/// A clock that is so many nanoseconds behind the stamps was set back. A relay that stamps more than a million lines a second for
+/// long gets ahead of it, too.
+const AHEAD_MAX: i64 = 30_000_000_000;
+
 /// Stamps for lines without a timestamp. No two of a node are equal, so that two events of a user in one datagram stay
-/// two.
+/// two; but after its clock was set back stamps of that time may come again.
 #[derive(Debug, Default)]
 pub struct ArrivalStamps(AtomicI64);
 
 impl ArrivalStamps {
-    /// The time of arrival in nanoseconds since the epoch, or one more than the last where that is not later.
-    pub fn stamp(&self, now: i64) -> i64 {
-        let next = |last: i64| now.max(last.saturating_add(1));
+    /// The time of arrival in nanoseconds since the epoch, or so many after the last where that is later.
+    pub fn stamp(&self, now: i64, apart: i64) -> i64 {
+        let next = |last: i64| match last.saturating_add(apart) {
+            next if next > now && next - now <= AHEAD_MAX => next,
+            _ => now,
+        };
         let mut last = self.0.load(Ordering::Relaxed);
         loop {
             let stamp = next(last);
@@ -124,6 +131,19 @@ mod tests {
     #[test]
     fn stamps_never_repeat() {
         let stamps = ArrivalStamps::default();
-        assert_eq!([5, 5, 3, 9].map(|now| stamps.stamp(now)), [5, 6, 7, 9]);
+        let stamped = [5, 5, 3, 9].map(|now| stamps.stamp(now, 1));
+        assert_eq!(stamped, [5, 6, 7, 9]);
+        let stamped = [5000, 5999, 6100].map(|now| stamps.stamp(now, 1000));
+        assert_eq!(stamped, [5000, 6000, 7000]);
+    }
+
+    #[test]
+    fn stamps_follow_a_clock_that_is_set_back() {
+        const HOUR: i64 = 3_600_000_000_000;
+        let stamps = ArrivalStamps::default();
+        let clock = [2 * HOUR, 2 * HOUR - 1, HOUR, HOUR, HOUR + 7];
+        let stamped = clock.map(|now| stamps.stamp(now, 1));
+        let expected = [2 * HOUR, 2 * HOUR + 1, HOUR, HOUR + 1, HOUR + 7];
+        assert_eq!(stamped, expected);
     }
 }

@@ -14,7 +14,7 @@ use crate::ingest::{ArrivalStamps, Received, Sample, beginning};
 /// Between two timestamps of a relay there is one for each number that a relay may have.
 const NUMBERS: i64 = 1000;
 
-/// Timestamps for lines that have none. No two of a relay are equal, so that two events of a user in one datagram stay two;
+/// Timestamps for lines that have none. No two of a relay are equal, unless its clock was set back, so that two events of a user in one datagram stay two;
 /// nor are two of relays with different numbers.
 #[derive(Debug)]
 pub struct Stamps {
@@ -39,8 +39,8 @@ impl Stamps {
     pub fn stamp(&self, now_nanos: i64) -> i64 {
         match self.precision {
             Precision::Nanoseconds => {
-                let arrival = self.arrivals.stamp(now_nanos / NUMBERS);
-                arrival.saturating_mul(NUMBERS).saturating_add(self.number)
+                let arrival = self.arrivals.stamp(now_nanos, NUMBERS);
+                (arrival / NUMBERS * NUMBERS).saturating_add(self.number)
             }
             unit => now_nanos / unit.nanos(),
         }
