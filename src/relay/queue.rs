@@ -61,6 +61,11 @@ impl Lines {
     }
 }
 
+/// The memory of lines, about: many are short.
+const fn size(bytes: &[u8], ends: &[usize]) -> usize {
+    bytes.len() + size_of_val(ends)
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Queue {
@@ -76,7 +81,7 @@ struct Waiting {
 }
 
 impl Queue {
-    /// A queue of at most so many bytes of lines.
+    /// A queue of lines that take so many bytes at most.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -89,10 +94,11 @@ impl Queue {
     /// Adds lines, each with its end at one of these places. Answers whether there was room.
     pub(super) fn add(&self, bytes: &[u8], ends: &[usize]) -> bool {
         let mut waiting = self.lock();
-        if waiting.bytes + bytes.len() > self.bytes_max {
+        let more = size(bytes, ends);
+        if waiting.bytes + more > self.bytes_max {
             return false;
         }
-        waiting.bytes += bytes.len();
+        waiting.bytes += more;
         match waiting.pieces.back_mut() {
             Some(piece) if piece.bytes.len() < PIECE_BYTES => piece.add(bytes, ends),
             _ => {
@@ -109,7 +115,7 @@ impl Queue {
     /// Puts lines back that were taken, behind all others.
     pub(super) fn put_back(&self, lines: Lines) {
         let mut waiting = self.lock();
-        waiting.bytes += lines.bytes.len();
+        waiting.bytes += size(&lines.bytes, &lines.ends);
         waiting.pieces.push_back(lines);
         drop(waiting);
         self.filled.notify_one();
@@ -131,7 +137,7 @@ impl Queue {
     pub(super) fn take(&self) -> Option<Lines> {
         let mut waiting = self.lock();
         let piece = waiting.pieces.pop_front()?;
-        waiting.bytes -= piece.bytes.len();
+        waiting.bytes -= size(&piece.bytes, &piece.ends);
         Some(piece)
     }
 
@@ -146,9 +152,10 @@ mod tests {
 
     #[test]
     fn lines_are_gathered_in_order_and_what_has_no_room_is_refused() {
-        let queue = Queue::new(12);
+        // Seven bytes in three lines, each with eight for its end.
+        let queue = Queue::new(7 + 3 * 8 + 14);
         assert!(queue.add(b"a\nbc\n", &[2, 5]) && queue.add(b"d\n", &[2]));
-        assert!(!queue.add(b"efghij\n", &[7]), "it has five bytes of room");
+        assert!(!queue.add(b"efghij\n", &[7]), "it has 14 bytes of room");
         let piece = queue.take().unwrap();
         assert_eq!((piece.count(), &piece.bytes[..]), (3, &b"a\nbc\nd\n"[..]));
         assert_eq!(queue.take(), None);
