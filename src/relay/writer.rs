@@ -139,6 +139,10 @@ impl Writer {
                 }
                 Err(WriteError::Rejected { message, .. }) => (message, true),
                 Err(WriteError::Failed { reason }) => (reason, false),
+                // Somebody on the way may look into what passes.
+                Err(WriteError::Misconfigured { reason, .. }) if self.probe.is_some() => {
+                    (reason, false)
+                }
                 Err(
                     WriteError::Unavailable { reason, .. }
                     | WriteError::Misconfigured { reason, .. },
@@ -154,9 +158,12 @@ impl Writer {
                 self.wait(&reason).await;
                 return Verdict::Unknown;
             };
-            let is_well = self.request(&probe).await.is_ok();
-            self.probe = Some(probe);
-            if !is_well {
+            let probed = self.request(&probe).await;
+            if !matches!(probed, Err(WriteError::Rejected { .. })) {
+                self.probe = Some(probe);
+            }
+            // One that is refused itself, as when it is too old by now, shows nothing any more.
+            if probed.is_err() {
                 self.wait(&reason).await;
                 continue;
             }

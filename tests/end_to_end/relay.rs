@@ -321,6 +321,35 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
     );
 }
 
+/// A line that somebody on the way to the server never lets pass; and one that the server refuses when it refuses the line, too, that
+/// it took before.
+#[test]
+fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
+    let mut site = Site::start();
+    site.writes.set(Mode::Filter("wicked", 403));
+    let node = site.start_node("one", &OPEN);
+    let url = format!("{}?db={DATABASE}", site.writes.url());
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let rest_sends = |lines: [&str; 3], sent, refused| {
+        let lines = lines.map(|line| format!("{line} 5"));
+        send(lines, &relay, std::slice::from_ref(&node));
+        eventually("the others are written", SOON, || {
+            let metrics = relay.metrics();
+            let reason = [("reason", "refused")];
+            let seen = (
+                metrics.count("eds_relay_rest_sent_total"),
+                metrics.count_of("eds_relay_rest_dropped_total", &reason),
+            );
+            when(seen == (sent, refused), format!("{seen:?}"))
+        });
+    };
+    rest_sends(["cpu a=1", "cpu b=2", "cpu c=3"], 3, 0);
+    rest_sends(["cpu d=4", "cpu text=\"wicked\"", "cpu e=5"], 5, 1);
+    // The line that is known to be taken is one of these.
+    site.writes.set(Mode::Filter("cpu", 400));
+    rest_sends(["mem a=1", "cpu f=6", "mem b=2"], 7, 2);
+}
+
 #[test]
 fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
     let mut site = Site::start();

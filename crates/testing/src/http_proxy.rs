@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -21,6 +22,8 @@ pub enum Mode {
     Hang,
     /// Answers with this status.
     Answer(u16),
+    /// Answers with this status where a body holds this text, as somebody on the way does that looks into them; passes others on.
+    Filter(&'static str, u16),
     /// Answers with this status, and asks for so many seconds of peace by `Retry-After`.
     AnswerLater(u16, u32),
     /// The database takes a write; then the connection ends without an answer.
@@ -289,6 +292,9 @@ fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io
             return (false, hung.and(Err(io::ErrorKind::TimedOut.into())));
         }
         Mode::Answer(status) => return (false, Ok(Answer::of(status, ""))),
+        Mode::Filter(text, status) if memmem::find(&request.body, text.as_bytes()).is_some() => {
+            return (false, Ok(Answer::of(status, "")));
+        }
         Mode::AnswerLater(status, secs) => {
             let asked = format!("Retry-After: {secs}\r\n");
             return (false, Ok(Answer::of(status, &asked)));
