@@ -19,7 +19,7 @@ pub async fn follow_name(outlet: Arc<Outlet>, first: impl FnOnce()) {
         match tokio::net::lookup_host(outlet.name()).await {
             Ok(found) => {
                 let found: Vec<_> = found.collect();
-                if let Some(address) = choose(&found, outlet.address(), outlet.is_up()) {
+                if let Some(address) = choose(&found, outlet.address(), outlet.has_good_address()) {
                     if outlet.address() != Some(address) {
                         tracing::info!(to = outlet.name(), %address, "sending to this address");
                     }

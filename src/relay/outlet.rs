@@ -35,7 +35,7 @@ pub struct Outlet {
     /// `None` while no address is known.
     link: RwLock<Option<Arc<Link>>>,
     trouble: Mutex<Trouble>,
-    /// Notified when sending fails, so that the name is looked up again.
+    /// Notified when another address may help, so that the name is looked up again.
     pub(super) failed: Notify,
     datagrams: AtomicU64,
     refusals: AtomicU64,
@@ -53,6 +53,8 @@ struct Link {
 #[derive(Debug)]
 struct Trouble {
     last: Option<Instant>,
+    /// That of the address in use, or that there is none: another one may help, and the name is looked up soon.
+    of_address: Option<Instant>,
     logged: Throttle,
 }
 
@@ -65,6 +67,7 @@ impl Outlet {
             link: RwLock::new(None),
             trouble: Mutex::new(Trouble {
                 last: None,
+                of_address: None,
                 logged: Throttle::new(LOG_INTERVAL),
             }),
             failed: Notify::new(),
@@ -98,8 +101,12 @@ impl Outlet {
     /// Whether all that was sent lately got on its way, as far as is known.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        let in_trouble = (self.trouble().last).is_some_and(|at| at.elapsed() < TROUBLE_LASTS);
-        self.address().is_some() && !in_trouble
+        self.address().is_some() && !is_lately(self.trouble().last)
+    }
+
+    /// Whether the address in use is none to leave for another one of the name.
+    pub(super) fn has_good_address(&self) -> bool {
+        self.address().is_some() && !is_lately(self.trouble().of_address)
     }
 
     /// Where it sends to.
@@ -108,17 +115,25 @@ impl Outlet {
         self.link().map(|link| link.address)
     }
 
-    /// Sends to this address from now on, by a new socket.
+    /// Sends to this address from now on, by a new socket. Where none can be had the address that was known stays.
     pub(super) fn lead_to(&self, address: SocketAddr) {
         match Link::open(address) {
-            Ok(link) => *self.write() = Some(Arc::new(link)),
+            Ok(link) => {
+                *self.write() = Some(Arc::new(link));
+                self.trouble().of_address = None;
+            }
             Err(error) => self.has_no_address(&error),
         }
     }
 
-    /// The name leads nowhere. An address that was known stays.
+    /// The name leads nowhere, or nowhere else. An address that was known stays.
     pub(super) fn has_no_address(&self, error: &io::Error) {
-        self.report(error, "has no address");
+        match self.address() {
+            None => self.report(error, "has no address", true),
+            Some(address) => {
+                tracing::debug!(%error, to = self.name, %address, "no other address can be had");
+            }
+        }
     }
 
     fn link(&self) -> Option<Arc<Link>> {
@@ -194,7 +209,7 @@ impl Outlet {
             match &result {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     self.refusals.fetch_add(1, Ordering::Relaxed);
-                    self.report(error, "refuses: nobody listens there");
+                    self.report(error, "refuses: nobody listens there", true);
                     result = send();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => result = send(),
@@ -205,17 +220,28 @@ impl Outlet {
     }
 
     fn fails(&self, error: &io::Error) -> Loss {
-        self.report(error, "cannot be sent to");
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Loss::Busy,
-            _ => Loss::Unreachable,
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                self.report(error, "cannot be sent to", false);
+                Loss::Busy
+            }
+            // Of this datagram.
+            Some(libc::EMSGSIZE) => Loss::Unreachable,
+            _ => {
+                self.report(error, "cannot be sent to", true);
+                Loss::Unreachable
+            }
         }
     }
 
-    fn report(&self, error: &io::Error, what: &str) {
-        self.failed.notify_one();
+    fn report(&self, error: &io::Error, what: &str, is_of_address: bool) {
         let mut trouble = self.trouble();
-        trouble.last = Some(Instant::now());
+        let now = Instant::now();
+        trouble.last = Some(now);
+        if is_of_address {
+            trouble.of_address = Some(now);
+            self.failed.notify_one();
+        }
         if trouble.logged.is_due() {
             tracing::error!(
                 %error,
@@ -225,6 +251,10 @@ impl Outlet {
             );
         }
     }
+}
+
+fn is_lately(at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at.elapsed() < TROUBLE_LASTS)
 }
 
 impl Link {

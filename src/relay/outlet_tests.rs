@@ -75,4 +75,23 @@ fn what_is_too_long_for_a_datagram_is_dropped() {
     assert!(pack.add(&vec![b'x'; 65_520], None));
     let outcome = outlet.send(&pack, &mut [false]);
     assert_eq!(outcome.dropped[Loss::Unreachable as usize], 1);
+    assert!(outlet.is_up(), "others find their way");
+}
+
+#[test]
+fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
+    let (socket, outlet) = receiver();
+    let first = outlet.address();
+    // No socket of ours may be connected to it.
+    outlet.lead_to("255.255.255.255:9".parse().unwrap());
+    assert!(outlet.address() == first && outlet.is_up() && outlet.has_good_address());
+    drop(socket);
+    for _ in 0..2 {
+        outlet.send(&pack(&["a=1"]), &mut [false]);
+    }
+    assert!(!outlet.has_good_address());
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    outlet.lead_to(other.local_addr().unwrap());
+    assert!(outlet.has_good_address(), "it is judged by itself");
+    assert!(!outlet.is_up(), "lines were lost lately");
 }
