@@ -202,7 +202,7 @@ keys! {
         own response_timeout: Span("10ms", "5m") = "3s", "the longest to wait for an answer of Redis";
         own replay_window: Span("0s", "10m") = "10s", "what was recorded this lately is recorded again after a failover";
         own counts_max: Count<u64>(1, 1_000_000_000_000) = "1000000", "most counts that are kept for queries after they are sent";
-        own memory_max: Size("1MiB", "1TiB") = "1GiB", "most memory for open minutes (memory: only)";
+        own memory_max: Size("1MiB", "1TiB") = "1GiB", "most memory for open minutes and unsent counts (memory: only)";
     }
     flush "flush." {
         own interval: Span("10ms", "1m") = "1s", "how often finished minutes are looked for";

@@ -20,7 +20,7 @@ use crate::store::redis::{self, Settings};
 pub enum Store {
     /// In this process.
     Memory {
-        /// Most memory for open minutes, in bytes.
+        /// Most memory for open minutes and counts that an output lacks, in bytes.
         bytes_max: u64,
         /// The most counts that are kept after they are sent.
         counts_max: u64,

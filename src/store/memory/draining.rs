@@ -7,11 +7,9 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use super::reading::{page, series_counts};
-use super::sets::Sets;
-use super::state::{PartitionState, State, deadline};
+use super::state::{PartitionState, deadline, unsent_bytes};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
-use crate::store::witness::kept_for;
 use crate::store::{
     Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, OutputBacklog,
     OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError, Testimony,
@@ -138,6 +136,7 @@ impl Draining for MemoryStore {
         partition.extend(claim, deadline(now_ms, lease));
         let is_closed = partition.witness.has_closed(claim.minute);
         let minute = partition.minutes.entry(claim.minute).or_default();
+        let before = minute.unsent_bytes;
         for _ in 0..series_max {
             let Some((series, sets)) = minute.sets.pop_first() else {
                 break;
@@ -149,6 +148,7 @@ impl Draining for MemoryStore {
                 let counts = (sets.unique(), sets.cumulative());
                 minute.admitted.remove(&series);
                 minute.counts.insert(series.clone(), counts);
+                minute.unsent_bytes += unsent_bytes(&series, outputs.len());
                 for output in outputs {
                     let unsent = minute.unsent.entry(output.clone()).or_default();
                     unsent.insert(series.clone());
@@ -156,6 +156,7 @@ impl Draining for MemoryStore {
                 done.sealed += 1;
             }
         }
+        *bytes += minute.unsent_bytes - before;
         if done.sealed > 0 {
             // Counts that were admitted after their events came would be forgotten otherwise.
             minute.expires_ms = None;
@@ -314,47 +315,5 @@ impl Draining for MemoryStore {
             is_open || outputs.iter().any(lacks)
         };
         Ok(partitions.iter().map(has_work).collect())
-    }
-}
-
-impl State {
-    /// Work on a minute has ended. Where nothing is left to do it is closed, and its counts get their time to live.
-    pub(super) fn end(&mut self, partition: usize, minute: Minute, now_ms: i64) {
-        let partition = &mut self.partitions[partition];
-        let is_awaited = partition.is_awaited(minute);
-        let state = partition.minutes.get_mut(&minute);
-        if is_awaited || state.as_ref().is_some_and(|state| !state.sets.is_empty()) {
-            return;
-        }
-        partition.witness.close(minute);
-        if let Some(state) = state {
-            let counts = (state.counts.len() + state.admitted.len()) as u64;
-            let kept = kept_for(self.retention, self.counts_max, counts);
-            let expires_ms = deadline(now_ms, kept);
-            state.expires_ms = Some(expires_ms);
-            self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
-        }
-    }
-
-    /// The different events of which an output lacks the counts, those of refused counts included.
-    pub(super) fn unpublished(&self) -> u64 {
-        let of = |partition: &PartitionState| {
-            let refused = partition.quarantine.values().flat_map(BTreeMap::values);
-            let mut lacking: BTreeMap<(Minute, &str), u64> = BTreeMap::new();
-            for counts in refused {
-                lacking.insert((counts.minute, counts.series.as_str()), counts.cumulative);
-            }
-            let mut open = 0;
-            for (minute, state) in &partition.minutes {
-                open += state.sets.values().map(Sets::cumulative).sum::<u64>();
-                for series in state.unsent.values().flatten() {
-                    if let Some(&(_, cumulative)) = state.counts.get(series) {
-                        lacking.insert((*minute, series.as_str()), cumulative);
-                    }
-                }
-            }
-            open + lacking.values().sum::<u64>()
-        };
-        self.partitions.iter().map(of).sum()
     }
 }

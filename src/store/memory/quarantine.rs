@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use super::reading::page;
+use super::state::unsent_bytes;
 use crate::event::{Minute, Partition};
 use crate::store::{Dropped, OutputName, Page, Quarantine, Quarantined, StoreError};
 
@@ -39,15 +40,18 @@ impl Quarantine for MemoryStore {
             let Some(kept) = all.and_then(|all| all.remove(&entry)) else {
                 continue;
             };
-            let state = partition.minutes.entry(minute).or_default();
-            state.admitted.remove(&kept.series);
-            state
+            let waits = partition.minutes.entry(minute).or_default();
+            waits.admitted.remove(&kept.series);
+            waits
                 .counts
                 .entry(kept.series.clone())
                 .or_insert((kept.unique, kept.cumulative));
-            let unsent = state.unsent.entry(output.clone()).or_default();
+            let bytes = unsent_bytes(&kept.series, 1);
+            waits.unsent_bytes += bytes;
+            state.bytes += bytes;
+            let unsent = waits.unsent.entry(output.clone()).or_default();
             unsent.insert(kept.series);
-            state.expires_ms = None;
+            waits.expires_ms = None;
             let sending = partition.sending.entry(output.clone()).or_default();
             sending.entry(minute).or_default();
             taken += 1;

@@ -22,7 +22,7 @@ impl State {
             return Ok(());
         }
         Err(StoreError::Full(format!(
-            "the open minutes take {} bytes and store.memory_max is {}; raise it, or use a Redis",
+            "open minutes and counts that an output lacks take {} bytes and store.memory_max is {}; raise it, or use a Redis",
             self.bytes, self.bytes_max
         )))
     }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::event::{Batch, Partitions};
-use crate::store::Recording as _;
 use crate::store::memory::{MemoryStore, system_clock};
+use crate::store::{ClaimRequest, Draining as _, Known, OutputName, Recording as _};
 
 fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
@@ -107,6 +107,54 @@ async fn the_store_is_charged_for_what_its_sets_take() {
             assert_eq!(state.bytes, sets + minute.users.charged);
         });
     }
+}
+
+/// They may wait for an output for long, and names are whatever somebody sends.
+#[tokio::test]
+async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
+    let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
+    let partition = partitions.of("", minute());
+    let store = MemoryStore::new("a", &partitions, hour, 20_000, system_clock());
+    let outputs = [OutputName::default()];
+    let record = async |name: usize| {
+        let mut batch = Batch::default();
+        let series = format!("s={name:036}");
+        assert!(batch.push(minute(), &series, "user", 0));
+        let request = RecordRequest {
+            minute: minute(),
+            series: &series,
+            overflowed_from: None,
+            new_users: None,
+            occurrences: &batch.groups()[0].occurrences,
+            batch: &batch,
+        };
+        store.record(partition, 0, &[request], &[]).await
+    };
+    let request = ClaimRequest {
+        generation: 0,
+        grace: Duration::ZERO,
+        max_hold: Duration::ZERO,
+        lease: hour,
+        lapsed_max: 0,
+        finished_max: 1,
+        known: Known::default(),
+    };
+    let mut sending = Vec::new();
+    let mut recorded = 0;
+    while record(recorded).await.is_ok() {
+        recorded += 1;
+        let claims = store.claim(partition, &request, &[]).await.unwrap();
+        let sealed = store.compact(&claims[0], 1, hour, &outputs).await.unwrap();
+        sending.extend(sealed.sending);
+    }
+    assert!((50..100).contains(&recorded), "{recorded} counts");
+    let page = store.unsent(&sending[0], 0).await.unwrap();
+    let series: Vec<_> = page.items.iter().map(|it| it.series.as_str()).collect();
+    assert_eq!(series.len(), recorded);
+    let all = store.acknowledge(&sending[0], &series, hour).await.unwrap();
+    assert!(all);
+    store.look(|state| assert_eq!(state.bytes, 0));
+    record(recorded).await.unwrap();
 }
 
 proptest! {

@@ -6,14 +6,18 @@ use std::time::Duration;
 use super::sets::{OpenSets, Sets};
 use super::users::Users;
 use crate::event::{Minute, Partition, Partitions};
+use crate::store::witness::kept_for;
 use crate::store::{Claim, OutputName, Quarantined, StoreError};
+
+/// What a count takes beside its name, in bytes; roughly.
+const COUNT_BYTES: usize = 100;
 
 /// All that the store knows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
     /// By [`Partition::index`].
     pub partitions: Vec<PartitionState>,
-    /// The memory that the open sets take, roughly.
+    /// The memory that open sets take, and counts of minutes of which an output lacks some; roughly.
     pub bytes: u64,
     /// Nothing expires before this, in ms since the epoch.
     pub(super) next_expiry_ms: i64,
@@ -94,6 +98,8 @@ pub struct MinuteState {
     pub counts: BTreeMap<String, (u64, u64)>,
     /// Series whose counts an output has not confirmed.
     pub unsent: BTreeMap<OutputName, BTreeSet<String>>,
+    /// The memory of its counts that is reckoned as long as any output lacks one.
+    pub(super) unsent_bytes: u64,
     /// When the counts are forgotten, in ms since the epoch.
     pub expires_ms: Option<i64>,
     /// How many events of it each process has seen.
@@ -130,7 +136,7 @@ impl State {
         &mut self.partitions[partition.index()]
     }
 
-    /// The partition of a claim that is held, and the memory of all open sets.
+    /// The partition of a claim that is held, and the memory that is reckoned.
     pub(super) fn held(
         &mut self,
         claim: &Claim,
@@ -165,6 +171,49 @@ impl State {
         let of =
             |partition: &PartitionState| Some(partition.minutes.get(&minute)?.open_sets(minute));
         self.partitions.iter().filter_map(of).flatten().collect()
+    }
+}
+
+impl State {
+    /// Work on a minute has ended. Where nothing is left to do it is closed, and its counts get their time to live.
+    pub(super) fn end(&mut self, partition: usize, minute: Minute, now_ms: i64) {
+        let partition = &mut self.partitions[partition];
+        let is_awaited = partition.is_awaited(minute);
+        let state = partition.minutes.get_mut(&minute);
+        if is_awaited || state.as_ref().is_some_and(|state| !state.sets.is_empty()) {
+            return;
+        }
+        partition.witness.close(minute);
+        if let Some(state) = state {
+            self.bytes -= std::mem::take(&mut state.unsent_bytes);
+            let counts = (state.counts.len() + state.admitted.len()) as u64;
+            let kept = kept_for(self.retention, self.counts_max, counts);
+            let expires_ms = deadline(now_ms, kept);
+            state.expires_ms = Some(expires_ms);
+            self.next_expiry_ms = self.next_expiry_ms.min(expires_ms);
+        }
+    }
+
+    /// The different events of which an output lacks the counts, those of refused counts included.
+    pub(super) fn unpublished(&self) -> u64 {
+        let of = |partition: &PartitionState| {
+            let refused = partition.quarantine.values().flat_map(BTreeMap::values);
+            let mut lacking: BTreeMap<(Minute, &str), u64> = BTreeMap::new();
+            for counts in refused {
+                lacking.insert((counts.minute, counts.series.as_str()), counts.cumulative);
+            }
+            let mut open = 0;
+            for (minute, state) in &partition.minutes {
+                open += state.sets.values().map(Sets::cumulative).sum::<u64>();
+                for series in state.unsent.values().flatten() {
+                    if let Some(&(_, cumulative)) = state.counts.get(series) {
+                        lacking.insert((*minute, series.as_str()), cumulative);
+                    }
+                }
+            }
+            open + lacking.values().sum::<u64>()
+        };
+        self.partitions.iter().map(of).sum()
     }
 }
 
@@ -231,6 +280,11 @@ impl MinuteState {
             }
         }
     }
+}
+
+/// What a count takes while outputs lack it, in bytes; roughly. Its name is there once, and once for each of them.
+pub(super) fn unsent_bytes(series: &str, outputs: usize) -> u64 {
+    ((1 + outputs) * (COUNT_BYTES + series.len())) as u64
 }
 
 /// So long after an instant, both in ms since the epoch.
