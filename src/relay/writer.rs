@@ -138,15 +138,11 @@ impl Writer {
                     return Verdict::Taken;
                 }
                 Err(WriteError::Rejected { message, .. }) => (message, true),
-                Err(WriteError::Failed { reason }) => (reason, false),
-                // Somebody on the way may look into what passes.
-                Err(WriteError::Misconfigured { reason, .. }) if self.probe.is_some() => {
+                // A status as of a wrong token may be that of somebody on the way who looks into what passes.
+                Err(WriteError::Failed { reason } | WriteError::Misconfigured { reason, .. }) => {
                     (reason, false)
                 }
-                Err(
-                    WriteError::Unavailable { reason, .. }
-                    | WriteError::Misconfigured { reason, .. },
-                ) => {
+                Err(WriteError::Unavailable { reason, .. }) => {
                     self.wait(&reason).await;
                     continue;
                 }
@@ -159,13 +155,18 @@ impl Writer {
                 return Verdict::Unknown;
             };
             let probed = self.request(&probe).await;
-            if !matches!(probed, Err(WriteError::Rejected { .. })) {
-                self.probe = Some(probe);
-            }
-            // One that is refused itself, as when it is too old by now, shows nothing any more.
-            if probed.is_err() {
-                self.wait(&reason).await;
-                continue;
+            self.probe = Some(probe);
+            match probed {
+                Ok(()) => {}
+                Err(WriteError::Unavailable { .. }) => {
+                    self.wait(&reason).await;
+                    continue;
+                }
+                // Nothing is taken; or the probe is refused for itself, as when it is too old by now, and others may show more.
+                Err(_) => {
+                    self.wait(&reason).await;
+                    return Verdict::Unknown;
+                }
             }
             failures += 1;
             if is_refused || is_divisible || failures == FAILURES_MAX {
