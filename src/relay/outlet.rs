@@ -115,14 +115,19 @@ impl Outlet {
         self.link().map(|link| link.address)
     }
 
-    /// Sends to this address from now on, by a new socket. Where none can be had the address that was known stays.
-    pub(super) fn lead_to(&self, address: SocketAddr) {
+    /// Sends to this address from now on, by a new socket. Answers whether one can be had; otherwise the address that was known
+    /// stays.
+    pub(super) fn lead_to(&self, address: SocketAddr) -> bool {
         match Link::open(address) {
             Ok(link) => {
                 *self.write() = Some(Arc::new(link));
                 self.trouble().of_address = None;
+                true
             }
-            Err(error) => self.has_no_address(&error),
+            Err(error) => {
+                self.has_no_address(&error);
+                false
+            }
         }
     }
 
@@ -226,7 +231,10 @@ impl Outlet {
                 Loss::Busy
             }
             // Of this datagram.
-            Some(libc::EMSGSIZE) => Loss::Unreachable,
+            Some(libc::EMSGSIZE) => {
+                self.log(&mut self.trouble(), error, "cannot be sent to");
+                Loss::Unreachable
+            }
             _ => {
                 self.report(error, "cannot be sent to", true);
                 Loss::Unreachable
@@ -242,6 +250,10 @@ impl Outlet {
             trouble.of_address = Some(now);
             self.failed.notify_one();
         }
+        self.log(&mut trouble, error, what);
+    }
+
+    fn log(&self, trouble: &mut Trouble, error: &io::Error, what: &str) {
         if trouble.logged.is_due() {
             tracing::error!(
                 %error,
@@ -317,7 +329,7 @@ fn control(length: u16) -> [u8; CONTROL] {
 fn is_of_the_option(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+        Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
     )
 }
 
