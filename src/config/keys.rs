@@ -243,7 +243,7 @@ keys! {
         relays token: SecretText = "", "the token (?bucket= only), from the environment only";
         relays ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's";
         relays timeout: Span("100ms", "5m") = "10s", "the longest that one write may take (http only)";
-        relays queue_bytes: Size("64KiB", "1TiB") = "64MiB", "lines that may wait for the server (http only); those beyond are dropped, and counted";
+        relays queue_bytes: Size("64KiB", "1TiB") = "64MiB", "memory for lines that wait for the server (http only); those beyond are dropped, and counted";
     }
     http "http." {
         each listen: Address = "127.0.0.1:8095", "TCP address of the page, health, metrics and queries; empty: none";

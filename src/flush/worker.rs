@@ -3,7 +3,7 @@
 //! It owns the claims to seal that it holds and nothing else; it waits for the store, with time limits. What is to be sent
 //! it hands to the tasks of the outputs. It stops after `stop` is cancelled, at the end of the step it is in or a little
 //! later, and lets go of its claims so that any other node takes them up at once. Where the store ends with the process there
-//! is no other: it goes on until all is recorded, closes every minute that is over, and goes on until nothing is left to
+//! is no other: it goes on until all is recorded, closes every minute that was over at the stop, and goes on until nothing is left to
 //! send or it is broken off.
 
 use std::collections::BTreeMap;

@@ -128,7 +128,7 @@ impl Queue {
         }
     }
 
-    /// Whether the first piece takes no more lines.
+    /// Whether there is enough for a large write.
     pub(super) fn is_large(&self) -> bool {
         self.lock().bytes >= PIECE_BYTES
     }

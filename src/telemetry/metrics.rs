@@ -157,7 +157,7 @@ metrics! {
     counts_quarantined: Gauges = Family::default();
     /// The most counts that the quarantines of an output in all partitions hold.
     counts_quarantined_max: Gauge = Gauge::default();
-    /// The memory that open minutes take in this process, roughly; 0: they are in Redis.
+    /// The memory that open minutes and unsent counts take in this process, roughly; 0: they are in Redis.
     store_memory_bytes: Gauge = Gauge::default();
     /// The most memory for them (`store.memory_max`); 0: they are in Redis.
     store_memory_max_bytes: Gauge = Gauge::default();

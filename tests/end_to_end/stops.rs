@@ -110,13 +110,13 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
         ("input.drain_timeout", "5m"),
     ];
     let mut node = Node::new("one", &keys);
-    // It starts 20 s before a minute ends.
-    let ahead = 40 - chrono::Utc::now().timestamp().rem_euclid(60);
+    // It starts 30 s before a minute ends.
+    let ahead = 30 - chrono::Utc::now().timestamp().rem_euclid(60);
     node.skew(ahead);
     node.run();
     let now = || chrono::Utc::now().timestamp_nanos_opt().unwrap() + ahead * 1_000_000_000;
     eventually("a minute has some seconds left", SOON, || {
-        when(now() % MINUTE_NS < MINUTE_NS * 5 / 6, now())
+        when(now() % MINUTE_NS < MINUTE_NS * 3 / 4, now())
     });
     let mut sender = Sender::paced_by(&node);
     send(&mut sender, &node, &["ann"], SEED_MINUTE_NS);
@@ -128,7 +128,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
         when(node.log().contains("draining"), node.log())
     });
     assert!(now() < end, "it was told to stop after the minute");
-    eventually("it has gone round after the minute", 2 * SOON, || {
+    eventually("it has gone round after the minute", 3 * SOON, || {
         when(now() > end + MINUTE_NS / 20, now())
     });
     output.set(Mode::Pass);
