@@ -39,7 +39,7 @@ pub struct News {
     pub closed: Vec<Minute>,
     /// All minutes before this one count as closed; `None`: none does.
     pub since: Option<Minute>,
-    /// Whether there may be something to claim: a minute is over, or one is claimed.
+    /// Whether to ask for claims: a minute is over, one is claimed, or a node lags, or has lagged until it died.
     pub is_due: bool,
 }
 

@@ -1,9 +1,12 @@
 //! What is closed, who hears of it, and what is handed back to a store that forgot it.
 
+use std::time::{Duration, Instant};
+
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
 };
+use testing::eventually::SOON;
 
 use super::ground::{
     AT_ONCE, Event, Ground, Node, RETENTION, SEED_MINUTE, event, model, only, partitions,
@@ -70,7 +73,6 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
     assert_eq!(answer.closed, [minute(SEED_MINUTE + 2)]);
 }
 
-/// As when a connection that is lost delivers it all the same.
 pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
@@ -91,8 +93,19 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
     assert!(is_due().await, "the same of an output");
     a.finish(&sending).await;
     assert!(!is_due().await, "all is done");
+    a.report_lag(true, Duration::from_millis(100)).await;
+    assert!(is_due().await, "a node that lags, which may die");
+    let began = Instant::now();
+    while is_due().await {
+        assert!(
+            began.elapsed() < SOON,
+            "whoever claims removes what it said"
+        );
+        assert_eq!(claim(&b, known).await.unwrap(), []);
+    }
 }
 
+/// As when a connection that is lost delivers it all the same.
 pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;

@@ -52,11 +52,13 @@ impl PartitionState {
         token
     }
 
-    /// Whether there may be something to claim.
+    /// Whether there may be something to claim, or a report of a node that lags to be removed.
     pub(super) fn is_due(&self, now_ms: i64) -> bool {
         let mut claims = self.sending.values().chain([&self.claims]);
-        let first = self.waiting.first();
-        claims.any(|of| !of.is_empty()) || first.is_some_and(|first| first.end_millis() <= now_ms)
+        let is_over = |first: &Minute| first.end_millis() <= now_ms;
+        claims.any(|of| !of.is_empty())
+            || self.waiting.first().is_some_and(is_over)
+            || !self.lagging.is_empty()
     }
 
     /// Ends a claim to seal. Its holder gets claims to send to those of its outputs that lack something and that nobody sends

@@ -74,10 +74,10 @@ for i = 1, #news, 2 do
   sequence = tonumber(news[i + 1])
 end
 
--- What claim.lua would look at. Most of the time a minute only fills, and it is spared.
+-- What claim.lua would look at, or remove: reports of nodes that died. Most of the time a minute only fills, and it is spared.
 local function is_due()
   local first = redis.call('ZRANGE', minutes, 0, 0, 'WITHSCORES')[2]
-  if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims) == 1 then
+  if (first and (first + 1) * 60000 <= now) or redis.call('EXISTS', claims, lagging) > 0 then
     return 1
   end
   for _, output in ipairs(redis.call('SMEMBERS', outputs)) do

@@ -20,7 +20,7 @@ const PINNED: [(&str, u64); 20] = [
     ("append.lua", 0x885e_8b53_3fdb_a784),
     ("attest.lua", 0xacfd_48f6_f52d_d598),
     ("backlog.lua", 0x2446_0853_1709_bb18),
-    ("check_in.lua", 0xd844_d705_36a5_3a94),
+    ("check_in.lua", 0x71f2_9324_2c1e_47ff),
     ("claim.lua", 0x0b39_98b0_aa5c_a8a9),
     ("compact.lua", 0x360a_04dd_b7b8_19a5),
     ("cut.lua", 0x6ed2_32a4_4643_0a8e),
