@@ -230,9 +230,13 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let mut sender = Sender::paced_by(&node);
     sender.send_all(load(10_000).datagrams(), &node, &[]);
     site.wait_exact(&sender.expected.points(), BACK);
-    assert_eq!(node.metrics().count("eds_events_late_total"), 0);
     site.wait_redis_clean();
     site.assert_one_value_a_point();
+    // What is recorded again may meet counts that are sealed already; nothing else does.
+    let metrics = node.metrics();
+    let late = metrics.count("eds_events_late_total");
+    let replayed = metrics.count("eds_events_replayed_total");
+    assert!(late <= replayed, "{late} late, {replayed} replayed");
     let missed = steps.len() - reports.try_iter().count();
     assert_eq!(missed, 0, "every fault took place");
 }
