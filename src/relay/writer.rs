@@ -24,7 +24,7 @@ use crate::output::influxdb::LineWriter;
 const GATHERED_FOR: Duration = Duration::from_millis(100);
 /// The pause before a write is made again: first, and at most. It doubles until the server takes one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
-/// How many times a piece is divided, at most.
+/// How many times a piece at fault is divided, at most.
 const DIVISIONS_MAX: u32 = 128;
 /// How often the server must fail at a write that cannot be divided, and take another one in between.
 const FAILURES_MAX: u32 = 3;
@@ -42,6 +42,8 @@ pub struct Writer {
     stop: CancellationToken,
     /// A line that the server took and that is the same when it is written again.
     probe: Option<Lines>,
+    /// Whether the server refused the probe the last time: it may be too old by now, and is forgotten when something else is taken.
+    refuses_probe: bool,
     /// How long to wait when the next write fails.
     pause: Duration,
     fails_logged: Throttle,
@@ -77,6 +79,7 @@ impl Writer {
             heartbeat,
             stop,
             probe: None,
+            refuses_probe: false,
             pause: PAUSES.0,
             fails_logged: Throttle::new(LOG_INTERVAL),
             refuses_logged: Throttle::new(LOG_INTERVAL),
@@ -105,36 +108,41 @@ impl Writer {
         let mut parts = VecDeque::from([piece]);
         let mut divisions = 0;
         while let Some(part) = parts.pop_front() {
-            let fault = match self.judge(&part).await {
-                Verdict::Taken => {
-                    self.ledger.rest(|rest| rest.send(part.count()));
-                    continue;
-                }
-                Verdict::AtFault(message) => Some(message),
-                Verdict::Unknown => None,
-            };
-            if divisions < DIVISIONS_MAX
-                && let Some(halves) = part.halves()
-            {
-                divisions += 1;
-                parts.extend(halves);
-            } else if let Some(message) = fault {
-                self.give_up(&part, &message);
-            } else {
+            let may_divide = divisions < DIVISIONS_MAX;
+            match self.judge(&part, may_divide).await {
+                Verdict::Taken => self.ledger.rest(|rest| rest.send(part.count())),
+                Verdict::AtFault(message) => match part.halves().filter(|_| may_divide) {
+                    Some(halves) => {
+                        divisions += 1;
+                        parts.extend(halves);
+                    }
+                    None => self.give_up(&part, &message),
+                },
                 // Others first: with one that the server takes it is known what it fails at.
-                self.queue.put_back(part);
+                Verdict::Unknown => match part.halves() {
+                    Some(halves) => halves
+                        .into_iter()
+                        .for_each(|half| self.queue.put_back(half)),
+                    None => self.queue.put_back(part),
+                },
             }
         }
     }
 
     /// Writes lines until the server takes them, or they are known to be at fault. While it is away it is waited for.
-    async fn judge(&mut self, part: &Lines) -> Verdict {
-        let is_divisible = part.count() > 1;
+    async fn judge(&mut self, part: &Lines, may_divide: bool) -> Verdict {
+        let failures_max = if may_divide && part.count() > 1 {
+            1
+        } else {
+            FAILURES_MAX
+        };
         let mut failures = 0;
         loop {
             let (reason, is_refused) = match self.request(part).await {
                 Ok(()) => {
-                    self.probe = part.repeatable().or(self.probe.take());
+                    let probe = self.probe.take().filter(|_| !self.refuses_probe);
+                    self.probe = part.repeatable().or(probe);
+                    self.refuses_probe = false;
                     return Verdict::Taken;
                 }
                 Err(WriteError::Rejected { message, .. }) => (message, true),
@@ -156,6 +164,7 @@ impl Writer {
             };
             let probed = self.request(&probe).await;
             self.probe = Some(probe);
+            self.refuses_probe = matches!(probed, Err(WriteError::Rejected { .. }));
             match probed {
                 Ok(()) => {}
                 Err(WriteError::Unavailable { .. }) => {
@@ -169,7 +178,7 @@ impl Writer {
                 }
             }
             failures += 1;
-            if is_refused || is_divisible || failures == FAILURES_MAX {
+            if is_refused || failures == failures_max {
                 return Verdict::AtFault(reason);
             }
         }

@@ -330,8 +330,8 @@ fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
     let node = site.start_node("one", &OPEN);
     let url = format!("{}?db={DATABASE}", site.writes.url());
     let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
-    let rest_sends = |lines: [&str; 3], sent, refused| {
-        let lines = lines.map(|line| format!("{line} 5"));
+    let rest_sends = |lines: [&str; 3], stamp: &str, sent, refused| {
+        let lines = lines.map(|line| format!("{line}{stamp}"));
         send(lines, &relay, std::slice::from_ref(&node));
         eventually("the others are written", SOON, || {
             let metrics = relay.metrics();
@@ -343,11 +343,14 @@ fn a_line_that_never_passes_does_not_hold_up_those_behind_it() {
             when(seen == (sent, refused), format!("{seen:?}"))
         });
     };
-    rest_sends(["cpu a=1", "cpu b=2", "cpu c=3"], 3, 0);
-    rest_sends(["cpu d=4", "cpu text=\"wicked\"", "cpu e=5"], 5, 1);
+    rest_sends(["cpu a=1", "cpu b=2", "cpu c=3"], " 5", 3, 0);
+    rest_sends(["cpu d=4", "cpu text=\"wicked\"", "cpu e=5"], " 5", 5, 1);
     // The line that is known to be taken is one of these.
     site.writes.set(Mode::Filter("cpu", 400));
-    rest_sends(["mem a=1", "cpu f=6", "mem b=2"], 7, 2);
+    rest_sends(["mem a=1", "cpu f=6", "mem b=2"], " 5", 7, 2);
+    // Now one of these, and no line without a timestamp can take its place.
+    site.writes.set(Mode::Filter("mem", 400));
+    rest_sends(["cpu a=1", "mem c=3", "cpu b=2"], "", 9, 3);
 }
 
 #[test]
