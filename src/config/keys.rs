@@ -230,7 +230,7 @@ keys! {
     relay "relay." {
         relays to: Hosts = "", "the nodes, each as HOST:PORT: every event goes to all of them";
         relays events: EventRules = "", "which lines are events: MEASUREMENT, TAG= or TAG=VALUE; empty: those that a node counts";
-        relays datagram_max: Size("64B", "64KiB") = "1432B", "longest datagram that lines are packed into; a longer line goes alone";
+        relays datagram_max: Size("64B", "65507B") = "1432B", "longest datagram that lines are packed into; a longer line goes alone";
         relays linger: Span("0s", "1s") = "2ms", "the longest that an event waits for others in its datagram";
         relays number: CountOrNone(999) = "0", "number of this relay among all, which its timestamps end in; 0: one by chance";
     }

@@ -98,7 +98,8 @@ impl Outlet {
         self.refusals.load(Ordering::Relaxed)
     }
 
-    /// Whether all that was sent lately got on its way, as far as is known.
+    /// Whether all that was sent lately got on its way, as far as is known; but for what is too long for it, which whoever sends
+    /// is to blame for.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.address().is_some() && !is_lately(self.trouble().last)
@@ -217,7 +218,13 @@ impl Outlet {
                     self.report(error, "refuses: nobody listens there", true);
                     result = send();
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => result = send(),
+                // Too long was perhaps one before it, of which somebody on the way says so.
+                Err(error)
+                    if error.kind() == ErrorKind::Interrupted
+                        || error.raw_os_error() == Some(libc::EMSGSIZE) =>
+                {
+                    result = send();
+                }
                 _ => break,
             }
         }

@@ -91,11 +91,11 @@ impl Queue {
         }
     }
 
-    /// Adds lines, each with its end at one of these places. Answers whether there was room.
+    /// Adds lines, each with its end at one of these places. Answers whether there was room; where nothing waits there is.
     pub(super) fn add(&self, bytes: &[u8], ends: &[usize]) -> bool {
         let mut waiting = self.lock();
         let more = size(bytes, ends);
-        if waiting.bytes + more > self.bytes_max {
+        if waiting.bytes > 0 && waiting.bytes + more > self.bytes_max {
             return false;
         }
         waiting.bytes += more;
@@ -159,7 +159,8 @@ mod tests {
         let piece = queue.take().unwrap();
         assert_eq!((piece.count(), &piece.bytes[..]), (3, &b"a\nbc\nd\n"[..]));
         assert_eq!(queue.take(), None);
-        assert!(queue.add(b"efghij\n", &[7]));
+        assert!(queue.add(&[b'x'; 60], &[60]), "nothing waits");
+        assert!(!queue.add(b"a\n", &[2]));
     }
 
     #[test]
