@@ -98,8 +98,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// long as there was none, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;
 
-    /// The memory that open minutes take in this process and the most that they may take, in bytes; `None` where they are
-    /// elsewhere.
+    /// The memory that open minutes, and counts that outputs lack, take in this process and the most that they may take, in
+    /// bytes; `None` where they are elsewhere.
     fn memory(&self) -> Option<(u64, u64)> {
         None
     }
