@@ -250,7 +250,8 @@ impl Store {
 }
 
 fn replication(server: &RedisServer) -> String {
-    server.query(&["INFO", "replication"])
+    let info = server.try_query(&["INFO", "replication"]);
+    info.unwrap_or_else(|error| error.to_string())
 }
 
 fn is_master(server: &RedisServer) -> bool {

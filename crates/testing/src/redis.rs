@@ -151,11 +151,16 @@ impl RedisServer {
     /// What a command answers.
     #[track_caller]
     pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_query(command)
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The same where connections may be cut: sentinels do so at a server that changes its part.
+    pub fn try_query<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(self.asker_url())?;
         let mut query = redis::Cmd::new();
         query.arg(command);
-        query
-            .query(&mut self.connection())
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        query.query(&mut client.get_connection()?)
     }
 
     /// Every key, sorted.
