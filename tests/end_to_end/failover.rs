@@ -93,8 +93,13 @@ pub(crate) struct UnderLoad {
 
 impl UnderLoad {
     pub(crate) fn start(store_url: &str, events: u64) -> Self {
+        Self::start_with(store_url, events, &[])
+    }
+
+    /// With these keys of the nodes' configuration.
+    pub(crate) fn start_with(store_url: &str, events: u64, keys: &[(&str, &str)]) -> Self {
         let site = site();
-        let nodes = two_nodes(&site, store_url, &[]);
+        let nodes = two_nodes(&site, store_url, keys);
         let mut sender = Sender::paced_by(&nodes[0]);
         let mut datagrams: Vec<_> = load(events).datagrams().collect();
         let rest = datagrams.split_off(datagrams.len() / 4);

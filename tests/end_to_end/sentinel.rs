@@ -3,7 +3,7 @@
 use testing::redis_sentinel::{NAME, RedisSentinel};
 
 use crate::failover::{
-    Replicated, assert_a_killed_master_costs_nothing,
+    Replicated, UnderLoad, assert_a_killed_master_costs_nothing,
     assert_lost_behind_a_cut_link_without_a_window, assert_recorded_again_behind_a_cut_link, site,
 };
 
@@ -11,6 +11,28 @@ use crate::failover::{
 fn a_master_killed_under_load_is_replaced_at_no_cost() {
     let replayed = assert_a_killed_master_costs_nothing(&mut RedisSentinel::start());
     assert!(replayed > 0);
+}
+
+/// Sentinels leave it alone for 8 s at least. Nodes that did not leave it speak to it all the while, for longer than they could record
+/// again what it confirms.
+#[test]
+fn a_master_that_wakes_when_it_is_replaced_costs_nothing_with_min_replicas_to_write() {
+    let redis = RedisSentinel::start_by(&[
+        "--repl-diskless-sync-delay",
+        "0",
+        "--min-replicas-to-write",
+        "1",
+    ]);
+    let keys = [
+        ("store.response_timeout", "5s"),
+        ("store.replay_window", "5s"),
+    ];
+    let mut load = UnderLoad::start_with(&redis.url(NAME), 400_000, &keys);
+    redis.servers[0].signal("STOP");
+    load.assert_exact_in_spite_of(|| {
+        redis.wait_promoted();
+        redis.servers[0].signal("CONT");
+    });
 }
 
 impl Replicated for RedisSentinel {

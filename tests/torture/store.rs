@@ -53,7 +53,11 @@ impl Store {
                 Servers::Pair(pair, proxies)
             }
             Kind::Cluster => Servers::Cluster(RedisCluster::start_with_replicas_by(&LOGGED)),
-            Kind::Sentinel => Servers::Sentinel(RedisSentinel::start_by(&LOGGED)),
+            Kind::Sentinel => {
+                // A master that wakes when it is replaced takes nothing any more.
+                let arguments = [&LOGGED[..], &["--min-replicas-to-write", "1"]].concat();
+                Servers::Sentinel(RedisSentinel::start_by(&arguments))
+            }
         };
         let store = Self {
             servers,
