@@ -118,11 +118,12 @@ impl Writer {
                     }
                     None => self.give_up(&part, &message),
                 },
-                // Others first: with one that the server takes it is known what it fails at.
+                // With one line that the server takes it is known what it fails at: it may be in a half, or behind.
                 Verdict::Unknown => match part.halves() {
-                    Some(halves) => halves
-                        .into_iter()
-                        .for_each(|half| self.queue.put_back(half)),
+                    Some([first, second]) => {
+                        parts.push_back(first);
+                        self.queue.put_back(second);
+                    }
                     None => self.queue.put_back(part),
                 },
             }
