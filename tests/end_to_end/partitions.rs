@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
 use testing::points::Expected;
@@ -24,22 +25,24 @@ const KEYS: [(&str, &str); 4] = [
     ("input.max_future", "0s"),
 ];
 /// From the command until the change.
-const TIME_TO_RESTART: Duration = Duration::from_secs(25);
+const TIME_TO_RESTART: Duration = Duration::from_secs(20);
+/// Where in a minute a test begins: what it does before the command fits, too, also on a busy machine.
+const AT_SECOND: i64 = 25;
 const PAST_A_MINUTE: Duration = Duration::from_secs(120);
 
-fn now() -> DateTime<Utc> {
-    SystemTime::now().into()
+fn now(clock: &Clock) -> DateTime<Utc> {
+    clock.now().into()
 }
 
 /// The first whole minute that leaves so much time.
-fn a_minute_after(time: Duration) -> DateTime<Utc> {
-    let minutes = (now() + time).timestamp().div_euclid(60) + 1;
+fn a_minute_after(now: DateTime<Utc>, time: Duration) -> DateTime<Utc> {
+    let minutes = (now + time).timestamp().div_euclid(60) + 1;
     DateTime::from_timestamp(minutes * 60, 0).unwrap()
 }
 
 #[track_caller]
-fn wait_until(at: DateTime<Utc>) {
-    eventually("it is later", PAST_A_MINUTE, || when(now() > at, at));
+fn wait_until(clock: &Clock, at: DateTime<Utc>) {
+    eventually("it is later", PAST_A_MINUTE, || when(now(clock) > at, at));
 }
 
 fn apply(node: &Node) -> (Option<i32>, String) {
@@ -47,7 +50,8 @@ fn apply(node: &Node) -> (Option<i32>, String) {
     let mut command = eds();
     command
         .args(["settings", "apply", "--config"])
-        .arg(node.config_path());
+        .arg(node.config_path())
+        .envs(node.environment());
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
@@ -60,7 +64,7 @@ struct Load {
 }
 
 impl Load {
-    fn run(&self) -> Expected {
+    fn run(&self, clock: &Clock) -> Expected {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut expected = Expected::default();
         let mut number = 0_u64;
@@ -73,7 +77,7 @@ impl Load {
             }
             number += 1;
             let (series, user) = (number % 97, number % 53);
-            let at = now().timestamp_nanos_opt().unwrap();
+            let at = clock.now_ns();
             let line = format!("event_type=t{series},product=p value=u{user} {at}");
             for address in &*to {
                 socket.send_to(line.as_bytes(), address).unwrap();
@@ -109,7 +113,8 @@ fn prepare(nodes: &mut [&mut Node], from: DateTime<Utc>) {
 
 #[test]
 fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behind() {
-    let site = Site::start();
+    let site = Site::start_at_second(AT_SECOND);
+    let clock = site.clock();
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &KEYS));
     let addresses = [one.udp(), two.udp()];
     let (one, two) = (&mut one, &mut two);
@@ -117,10 +122,10 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
         ended: AtomicBool::new(false),
         to: Mutex::new(addresses.to_vec()),
     };
-    let from = a_minute_after(TIME_TO_RESTART);
+    let from = a_minute_after(now(clock), TIME_TO_RESTART);
     let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
-        let loading = scope.spawn(|| load.run());
+        let loading = scope.spawn(|| load.run(clock));
         one.set("store.partitions", "48");
         let (code, said) = apply(one);
         assert!(
@@ -129,7 +134,7 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
         );
         prepare(
             &mut [&mut *one],
-            a_minute_after(Duration::ZERO) - Duration::from_secs(60),
+            a_minute_after(now(clock), Duration::ZERO) - Duration::from_secs(60),
         );
         let (code, said) = apply(one);
         assert!(
@@ -155,8 +160,8 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
             assert_eq!(node.terminate().code(), Some(0));
             node.run();
         }
-        assert!(now() < from, "the test was too slow to mean anything");
-        wait_until(from + Duration::from_secs(10));
+        assert!(now(clock) < from, "the test was too slow to mean anything");
+        wait_until(clock, from + Duration::from_secs(10));
         load.end();
         loading.join().unwrap()
     });
@@ -175,7 +180,8 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
 /// It was stopped during the change, and had a spool.
 #[test]
 fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() {
-    let site = Site::start();
+    let site = Site::start_at_second(AT_SECOND);
+    let clock = site.clock();
     let [mut one, mut two] = ["one", "two"].map(|name| site.node(name, &KEYS));
     let spool = one.spool();
     one.set("input.spool_dir", spool.to_str().unwrap());
@@ -186,10 +192,10 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         ended: AtomicBool::new(false),
         to: Mutex::new(vec![one.udp(), two.udp()]),
     };
-    let from = a_minute_after(TIME_TO_RESTART);
+    let from = a_minute_after(now(clock), TIME_TO_RESTART);
     let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
-        let loading = scope.spawn(|| load.run());
+        let loading = scope.spawn(|| load.run(clock));
         one.signal("STOP");
         prepare(&mut [&mut one, &mut two], from);
         let (code, said) = apply(&two);
@@ -199,7 +205,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         assert_eq!(two.terminate().code(), Some(0));
         two.run();
         *load.to.lock().unwrap() = both;
-        wait_until(from + Duration::from_secs(1));
+        wait_until(clock, from + Duration::from_secs(1));
         one.signal("CONT");
         eventually("it says why it is not ready", SOON, || {
             let answer = one.get("/readyz").unwrap();
@@ -271,7 +277,7 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
     node.set("store.partitions_before", "4");
     node.set(
         "store.partitions_from",
-        &a_minute_after(PAST_A_MINUTE).to_rfc3339(),
+        &a_minute_after(SystemTime::now().into(), PAST_A_MINUTE).to_rfc3339(),
     );
     let (code, said) = apply(&node);
     assert_eq!(code, Some(0), "{said}");

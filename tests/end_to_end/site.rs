@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::Value;
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually};
 use testing::http::{answer, get, post};
 use testing::http_proxy::HttpProxy;
@@ -23,11 +24,27 @@ pub(crate) struct Site {
     pub(crate) influxdb: SocketAddr,
     _influxdb: InfluxServer,
     pub(crate) writes: HttpProxy,
+    /// The clock of Redis and of all nodes, if not the right one.
+    clock: Option<Clock>,
 }
 
 impl Site {
     pub(crate) fn start() -> Self {
         Self::with_redis(RedisServer::start(&[]))
+    }
+
+    /// One for events of the present minute, whose clocks are at this second of a minute now: how long the test waits for the end of
+    /// the minute does not depend on when it starts.
+    pub(crate) fn start_at_second(second: i64) -> Self {
+        let clock = Clock::at_second(second);
+        let mut site = Self::with_redis(RedisServer::start_with_clock(&clock, &[]));
+        site.clock = Some(clock);
+        site
+    }
+
+    /// The clock of a site that was started at a second.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("started with a clock")
     }
 
     pub(crate) fn with_redis(redis: RedisServer) -> Self {
@@ -42,6 +59,7 @@ impl Site {
             influxdb,
             _influxdb: server,
             writes,
+            clock: None,
         };
         site.command(&format!("CREATE DATABASE {DATABASE}"));
         site
@@ -90,6 +108,9 @@ impl Site {
                 ("output.timeout", "2s"),
             ],
         );
+        if let Some(clock) = &self.clock {
+            node.share_clock(clock);
+        }
         for (key, value) in keys {
             node.set(key, value);
         }

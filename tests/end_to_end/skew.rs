@@ -1,7 +1,7 @@
 //! Clocks of nodes that are five minutes off: they judge what is too old or too far ahead, and nothing else.
 
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -26,19 +26,14 @@ fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
         ("flush.max_hold", "10m"),
     ];
     let mut node = site.node(name, &keys);
-    node.skew(seconds);
+    node.set_clock(site.clock().ahead_of(seconds));
     node.run();
     node
 }
 
-fn now_ns() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_nanos()).unwrap()
-}
-
 /// Events at this distance from now, one a millisecond: their lines.
-fn lines(from_now_seconds: i64, events: i64) -> Vec<String> {
-    let at = now_ns() + from_now_seconds * SECOND_NS;
+fn lines(clock: &Clock, from_now_seconds: i64, events: i64) -> Vec<String> {
+    let at = clock.now_ns() + from_now_seconds * SECOND_NS;
     let line = |number: i64| {
         format!(
             "event_type=type{},product=b value=user{} {}",
@@ -59,7 +54,8 @@ fn rejected(node: &Node) -> [u64; 2] {
 #[test]
 fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     const EVENTS: i64 = 1000;
-    let site = Site::start();
+    // The present minute has some seconds left, for the events of now.
+    let site = Site::start_at_second(35);
     let nodes = [
         skewed(&site, "right", 0),
         skewed(&site, "fast", 300),
@@ -84,7 +80,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     };
 
     // What all three take reaches one of them, or more.
-    for line in lines(-15 * 60, 5 * EVENTS) {
+    for line in lines(site.clock(), -15 * 60, 5 * EVENTS) {
         let to: Vec<_> = (0..3).filter(|_| random.random_bool(0.4)).collect();
         send(&line, &to, !to.is_empty());
     }
@@ -98,7 +94,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     ];
     // The minute of three minutes ahead is too far to wait for its end: what comes of it stays in Redis.
     for (from_now, takes) in judged {
-        for line in lines(from_now, EVENTS) {
+        for line in lines(site.clock(), from_now, EVENTS) {
             send(&line, &[0, 1, 2], takes.contains(&true) && from_now < 60);
         }
     }
@@ -114,7 +110,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     assert_all_recorded_but_rejected(&nodes);
 
     let expected = expected.points();
-    let is_ahead = |minute_start_ns: i64| minute_start_ns > now_ns() + 70 * SECOND_NS;
+    let is_ahead = |minute_start_ns: i64| minute_start_ns > site.clock().now_ns() + 70 * SECOND_NS;
     eventually(
         "InfluxDB holds the exact counts",
         Duration::from_secs(100),
@@ -125,7 +121,7 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
         },
     );
     // The fast node would have closed the last minute five minutes before it was over.
-    let (now, now_ns) = (Instant::now(), now_ns());
+    let (now, now_ns) = (Instant::now(), site.clock().now_ns());
     for write in site.writes.writes() {
         for point in read_back::written(&write.body).keys() {
             let over_ns = point.minute_start_ns + MINUTE_NS;
@@ -157,22 +153,19 @@ fn assert_all_recorded_but_rejected(nodes: &[Node; 3]) {
 /// idle. When the clock is right again it closes as ever.
 #[test]
 fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
-    let clock = Clock::ahead_by(0);
-    let redis = RedisServer::start_with_clock(&clock, &[]);
-    let site = Site::with_redis(redis);
-    let node = site.start_node("one", &[("flush.grace", "2s")]);
+    // What is left of the minute is enough for the events.
+    let right = Clock::at_second(15);
+    let jumping = right.ahead_of(0);
+    let site = Site::with_redis(RedisServer::start_with_clock(&jumping, &[]));
+    let mut node = site.node("one", &[("flush.grace", "2s")]);
+    node.share_clock(&right);
+    node.run();
     let mut sender = Sender::paced_by(&node);
-    // As much of a minute as this takes.
-    let mut begins = now_ns();
-    while begins.rem_euclid(MINUTE_NS) > 30_000_000_000 {
-        thread::sleep(Duration::from_millis(200));
-        begins = now_ns();
-    }
     for number in 0..8 {
         if number == 2 {
-            clock.set(90_000_000);
+            jumping.advance(90);
         }
-        let line = format!("event_type=a value=user{number} {}", now_ns());
+        let line = format!("event_type=a value=user{number} {}", right.now_ns());
         sender.send(line.as_bytes(), &node, &[]);
         sender.wait_received(&node);
         thread::sleep(Duration::from_secs(3));
@@ -188,7 +181,7 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     assert!((89.0..91.0).contains(&offset), "{offset}");
     let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");
     assert!(node.log().lines().any(warned), "{}", node.log());
-    clock.set(0);
+    jumping.advance(-90);
     site.wait_exact(&sender.expected.points(), Duration::from_secs(120));
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }

@@ -187,9 +187,18 @@ impl Node {
 
     /// Sets its clock so many seconds ahead from the next launch on. The clock that measures durations is right.
     pub(crate) fn skew(&mut self, seconds: i64) {
-        let clock = Clock::ahead_by(seconds * 1_000_000);
-        self.environment.extend(clock.environment());
+        self.set_clock(Clock::ahead_by(seconds * 1_000_000));
+    }
+
+    /// Gives it this clock from the next launch on.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.share_clock(&clock);
         self.clock = Some(clock);
+    }
+
+    /// The same with a clock that somebody else keeps.
+    pub(crate) fn share_clock(&mut self, clock: &Clock) {
+        self.environment.extend(clock.environment());
     }
 
     /// The variables set so far.
@@ -241,7 +250,8 @@ impl Node {
         let mut command = eds();
         command
             .args(["settings", "apply", "--config"])
-            .arg(self.config_path());
+            .arg(self.config_path())
+            .envs(self.environment());
         let output = command.output().expect("the binary starts");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")

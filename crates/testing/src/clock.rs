@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
@@ -26,11 +27,46 @@ impl Clock {
         Self::new(micros, 1)
     }
 
+    /// One that runs as the right one does, and is at this second of a minute now.
+    pub fn at_second(second: i64) -> Self {
+        Self::ahead_by((second * 1_000_000 - right_micros()).rem_euclid(60_000_000))
+    }
+
+    /// One that is this many seconds ahead of this one, which runs.
+    pub fn ahead_of(&self, seconds: i64) -> Self {
+        Self::ahead_by(self.read(0) + seconds * 1_000_000)
+    }
+
+    /// Sets it this many seconds further, or back.
+    pub fn advance(&self, seconds: i64) {
+        self.set(self.read(0) + seconds * 1_000_000);
+    }
+
+    /// The time that it shows.
+    pub fn now(&self) -> SystemTime {
+        let is_offset = self.read(8) == 1;
+        let micros = self.read(0) + if is_offset { right_micros() } else { 0 };
+        UNIX_EPOCH + Duration::from_micros(micros.try_into().expect("it is after 1970"))
+    }
+
+    /// The same in nanoseconds since the epoch.
+    pub fn now_ns(&self) -> i64 {
+        let since = self.now().duration_since(UNIX_EPOCH).unwrap();
+        since.as_nanos().try_into().unwrap()
+    }
+
+    fn read(&self, at: u64) -> i64 {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, at).unwrap();
+        i64::from_ne_bytes(bytes)
+    }
+
     fn new(micros: i64, is_offset: i64) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("clock");
         let file = OpenOptions::new()
             .create_new(true)
+            .read(true)
             .write(true)
             .open(&path)
             .unwrap();
@@ -57,4 +93,9 @@ impl Clock {
         ]
         .map(|(key, value)| (key.to_owned(), value))
     }
+}
+
+fn right_micros() -> i64 {
+    let since = UNIX_EPOCH.elapsed().expect("it is after 1970");
+    since.as_micros().try_into().expect("centuries from now")
 }
