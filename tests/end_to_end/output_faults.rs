@@ -123,7 +123,7 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
 
 #[test]
 fn a_database_that_asks_for_peace_gets_it() {
-    const ASKED_SECS: u32 = 5;
+    const ASKED_SECS: u32 = 3;
     let asked = Duration::from_secs(ASKED_SECS.into());
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
