@@ -325,6 +325,36 @@ fn every_test_that_reliability_names_exists() {
     assert!(missing.is_empty(), "no test is called {missing:?}");
 }
 
+/// A filter that names a module without tests would run less than it says, and nobody would see it.
+#[test]
+fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let runner = fs::read_to_string(top.join(".config/nextest.toml")).unwrap();
+    let (_, faults) = runner.split_once("binary(end_to_end) & test(/^(").unwrap();
+    let (faults, _) = faults.split_once(")::/").unwrap();
+    let one_each = runner.split("test(/^").skip(1).filter_map(|rest| {
+        let (module, _) = rest.split_once("::")?;
+        module
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_')
+            .then_some(module)
+    });
+    let named: Vec<_> = faults.split('|').chain(one_each).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let mut found = Vec::new();
+    files(&top.join("tests"), "rs", &mut found);
+    for module in named {
+        let has_tests = |path: &PathBuf| {
+            path.file_stem().is_some_and(|stem| stem == module)
+                && fs::read_to_string(path).unwrap().contains("test]")
+        };
+        assert!(
+            found.iter().any(has_tests),
+            "no test is in a module {module}"
+        );
+    }
+}
+
 /// The script names every section of the benchmarks, and each table that the document shows as measured is one of them.
 #[test]
 fn the_benchmarks_are_what_their_script_and_their_document_say() {
