@@ -3,13 +3,14 @@
 use std::net::UdpSocket;
 use std::sync::mpsc;
 
+use event_data_service::store::redis::scripts;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
 use testing::points::Expected;
 use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
-use crate::support::node::Node;
+use crate::support::node::{Node, has_logs};
 
 /// Two nodes of these names, each with a proxy of its own before Redis.
 struct Hanging {
@@ -64,13 +65,16 @@ impl Hanging {
                 when(recorded(node) > before, recorded(node))
             });
         }
+        let recording = if has_logs() {
+            scripts::append_sha1()
+        } else {
+            "cumulative_user"
+        };
         let (report, reports) = mpsc::channel();
-        self.nodes[hangs]
-            .1
-            .at(1, "cumulative_user", When::Before, move || {
-                report.send(()).unwrap();
-                Then::SwallowAnswers
-            });
+        self.nodes[hangs].1.at(1, recording, When::Before, move || {
+            report.send(()).unwrap();
+            Then::SwallowAnswers
+        });
         self.send("hangs", minute, &[hangs]);
         reports.recv_timeout(SOON).unwrap();
         self.send("waits", minute, &[hangs]);

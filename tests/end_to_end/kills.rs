@@ -14,6 +14,7 @@ use testing::redis_proxy::{RedisProxy, Then, When};
 
 use crate::site::Site;
 use crate::support::load::Sender;
+use crate::support::node::has_logs;
 
 /// The lease of the tests.
 const LEASE: Duration = Duration::from_secs(5);
@@ -161,7 +162,12 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     let sleeping = site.start_node("sleeping", &[&keys[..], &through_proxy].concat());
     let pid = sleeping.pid();
     let (asleep, sleeps) = mpsc::channel();
-    proxy.at(2, scripts::compact_sha1(), When::Before, move || {
+    let (step, number) = if has_logs() {
+        (scripts::seal_sha1(), 1)
+    } else {
+        (scripts::compact_sha1(), 2)
+    };
+    proxy.at(number, step, When::Before, move || {
         signal(pid, "STOP");
         asleep.send(()).unwrap();
         Then::Pass

@@ -84,7 +84,7 @@ impl Node {
         node.set("flush.interval", "200ms");
         node.set("flush.grace", "2s");
         node.set("flush.lease", "5s");
-        if let Ok(layout) = std::env::var("EDS_TEST_LAYOUT") {
+        if let Some(layout) = layout() {
             node.set("store.layout", &layout);
         }
         for (key, value) in keys {
@@ -409,6 +409,16 @@ impl Node {
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
+}
+
+/// The layout of every node, if not the default: `EDS_TEST_LAYOUT`.
+fn layout() -> Option<String> {
+    std::env::var("EDS_TEST_LAYOUT").ok()
+}
+
+/// Returns whether nodes keep open minutes in logs.
+pub(crate) fn has_logs() -> bool {
+    layout().is_some_and(|layout| layout == "log")
 }
 
 /// What these nodes together have counted under this name.
