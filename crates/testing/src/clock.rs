@@ -33,6 +33,7 @@ impl Clock {
     }
 
     /// One that is this many seconds ahead of this one, which runs.
+    #[must_use]
     pub fn ahead_of(&self, seconds: i64) -> Self {
         Self::ahead_by(self.read(0) + seconds * 1_000_000)
     }
