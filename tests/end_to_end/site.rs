@@ -24,7 +24,7 @@ pub(crate) struct Site {
     pub(crate) influxdb: SocketAddr,
     _influxdb: InfluxServer,
     pub(crate) writes: HttpProxy,
-    /// The clock of Redis and of all nodes, if not the right one.
+    /// The shared clock of Redis and the nodes, if not the system clock.
     clock: Option<Clock>,
 }
 
@@ -33,8 +33,8 @@ impl Site {
         Self::with_redis(RedisServer::start(&[]))
     }
 
-    /// One for events of the present minute, whose clocks are at this second of a minute now: how long the test waits for the end of
-    /// the minute does not depend on when it starts.
+    /// Starts a site whose nodes and Redis share a clock that shows this second of a minute now, so that the time to the end of the
+    /// current minute does not depend on when the test starts.
     pub(crate) fn start_at_second(second: i64) -> Self {
         let clock = Clock::at_second(second);
         let mut site = Self::with_redis(RedisServer::start_with_clock(&clock, &[]));
@@ -42,7 +42,7 @@ impl Site {
         site
     }
 
-    /// The clock of a site that was started at a second.
+    /// Returns the clock of [`Self::start_at_second`].
     pub(crate) fn clock(&self) -> &Clock {
         self.clock.as_ref().expect("started with a clock")
     }

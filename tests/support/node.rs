@@ -190,13 +190,13 @@ impl Node {
         self.set_clock(Clock::ahead_by(seconds * 1_000_000));
     }
 
-    /// Gives it this clock from the next launch on.
+    /// Sets the clock of the next launch, and keeps it.
     pub(crate) fn set_clock(&mut self, clock: Clock) {
         self.share_clock(&clock);
         self.clock = Some(clock);
     }
 
-    /// The same with a clock that somebody else keeps.
+    /// Sets the clock of the next launch; the caller keeps it.
     pub(crate) fn share_clock(&mut self, clock: &Clock) {
         self.environment.extend(clock.environment());
     }
@@ -411,7 +411,7 @@ impl Node {
     }
 }
 
-/// The layout of every node, if not the default: `EDS_TEST_LAYOUT`.
+/// Returns `EDS_TEST_LAYOUT`, the layout of every node, if it is set.
 fn layout() -> Option<String> {
     std::env::var("EDS_TEST_LAYOUT").ok()
 }

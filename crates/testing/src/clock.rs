@@ -1,4 +1,4 @@
-//! The time of day of a process, as a test sets it. `clock.c` is the other end.
+//! The wall clock of the processes of a test. `clock.c` reads it in each process.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-/// For the processes that are started with its [`environment`](Self::environment), which share it, and see at once when it is set.
-/// Clocks that measure durations are right in all of them.
+/// The wall clock of all processes that are started with its [`environment`](Self::environment). A change takes effect at once.
+/// Monotonic clocks are not affected.
 #[derive(Debug)]
 pub struct Clock {
     file: File,
@@ -17,40 +17,40 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// One that stands still, at so many µs since the epoch, until it is set.
+    /// Returns a stopped clock at this time, in µs since the epoch.
     pub fn stopped_at(micros: i64) -> Self {
         Self::new(micros, 0)
     }
 
-    /// One that is so many µs ahead of the right one.
+    /// Returns a running clock with this offset from the system clock, in µs.
     pub fn ahead_by(micros: i64) -> Self {
         Self::new(micros, 1)
     }
 
-    /// One that runs as the right one does, and is at this second of a minute now.
+    /// Returns a running clock that shows this second of a minute, 0 to 59, now.
     pub fn at_second(second: i64) -> Self {
         Self::ahead_by((second * 1_000_000 - right_micros()).rem_euclid(60_000_000))
     }
 
-    /// One that is this many seconds ahead of this one, which runs.
+    /// Returns a running clock with this offset from this running clock.
     #[must_use]
     pub fn ahead_of(&self, seconds: i64) -> Self {
         Self::ahead_by(self.read(0) + seconds * 1_000_000)
     }
 
-    /// Sets it this many seconds further, or back.
+    /// Moves the clock forward, or back.
     pub fn advance(&self, seconds: i64) {
         self.set(self.read(0) + seconds * 1_000_000);
     }
 
-    /// The time that it shows.
+    /// Returns the current time of this clock.
     pub fn now(&self) -> SystemTime {
         let is_offset = self.read(8) == 1;
         let micros = self.read(0) + if is_offset { right_micros() } else { 0 };
         UNIX_EPOCH + Duration::from_micros(micros.try_into().expect("it is after 1970"))
     }
 
-    /// The same in nanoseconds since the epoch.
+    /// Returns [`Self::now`] in ns since the epoch.
     pub fn now_ns(&self) -> i64 {
         let since = self.now().duration_since(UNIX_EPOCH).unwrap();
         since.as_nanos().try_into().unwrap()
@@ -81,12 +81,12 @@ impl Clock {
         clock
     }
 
-    /// Eight aligned bytes, which nobody reads half of.
+    /// Sets the time or the offset, in µs. The write is eight aligned bytes, so no reader sees half of it.
     pub fn set(&self, micros: i64) {
         self.file.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
     }
 
-    /// The variables with which a process has it.
+    /// Returns the environment variables that give a process this clock.
     pub fn environment(&self) -> [(String, String); 2] {
         [
             ("LD_PRELOAD", env!("CLOCK_LIBRARY").to_owned()),
