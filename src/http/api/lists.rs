@@ -1,9 +1,9 @@
 //! Where lists are kept: under a fixed number of names, however many lists are asked for.
 //!
-//! A list has a slot by its parameters, and a second one by its id. Its value begins with what it is a list of, so that nobody
+//! A list has a slot by its parameters, and two by its id, of which it takes one. Its value begins with what it is a list of, so that nobody
 //! takes another's. Whoever finds another's list in the slot of his own leaves it there as long as it lives, and
-//! has his list of this node alone, which has as many slots; whoever finds another there, too, computes for himself. In
-//! the slot of an id the newest stays.
+//! has his list of this node alone, which has as many slots; whoever finds another there, too, computes for himself.
+//! Where both slots of an id are taken the newest list stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,9 +101,14 @@ impl Lists {
 
     /// The list of these parameters that was given this id, if it is kept.
     pub(super) async fn by_id(&self, id: &str, key: &str) -> Result<Option<Found>, ComputeError> {
-        let value = self.kept.peek(&kept_slot(id)).await?;
         let label = kept_label(id, key);
-        Ok(value.and_then(|value| self.found(&value, &label, Some(id))))
+        for slot in kept_slots(id) {
+            let value = self.kept.peek(&slot).await?;
+            if let Some(found) = value.and_then(|value| self.found(&value, &label, Some(id))) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The present list of these parameters, computed if there is none; `None` where another list is in its slot.
@@ -147,12 +152,15 @@ impl Lists {
         }
     }
 
-    /// Keeps a list for those who come later with its id, in the place of an older one.
+    /// Keeps a list for requests by its id: in its first slot if that is free, or else in its second, where it replaces an older
+    /// list.
     pub(super) async fn keep(&self, id: &str, key: &str, list: &[u8]) {
         let value = labelled(&kept_label(id, key), list);
         let compute = move |_| std::future::ready(Ok::<_, String>(value.clone()));
-        let slot = kept_slot(id);
+        let [first, second] = kept_slots(id);
         let kept = async {
+            let is_free = self.kept.peek(&first).await?.is_none();
+            let slot = if is_free { first } else { second };
             self.kept.invalidate(&slot).await?;
             self.kept.get(&slot, PATIENCE, compute).await
         };
@@ -166,8 +174,10 @@ fn present_slot(key: &str) -> String {
     format!("top:{}", xxh3_64(key.as_bytes()) % PRESENT_SLOTS)
 }
 
-fn kept_slot(id: &str) -> String {
-    format!("list:{}", xxh3_64(id.as_bytes()) % KEPT_SLOTS)
+/// Returns the two slots in which a list of this id may be. With one slot each, two of few lists would share it now and then.
+fn kept_slots(id: &str) -> [String; 2] {
+    let hash = xxh3_64(id.as_bytes());
+    [hash, hash / KEPT_SLOTS].map(|hash| format!("list:{}", hash % KEPT_SLOTS))
 }
 
 fn kept_label(id: &str, key: &str) -> String {

@@ -55,14 +55,35 @@ async fn a_problem_is_told_only_to_those_who_asked_for_that_list() {
 }
 
 #[tokio::test]
-async fn of_lists_with_one_slot_for_their_ids_the_newest_stays() {
+async fn of_lists_whose_ids_share_both_slots_the_newest_replaces_the_second() {
     let lists = lists();
-    let mut others = (2..100_000).map(|id: u64| id.to_string());
-    let other = others.find(|id| kept_slot(id) == kept_slot("1")).unwrap();
+    let mut others = (2..10_000_000).map(|id: u64| id.to_string());
+    let mut meets = || others.find(|id| kept_slots(id) == kept_slots("1")).unwrap();
+    let [other, third] = [meets(), meets()];
     lists.keep("1", "key", b"first").await;
     assert!(lists.by_id("1", "key").await.unwrap().is_some());
     assert!(lists.by_id("1", "another key").await.unwrap().is_none());
     lists.keep(&other, "key", b"second").await;
-    assert!(lists.by_id("1", "key").await.unwrap().is_none());
-    assert!(lists.by_id(&other, "key").await.unwrap().is_some());
+    lists.keep(&third, "key", b"third").await;
+    for (id, is_kept) in [("1", true), (other.as_str(), false), (third.as_str(), true)] {
+        assert_eq!(
+            lists.by_id(id, "key").await.unwrap().is_some(),
+            is_kept,
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn two_lists_whose_ids_share_their_first_slot_are_both_kept() {
+    let lists = lists();
+    let mut others = (2..100_000).map(|id: u64| id.to_string());
+    let other = others.find(|id| kept_slots(id)[0] == kept_slots("1")[0]);
+    let other = other.unwrap();
+    for id in ["1", &other] {
+        lists.keep(id, "key", b"list").await;
+    }
+    for id in ["1", &other] {
+        assert!(lists.by_id(id, "key").await.unwrap().is_some(), "{id}");
+    }
 }
