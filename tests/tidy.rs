@@ -355,6 +355,31 @@ fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
     }
 }
 
+/// With `pipefail`, a reader that ends early kills the writer by SIGPIPE and fails the script now and then.
+#[test]
+fn no_script_reads_a_pipe_only_in_part() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = vec![top.join("tests/systemd/run"), top.join("packaging/stage")];
+    for folder in ["scripts", ".ci"] {
+        let entries = fs::read_dir(top.join(folder)).unwrap();
+        scripts.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    assert!(scripts.len() > 10, "{scripts:?}");
+    for script in scripts {
+        for line in fs::read_to_string(&script).unwrap().lines() {
+            let partial = line.split('|').skip(1).find(|command| {
+                let words: Vec<_> = command.split_whitespace().take(2).collect();
+                words.first() == Some(&"head")
+                    || words.first() == Some(&"grep")
+                        && words.get(1).is_some_and(|flags| {
+                            flags.starts_with('-') && flags.contains(['q', 'm'])
+                        })
+            });
+            assert!(partial.is_none(), "{}: {line}", script.display());
+        }
+    }
+}
+
 /// The script names every section of the benchmarks, and each table that the document shows as measured is one of them.
 #[test]
 fn the_benchmarks_are_what_their_script_and_their_document_say() {
