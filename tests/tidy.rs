@@ -65,7 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// A longer file does two things.
-const LINES_MAX: usize = 360;
+const LINES_MAX: usize = 600;
 
 /// The files below a directory whose names end so, but for what a build or a version control leaves.
 fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
