@@ -206,7 +206,8 @@ mutants! {
     a_missing_token_check_is_caught: NoTokenCheck within 50, "a stale token";
     counts_that_are_overwritten_are_caught: Overwrite within 50, "the compaction of" | "the counts of";
     minutes_without_their_date_are_caught: NoDate within 50, "has something to do, and no claim" | "the sets of" | "is not from an event";
-    a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock within 50, "before its end" | "although";
+    a_minute_closed_by_the_clock_of_a_node_is_caught: NodeClock within 50, "before its end" | "although" | "is not claimed at";
+    old_minutes_before_the_newest_are_caught: OldestFirst within 400, "is not claimed at";
     a_minute_closed_too_soon_is_caught: TooSoon within 50, "before its end";
     nodes_that_admit_by_themselves_are_caught: OwnAdmissions within 50, "although it was" | "has more series";
     a_store_that_is_not_told_what_is_closed_is_caught: NoWitness within 400, "although life";

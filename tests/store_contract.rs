@@ -84,6 +84,8 @@ suite! {
         a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags
         a_minute_that_is_never_idle_is_claimed_after_max_hold
         the_lowest_minute_comes_first
+        a_minute_that_has_just_ended_comes_before_any_number_of_old_ones
+        old_minutes_that_fill_for_ever_do_not_hold_back_the_others
         a_minute_that_still_fills_does_not_hold_back_a_later_one
         a_claimed_minute_is_not_claimed_twice
         nothing_finished_is_claimed_when_none_is_asked_for;

@@ -194,7 +194,7 @@ mod tests {
             Ok(())
         }
 
-        async fn survey(&self, _: &[Minute]) -> Surveyed {
+        async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {
             assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
             Surveyed::nothing(self.place(), &StoreError::Unavailable("refused".to_owned()))
         }

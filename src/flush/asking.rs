@@ -138,24 +138,27 @@ impl Worker {
             ..
         } = self.settings;
         let now = Instant::now();
+        // Those that wait here are to be sealed first.
+        let room = CLAIMS_MAX.saturating_sub(self.old.held.count(partition));
         let most = |may: bool| if may { CLAIMS_MAX } else { 0 };
-        let request = {
+        let (request, lapsed_max) = {
             let watch = self.watches.of(partition);
-            ClaimRequest {
+            let lapsed_max = most(watch.settling.may_take_over(now, interval));
+            let request = ClaimRequest {
                 generation,
                 grace,
                 max_hold,
                 lease,
-                lapsed_max: most(watch.settling.may_take_over(now, interval)),
+                lapsed_max: lapsed_max.min(room),
                 finished_max: most(watch.settling.may_close(now, grace)),
+                old_max: room,
                 known: watch.witness.known(now),
-            }
+            };
+            (request, lapsed_max)
         };
-        let sending = wanting
-            .iter()
-            .map(|name| (name.clone(), request.lapsed_max));
+        let sending = wanting.iter().map(|name| (name.clone(), lapsed_max));
         let sending: Vec<_> = sending.collect();
-        if request.lapsed_max + request.finished_max == 0 {
+        if lapsed_max + request.finished_max == 0 {
             return Ok(Vec::new());
         }
         self.store.claim(partition, &request, &sending).await

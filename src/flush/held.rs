@@ -21,6 +21,12 @@ impl Held {
             .insert((claim.partition, claim.minute), claim.clone());
     }
 
+    /// Returns the number of claims in hand of a partition.
+    pub(super) fn count(&self, partition: Partition) -> usize {
+        let of_partition = (partition, Minute::MIN)..=(partition, Minute::MAX);
+        self.lock().range(of_partition).count()
+    }
+
     /// Whether the claim is in hand still, and not a later one of the same minute.
     pub(super) fn has(&self, claim: &Claim) -> bool {
         let claims = self.lock();

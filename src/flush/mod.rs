@@ -4,6 +4,8 @@
 //! minutes that are finished, whichever node recorded them, and compacts them to counts. What is to be sent then it puts into
 //! the `outbox` of each output, with what lapsed there. A `sender` sends it (`sending`), at the pace of its output.
 //!
+//! Recent minutes come before old ones: the worker seals these beside its rounds (`old`), a sender sends them last and in turns.
+//!
 //! `held` keeps the leases of what they work on, `delivery` finds out which counts an output refuses, `refused` puts these
 //! into its quarantine, `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed
 //! after the store was away, `witness` what is handed back to a store that forgot it, `standing` whether this node agrees
@@ -16,6 +18,7 @@ mod breaker;
 mod delivery;
 mod held;
 mod late;
+mod old;
 mod outbox;
 mod refused;
 mod rest;
@@ -38,6 +41,7 @@ pub use standing::look_for_leftovers;
 use tokio_util::sync::CancellationToken;
 
 use self::breaker::Breaker;
+use self::old::OldMinutes;
 use self::outbox::Outbox;
 use self::sender::Sender;
 use self::standing::Agreed;
@@ -152,6 +156,7 @@ impl Flush {
             stop: if is_alone { self.recorded } else { self.stop },
             finished,
             is_alone,
+            old: OldMinutes::default(),
         };
         tasks.push(Box::pin(worker.run()));
         Ok(tasks)

@@ -1,6 +1,7 @@
 //! [`Outbox`]: what the worker hands to the task of an output, and what that wants.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -29,7 +30,12 @@ struct State {
     away_until: Option<Instant>,
     /// Whether this node may send at all.
     agrees: bool,
+    /// When lapsed claims were last wanted.
+    wanted: Option<Instant>,
 }
+
+/// How long lapsed claims wait at most for a node that always has others: those of a node that died may be of the newest minute.
+const WANTED_AFTER: Duration = Duration::from_secs(10);
 
 impl Outbox {
     pub(super) fn new(name: OutputName) -> Self {
@@ -50,11 +56,17 @@ impl Outbox {
         self.lock().agrees = agrees;
     }
 
-    /// Whether lapsed claims may be taken over for it: not while it has others, and not while it is away.
+    /// Whether lapsed claims may be taken over for it: now and then only while it has others, and not while it is away.
     pub(super) fn wants_lapsed(&self, now: Instant) -> bool {
-        let state = self.lock();
+        let mut state = self.lock();
         let is_away = state.away_until.is_some_and(|until| now < until);
-        state.agrees && !is_away && !state.is_sending && state.claims.is_empty()
+        let is_busy = state.is_sending || !state.claims.is_empty();
+        let is_due = |at| now.duration_since(at) >= WANTED_AFTER;
+        let wants = state.agrees && !is_away && (!is_busy || state.wanted.is_none_or(is_due));
+        if wants {
+            state.wanted = Some(now);
+        }
+        wants
     }
 
     /// Hands over claims that are held already, or that there are none although some were wanted.
@@ -67,10 +79,10 @@ impl Outbox {
         }
     }
 
-    /// Waits for claims, and takes all that there are: those that are claimed for the first time come before those that
-    /// lapsed. What lapsed may have been refused before, and stays in the order in which it lapsed. Empty when nothing
-    /// waits for the output anywhere.
-    pub(super) async fn next(&self) -> Vec<Claim> {
+    /// Waits for claims, and takes all that there are: recent minutes come before old ones, and of each kind those that are
+    /// claimed for the first time before those that lapsed. What lapsed may have been refused before, and stays in the order in
+    /// which it lapsed. Empty when nothing waits for the output anywhere.
+    pub(super) async fn next(&self, is_recent: impl Fn(&Claim) -> bool) -> Vec<Claim> {
         loop {
             let delivered = self.delivered.notified();
             {
@@ -80,7 +92,8 @@ impl Outbox {
                     let mut claims = std::mem::take(&mut state.claims);
                     claims.sort_by_key(|claim| {
                         let is_new = !claim.taken_over;
-                        (!is_new, is_new.then_some((claim.minute, claim.partition)))
+                        let order = is_new.then_some((claim.minute, claim.partition));
+                        (!is_recent(claim), !is_new, order)
                     });
                     return claims;
                 }
@@ -100,7 +113,6 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
-    use std::time::Duration;
 
     use super::*;
     use crate::event::{Minute, Partitions};
@@ -122,9 +134,19 @@ mod tests {
         let outbox = Outbox::new(OutputName::default());
         outbox.deliver(vec![claim(9, true), claim(3, true)], true);
         outbox.deliver(vec![claim(8, false), claim(7, false)], false);
-        let minutes = outbox.next().await;
+        let minutes = outbox.next(|_| true).await;
         let minutes: Vec<_> = minutes.iter().map(|it| it.minute.epoch_minutes()).collect();
         assert_eq!(minutes, [7, 8, 9, 3]);
+    }
+
+    #[tokio::test]
+    async fn recent_minutes_come_before_old_ones() {
+        let outbox = Outbox::new(OutputName::default());
+        outbox.deliver(vec![claim(1, false), claim(12, true), claim(2, true)], true);
+        outbox.deliver(vec![claim(11, false)], false);
+        let minutes = outbox.next(|it| it.minute.epoch_minutes() > 10).await;
+        let minutes: Vec<_> = minutes.iter().map(|it| it.minute.epoch_minutes()).collect();
+        assert_eq!(minutes, [11, 12, 1, 2]);
     }
 
     #[tokio::test]
@@ -136,13 +158,22 @@ mod tests {
         assert!(outbox.wants_lapsed(now));
         outbox.deliver(vec![claim(1, false)], false);
         assert!(!outbox.wants_lapsed(now), "it has one");
-        outbox.next().await;
+        outbox.next(|_| true).await;
         assert!(!outbox.wants_lapsed(now), "it sends one");
+        assert!(
+            outbox.wants_lapsed(now + WANTED_AFTER),
+            "it has always some"
+        );
+        let now = now + WANTED_AFTER;
         let second = Duration::from_secs(1);
         outbox.sent(Some(now + second));
         assert!(!outbox.wants_lapsed(now), "the output is away");
         assert!(outbox.wants_lapsed(now + second));
         outbox.deliver(Vec::new(), true);
-        assert_eq!(outbox.next().await, [], "it hears that there are none");
+        assert_eq!(
+            outbox.next(|_| true).await,
+            [],
+            "it hears that there are none"
+        );
     }
 }

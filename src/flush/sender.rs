@@ -19,7 +19,7 @@ use super::watch::Watches;
 use super::worker::STEP_MAX;
 use crate::node::{Heartbeat, Node, OutputTrouble};
 use crate::output::{Output, WriteError};
-use crate::store::{Claim, Draining, OutputName};
+use crate::store::{Claim, Draining, OutputName, is_recent};
 use crate::telemetry::{Metrics, OutputMetrics};
 use coordination::{ArbiterError, Mutex};
 
@@ -78,7 +78,7 @@ impl Sender {
     async fn round(&mut self) {
         let claims = tokio::select! {
             biased;
-            claims = self.outbox.next() => claims,
+            claims = self.outbox.next(|claim| self.is_recent(claim)) => claims,
             () = self.stop.cancelled() => return,
         };
         // At the start, so that a wrong token is found before the first minute is over; and when another node has sent what
@@ -89,6 +89,11 @@ impl Sender {
             self.send(&claims).await
         };
         self.outbox.sent(away_until);
+    }
+
+    pub(super) fn is_recent(&self, claim: &Claim) -> bool {
+        let now_ms = self.node.clock.store_now_ms();
+        is_recent(claim.minute, now_ms, self.settings.grace)
     }
 
     /// Sends what is unsent of these claims, and lets go of all of them: those with nothing left are done,

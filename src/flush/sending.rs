@@ -1,7 +1,7 @@
 //! One round of sending: from counts to points. It reads what is unsent, writes it in large pieces, and acknowledges.
 //!
-//! It writes all that it has once, the minutes that are claimed for the first time before those that lapsed, and
-//! acknowledges what the output accepts. Only then it searches what was not accepted ([`Delivery`]), for a limited time:
+//! It writes all that it has once, recent minutes before old ones and those that are claimed for the first time before those that
+//! lapsed, and acknowledges what the output accepts. Only then it searches what was not accepted ([`Delivery`]), for a limited time:
 //! the next minutes must not wait. What it has not come to lapses with its claim, and is taken up again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Claim, StoreError};
 use crate::telemetry::Metrics;
 
-/// How long a round searches at most, and how long it writes what lapsed: a third of the lease, and no more than this.
+/// How long a round searches at most, and how long it writes what is old or lapsed: a third of the lease, and no more than this.
 const TURN_MAX: Duration = Duration::from_secs(4);
 
 impl Sender {
@@ -48,7 +48,7 @@ impl Sender {
         result
     }
 
-    /// Writes everything once. What lapsed goes last, and only as long as its turn lasts.
+    /// Writes everything once. What is old or lapsed goes last, and only as long as its turn lasts.
     async fn write_all(
         &mut self,
         delivery: &mut Delivery<'_>,
@@ -58,18 +58,19 @@ impl Sender {
         let began = Instant::now();
         let most = self.write_counts_max;
         let mut pending = Body::default();
-        let mut is_lapsed = false;
+        let mut kind = (true, false);
         for (index, claim) in claims.iter().enumerate() {
             if !self.outbox.held.has(claim) {
                 continue;
             }
-            if claim.taken_over && !is_lapsed {
-                is_lapsed = true;
-                // Old suspects would make suspects of the new counts beside them.
+            let is_of = (self.is_recent(claim), claim.taken_over);
+            if is_of != kind {
+                kind = is_of;
+                // Old suspects would make suspects of the new counts beside them, and recent ones wait for no old ones.
                 self.write(delivery, claims, std::mem::take(&mut pending))
                     .await?;
             }
-            if is_lapsed && began.elapsed() >= turn {
+            if kind != (true, false) && began.elapsed() >= turn {
                 // Sooner than those that were tried in this round, so that these come first in the next.
                 self.outbox
                     .held

@@ -1,7 +1,8 @@
 //! [`Worker`]: the task that claims and compacts, for all partitions.
 //!
-//! It owns the claims to seal that it holds and nothing else; it waits for the store, with time limits. What is to be sent
-//! it hands to the tasks of the outputs. It stops after `stop` is cancelled, at the end of the step it is in or a little
+//! It owns the claims to seal that it holds and nothing else; it waits for the store, with time limits. A round seals the recent
+//! minutes that it claims; old ones are sealed beside the rounds, a few at a time. What is to be sent it hands to the tasks of the
+//! outputs. It stops after `stop` is cancelled, at the end of the step it is in or a little
 //! later, and lets go of its claims so that any other node takes them up at once. Where the store ends with the process there
 //! is no other: it goes on until all is recorded, closes every minute that was over at the stop, and goes on until nothing is left to
 //! send or it is broken off.
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::FlushSettings;
 use super::backlog::Overview;
 use super::held::Held;
+use super::old::OldMinutes;
 use super::outbox::Outbox;
 use super::rest::Rest;
 use super::sending::log_claim_error;
@@ -25,13 +28,15 @@ use super::standing::Standing;
 use super::watch::Watches;
 use crate::event::Partitions;
 use crate::node::{Heartbeat, Node, Throttle};
-use crate::store::{Claim, Draining, OutputName, StoreError};
+use crate::store::{Claim, Draining, OutputName, StoreError, is_recent};
 use crate::telemetry::Metrics;
 
 /// The series of a step of compaction. Redis serves nobody else meanwhile: one to two ms.
 const COMPACT_SERIES: usize = 200;
 /// The partitions that are asked at the same time.
 const CONCURRENT: usize = 8;
+/// The old minutes that are sealed at the same time.
+const OLD_CONCURRENT: usize = 4;
 /// How often the backlog is looked at.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it looks at the store in a long rest.
@@ -62,14 +67,30 @@ pub(super) struct Worker {
     pub(super) finished: CancellationToken,
     /// Whether the store ends with the process.
     pub(super) is_alone: bool,
+    /// Old minutes that it has claimed and not sealed.
+    pub(super) old: OldMinutes,
 }
 
 impl Worker {
     /// Goes round until it is stopped.
     pub(super) async fn run(self) {
         let held = Held::default();
-        let mut standing = Standing::default();
         let mut overview = Overview::default();
+        let rounds = self.go_round(&held, &mut overview);
+        self.sealing_old(rounds).await;
+        if !self.is_alone {
+            self.finished.cancel();
+        }
+        held.let_all_go(&*self.store).await;
+        self.old.release(&*self.store).await;
+        self.watches.late().report(true);
+        if self.is_alone {
+            self.close_all(&held, overview).await;
+        }
+    }
+
+    async fn go_round(&self, held: &Held, overview: &mut Overview) {
+        let mut standing = Standing::default();
         let mut backlog_seen = Throttle::new(BACKLOG_INTERVAL);
         let mut away_throttle = Throttle::new(AWAY_LOG_INTERVAL);
         let mut offset_throttle = Throttle::new(OFFSET_LOG_INTERVAL);
@@ -78,7 +99,7 @@ impl Worker {
             let began = Instant::now();
             let look = standing.look(&*self.store, &self.metrics);
             self.heartbeat.during(look).await;
-            let round = self.round(&held, standing.agrees());
+            let round = self.round(held, standing.agrees());
             let result = tokio::select! {
                 biased;
                 result = round => result,
@@ -103,21 +124,13 @@ impl Worker {
             self.watches.late().report(false);
             self.warn_of_clock(&mut offset_throttle);
             if backlog_seen.is_due() {
-                overview.look(&self, standing.agrees()).await;
+                overview.look(self, standing.agrees()).await;
             }
             let rest = self.settings.interval.saturating_sub(began.elapsed());
             tokio::select! {
                 () = self.rest(rest) => {}
                 () = self.stop.cancelled() => {}
             }
-        }
-        if !self.is_alone {
-            self.finished.cancel();
-        }
-        held.let_all_go(&*self.store).await;
-        self.watches.late().report(true);
-        if self.is_alone {
-            self.close_all(&held, overview).await;
         }
     }
 
@@ -130,18 +143,21 @@ impl Worker {
         for partition in self.partitions.iter() {
             self.watches.of(partition).rest = Rest::default();
         }
-        loop {
-            // What fails is claimed and not sent: it is found there.
-            let claims = self.round(held, true).await;
-            let is_left = overview.look(&self, true).await;
-            if claims.is_ok_and(|claims| claims > 0) {
-                continue;
+        let closing = async {
+            loop {
+                // What fails is claimed and not sent: it is found there.
+                let claims = self.round(held, true).await;
+                let is_left = overview.look(&self, true).await;
+                if claims.is_ok_and(|claims| claims > 0) {
+                    continue;
+                }
+                if !is_left {
+                    break;
+                }
+                tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
             }
-            if !is_left {
-                break;
-            }
-            tokio::time::sleep(self.settings.interval.min(LOOK_INTERVAL)).await;
-        }
+        };
+        self.sealing_old(closing).await;
         self.watches.late().report(true);
         self.finished.cancel();
     }
@@ -178,10 +194,17 @@ impl Worker {
         let claiming = self.claim_all(agrees.then_some(&wanting));
         let (claims, error) = self.heartbeat.during(claiming).await;
         let count = claims.len();
-        let (mut sealing, mut sending): (Vec<_>, Vec<_>) =
+        let (sealing, mut sending): (Vec<_>, Vec<_>) =
             claims.into_iter().partition(|claim| claim.output.is_none());
         for claim in &sending {
             self.hold(claim);
+        }
+        let (now_ms, grace) = (self.node.clock.store_now_ms(), self.settings.grace);
+        let (mut sealing, old): (Vec<_>, Vec<_>) = sealing
+            .into_iter()
+            .partition(|claim| is_recent(claim.minute, now_ms, grace));
+        for claim in old {
+            self.old.add(claim);
         }
         for claim in &sealing {
             held.take(claim);
@@ -197,9 +220,15 @@ impl Worker {
                 .collect::<Vec<_>>();
             let work = self.checking_in(self.heartbeat.during(work));
             let handed_out = held.renewing(&*self.store, self.settings.lease, work).await;
-            sending.extend(handed_out.into_iter().flatten());
+            sending.extend(handed_out.into_iter().flatten().flatten());
         }
         // All at once: an output is written few large pieces.
+        self.deliver(sending, &wanting);
+        error.map_or(Ok(count), Err)
+    }
+
+    /// Hands claims to the tasks of their outputs. Those that wanted some hear also that there are none.
+    fn deliver(&self, sending: Vec<Claim>, wanting: &[OutputName]) {
         let mut by_output: BTreeMap<Option<OutputName>, Vec<Claim>> = BTreeMap::new();
         for claim in sending {
             by_output
@@ -212,7 +241,27 @@ impl Worker {
             let is_wanted = wanting.contains(&outbox.name);
             outbox.deliver(claims.unwrap_or_default(), is_wanted);
         }
-        error.map_or(Ok(count), Err)
+    }
+
+    /// Does the work, and seals old minutes beside it.
+    async fn sealing_old<T>(&self, work: impl Future<Output = T>) -> T {
+        let sealing = join_all([(); OLD_CONCURRENT].map(|()| self.seal_old()));
+        let (held, lease) = (&self.old.held, self.settings.lease);
+        tokio::select! {
+            biased;
+            result = work => result,
+            _ = held.renewing(&*self.store, lease, sealing) => unreachable!("it goes on for ever"),
+        }
+    }
+
+    async fn seal_old(&self) {
+        loop {
+            let claim = self.old.next().await;
+            if let Some(sending) = self.compact(&self.old.held, &claim).await {
+                self.metrics.old_minutes_sealed.inc();
+                self.deliver(sending, &[]);
+            }
+        }
     }
 
     /// From now on a claim to send is renewed.
@@ -273,8 +322,8 @@ impl Worker {
         }
     }
 
-    /// Turns all sets of a claim into counts. Answers the claims to send them.
-    async fn compact(&self, held: &Held, claim: &Claim) -> Vec<Claim> {
+    /// Turns all sets of a claim into counts. Returns the claims to send them, or nothing where sets are left.
+    async fn compact(&self, held: &Held, claim: &Claim) -> Option<Vec<Claim>> {
         let lease = self.settings.lease;
         while !self.stop.is_cancelled() {
             let compacted = self
@@ -300,7 +349,7 @@ impl Worker {
                         for claim in &done.sending {
                             self.hold(claim);
                         }
-                        return done.sending;
+                        return Some(done.sending);
                     }
                 }
                 Err(error) => {
@@ -310,7 +359,7 @@ impl Worker {
                 }
             }
         }
-        Vec::new()
+        None
     }
 }
 

@@ -250,7 +250,7 @@ impl Site {
 
 async fn record(store: &MemoryStore, partition: Partition) {
     let mut batch = Batch::default();
-    let nanos = (START_MICROS - 600_000_000) * 1000;
+    let nanos = (START_MICROS - 100_000_000) * 1000;
     assert!(batch.push(Minute::of_nanos(nanos), "a=1", "user", nanos));
     let group = &batch.groups()[0];
     let recording = RecordRequest {

@@ -54,6 +54,13 @@ impl Clock {
         self.store_ahead_ms.load(Ordering::Relaxed) as f64 / 1000.0
     }
 
+    /// Returns the time of the store's clock in ms since the epoch, as far as it is known.
+    #[must_use]
+    pub fn store_now_ms(&self) -> i64 {
+        let ahead_ms = self.store_ahead_ms.load(Ordering::Relaxed);
+        (self.now_nanos() / 1_000_000).saturating_add(ahead_ms)
+    }
+
     /// Keeps how far the store's clock is ahead.
     pub fn set_store_ahead_ms(&self, ms: i64) {
         self.store_ahead_ms.store(ms, Ordering::Relaxed);

@@ -48,6 +48,7 @@ async fn store(series: &[&str]) -> MemoryStore {
         lease: Duration::from_secs(9),
         lapsed_max: 9,
         finished_max: 9,
+        old_max: 9,
         known: Known::default(),
     };
     for partition in partitions().iter() {

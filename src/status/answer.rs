@@ -113,6 +113,19 @@ pub struct PartitionsStatus {
     /// Of all outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_unsent: Option<OldestUnsent>,
+    /// Old minutes that wait to be sealed; `None`: there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<OldMinutes>,
+}
+
+/// Minutes that ended long ago, each once for each partition. They are sealed and sent after those that have just ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct OldMinutes {
+    /// They wait to be claimed; they are among the open ones.
+    pub waiting: u64,
+    /// How long until all are sealed at the present rate; `None`: none was sealed in the last ten seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done_in_seconds: Option<u64>,
 }
 
 /// Minutes, each once for each partition.

@@ -189,6 +189,27 @@ static RULES: &[Rule] = &[
         remedy: "see eds outputs list; an output that was removed is cleared by eds outputs drop NAME; otherwise look at the nodes' logs",
     },
     Rule {
+        id: "old-minutes",
+        severity: Note,
+        find: |scene| {
+            let Some(old) = &scene.status.partitions.old else {
+                return Vec::new();
+            };
+            let what = format!(
+                "{} minutes that ended long ago wait to be sealed (each in up to {} partitions)",
+                old.waiting, scene.status.partitions.count
+            );
+            let why = match old.done_in_seconds {
+                Some(seconds) => format!(
+                    "old events come in; at the present rate they are sealed in about {seconds} s"
+                ),
+                None => "old events come in, and none of their minutes is being sealed".to_owned(),
+            };
+            vec![("minutes".to_owned(), what, why, None)]
+        },
+        remedy: "nothing, if an archive is replayed: minutes that have just ended come first; otherwise look for a host whose clock is wrong, or lower input.max_age",
+    },
+    Rule {
         id: "memory-store",
         severity: Note,
         find: |scene| {

@@ -26,8 +26,8 @@ mod table;
 mod tests;
 
 pub use self::answer::{
-    Answer, Finding, Lost, NodeStatus, OldestUnsent, OutputStatus, PartitionsStatus, Persistence,
-    RedisStatus, ServerStatus, Severity, States, Status,
+    Answer, Finding, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
+    Persistence, RedisStatus, ServerStatus, Severity, States, Status,
 };
 pub use self::observer::{Expected, Observer};
 pub use self::report::{NodeReport, OutputReport, Queue, Room, Totals};

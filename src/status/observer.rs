@@ -17,6 +17,8 @@ use crate::store::{StoreError, Survey, Surveyed};
 const LOOKED_WITHIN: Duration = Duration::from_secs(6);
 /// How long an answer is good for.
 const CURRENT_FOR: Duration = Duration::from_secs(1);
+/// A minute that still waits for so long after it should have been closed is an old one.
+const OLD_AFTER: Duration = Duration::from_secs(300);
 /// The minutes whose coverage is looked at, and how many of the last whole ones are left out: they still fill.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
@@ -78,7 +80,11 @@ impl Observer {
         let minutes: Vec<_> = (last - MINUTES..last)
             .filter_map(Minute::from_epoch_minutes)
             .collect();
-        let looked = timeout(LOOKED_WITHIN, self.store.survey(&minutes)).await;
+        let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
+        let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
+        let old_before = now_nanos.saturating_sub(i64::try_from(old_after).unwrap_or(i64::MAX));
+        let looked = self.store.survey(&minutes, Minute::of_nanos(old_before));
+        let looked = timeout(LOOKED_WITHIN, looked).await;
         let seen = looked.unwrap_or_else(|_| {
             let why = StoreError::Unavailable("no answer in time".to_owned());
             Surveyed::nothing(self.store.place(), &why)

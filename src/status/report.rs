@@ -36,6 +36,8 @@ pub struct NodeReport {
     pub received_per_second: f64,
     /// Events confirmed by the store, over the last ten seconds.
     pub recorded_per_second: f64,
+    /// Old minutes of partitions sealed, over the last ten seconds.
+    pub old_minutes_per_second: f64,
     /// What became of everything since the process started.
     pub totals: Totals,
     /// The same of the last five minutes, or less.
@@ -85,6 +87,8 @@ pub struct Totals {
     pub late: u64,
     /// Series of a minute.
     pub sealed: u64,
+    /// Minutes of partitions, sealed long after their end.
+    pub old_minutes_sealed: u64,
     /// Points.
     pub sent: u64,
     /// Points.
@@ -142,7 +146,7 @@ impl Totals {
             };
         }
         less!(received recorded repeated overflowed rejected dropped dropped_queue_full dropped_spool_full
-            dropped_spool_failed kernel_drops forgotten late sealed sent quarantined discarded)
+            dropped_spool_failed kernel_drops forgotten late sealed old_minutes_sealed sent quarantined discarded)
     }
 
     /// Events and points that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
@@ -220,7 +224,11 @@ impl NodeReport {
             .chain(&mut self.settings_error)
             .chain(of_outputs)
             .for_each(fit);
-        for rate in [&mut self.received_per_second, &mut self.recorded_per_second] {
+        for rate in [
+            &mut self.received_per_second,
+            &mut self.recorded_per_second,
+            &mut self.old_minutes_per_second,
+        ] {
             *rate = rate.clamp(0.0, 1e12);
         }
         self

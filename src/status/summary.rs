@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::answer::{
-    Answer, Lost, NodeStatus, OldestUnsent, OutputStatus, PartitionsStatus, Persistence,
-    RedisStatus, ServerStatus, Severity, States, Status,
+    Answer, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
+    Persistence, RedisStatus, ServerStatus, Severity, States, Status,
 };
 use super::findings;
 use super::observer::Expected;
@@ -55,6 +55,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     let backlogs = seen.backlogs.as_deref().unwrap_or_default();
     let outputs = outputs(expected, &nodes, backlogs);
     let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
+    let old = old_minutes(backlogs, &nodes);
     let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
         servers: seen.servers.iter().map(server).collect(),
         memory_by_formula: memory_by_formula(expected, &nodes, seen),
@@ -67,6 +68,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         nodes,
         partitions: PartitionsStatus {
             oldest_unsent: oldest,
+            old,
             ..partitions
         },
         outputs,
@@ -207,8 +209,26 @@ fn partitions(
             unsent,
         },
         oldest_unsent: None,
+        old: None,
     };
     (partitions, oldest)
+}
+
+fn old_minutes(backlogs: &[Backlog], nodes: &[NodeStatus]) -> Option<OldMinutes> {
+    let waiting: u64 = backlogs.iter().map(|it| it.old).sum();
+    let live = nodes.iter().filter(|node| !node.silent);
+    let rate: f64 = live.map(|node| node.report.old_minutes_per_second).sum();
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate of something positive"
+    )]
+    let done_in_seconds = (rate > 0.0).then(|| (waiting as f64 / rate).ceil() as u64);
+    (waiting > 0).then_some(OldMinutes {
+        waiting,
+        done_in_seconds,
+    })
 }
 
 fn server(seen: &ServerSeen) -> ServerStatus {

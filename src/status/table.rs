@@ -111,6 +111,14 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
     let mut lines = vec![format!(
         "minutes  {open} open, {claimed} being sealed, {unsent} unsent (each in up to {count} partitions)"
     )];
+    if let Some(old) = &status.partitions.old {
+        let done = match old.done_in_seconds {
+            Some(seconds) => format!("sealed in about {} at the present rate", span(seconds)),
+            None => "none of them is being sealed yet".to_owned(),
+        };
+        let text = format!("{} of the open ones are old: {done}", old.waiting);
+        lines.extend(wrapped("         ", &text, "         ", width));
+    }
     if let Some(oldest) = &status.partitions.oldest_unsent {
         let text = format!(
             "oldest unsent: {} for {}, {} old: {}",

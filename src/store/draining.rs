@@ -54,6 +54,23 @@ impl fmt::Display for OutputName {
     }
 }
 
+/// The most minutes of a kind, recent or old, that one claim looks at: what bounds the time for which it blocks the store.
+pub(super) const LOOKED_AT_MAX: usize = 250;
+/// A minute is recent for this long after it could have been closed, and old from then on.
+const RECENT_FOR: Duration = Duration::from_secs(300);
+
+/// Returns for how long after its end a minute is recent: one that fills no more is closed by then. Recent minutes are sealed and
+/// sent before old ones, which an archive that is replayed, or a host whose clock is wrong, may bring by thousands.
+pub(crate) fn recent_for(grace: Duration) -> Duration {
+    grace.saturating_add(RECENT_FOR)
+}
+
+/// Returns whether a minute is recent at this time of the store's clock.
+pub(crate) fn is_recent(minute: Minute, now_ms: i64, grace: Duration) -> bool {
+    let recent_ms = i64::try_from(recent_for(grace).as_millis()).unwrap_or(i64::MAX);
+    minute.end_millis().saturating_add(recent_ms) > now_ms
+}
+
 /// What a claim is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimRequest {
@@ -67,8 +84,10 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// The most lapsed claims of sealing to take over at once.
     pub lapsed_max: usize,
-    /// The most finished minutes to claim at once, to be sealed.
+    /// The most finished minutes to claim at once, to be sealed: recent ones first, the newest before the others, then old ones.
     pub finished_max: usize,
+    /// The most of them that are old.
+    pub old_max: usize,
     /// What the node has seen of the partition before.
     pub known: Known,
 }
@@ -112,6 +131,8 @@ pub struct Compaction {
 pub struct Backlog {
     /// Minutes that are not claimed, those that still fill included.
     pub waiting: u64,
+    /// Those of them before the minute that the survey asked about; 0 where it is no survey.
+    pub old: u64,
     /// Minutes that are claimed to be sealed.
     pub claimed: u64,
     /// The earliest of these minutes.

@@ -44,9 +44,11 @@ mod witness;
 
 use async_trait::async_trait;
 
+pub(crate) use self::draining::is_recent;
 pub use self::draining::{
     Backlog, Claim, ClaimRequest, Compaction, Draining, NotAName, OutputBacklog, OutputName,
 };
+use self::draining::{LOOKED_AT_MAX, recent_for};
 pub use self::quarantine::{Dropped, QUARANTINE_MAX, Quarantine, Quarantined};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{

@@ -125,6 +125,8 @@ metrics! {
     claims_lost: Counter = Counter::default();
     /// Series of a minute whose counts this node sealed.
     series_sealed: Counter = Counter::default();
+    /// Minutes of partitions that this node sealed long after their end: more than flush.grace and five minutes.
+    old_minutes_sealed: Counter = Counter::default();
     /// Events that came after the counts of their minute and series were sealed.
     events_late: Counter = Counter::default();
     /// Points that the output confirmed; one that was written twice counts twice.

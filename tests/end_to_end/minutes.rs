@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use serde_json::Value;
 use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS, load};
 use testing::read_back;
@@ -185,6 +186,78 @@ fn an_old_minute_that_trickles_does_not_delay_the_newest() {
     // The least of three: the machine may be busy for a moment.
     let least = |delays: &[Duration]| *delays.iter().min().unwrap();
     assert!(least(&with_trickle) < least(&alone) + Duration::from_secs(1));
+}
+
+#[test]
+fn present_minute_is_published_in_time_while_an_archive_is_replayed() {
+    publishes_the_present_minute_before_old_ones("sets");
+}
+
+#[test]
+fn present_minute_is_published_in_time_while_an_archive_is_replayed_with_logs() {
+    publishes_the_present_minute_before_old_ones("log");
+}
+
+/// Replays 6,000 minutes, each with one event, while the present minute has events, too.
+fn publishes_the_present_minute_before_old_ones(layout: &str) {
+    const OLD_MINUTES: usize = 6000;
+    const GRACE: Duration = Duration::from_secs(5);
+    let site = Site::start_at_second(50);
+    let keys = [
+        ("store.layout", layout),
+        ("store.partitions", "2"),
+        ("flush.interval", "1s"),
+        ("flush.grace", "5s"),
+    ];
+    let mut nodes = ["a", "b"].map(|name| site.start_node(name, &keys));
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let present = site.clock().now_ns().div_euclid(MINUTE_NS) * MINUTE_NS;
+    let end = present + MINUTE_NS;
+    let minutes: Vec<i64> = (0..OLD_MINUTES as i64).collect();
+    for (user, minutes) in minutes.chunks(20).enumerate() {
+        let mut lines: Vec<_> = minutes
+            .iter()
+            .map(|minute| {
+                let at = SEED_MINUTE_NS + minute * MINUTE_NS;
+                format!("event_type=old,product=p{} value=user {at}", minute % 7)
+            })
+            .collect();
+        if site.clock().now_ns() < end {
+            lines.push(format!("event_type=present value=user{user} {present}"));
+        }
+        sender.send(lines.join("\n").as_bytes(), &nodes[0], &[nodes[1].udp()]);
+    }
+
+    let of = |event_type: &str| {
+        format!("SELECT count(value) FROM cumulative_user_event WHERE event_type = '{event_type}'")
+    };
+    let within = Duration::from_secs(60) + GRACE + Duration::from_secs(25);
+    eventually("the present minute is published", within, || {
+        when(!site.query(&of("present")).is_empty(), "not yet")
+    });
+    let late = Duration::from_nanos((site.clock().now_ns() - end).unsigned_abs());
+    assert!(
+        late < GRACE + Duration::from_secs(15),
+        "{late:?} after its end"
+    );
+
+    let status: Value =
+        serde_json::from_str(&nodes[0].get("/api/v1/status").unwrap().body).unwrap();
+    let old = &status["partitions"]["old"];
+    assert!(
+        old["waiting"].as_u64() > Some(1000),
+        "the archive was done already: {old}"
+    );
+    assert!(old["done_in_seconds"].as_u64() > Some(0), "{old}");
+
+    for node in &mut nodes {
+        assert!(node.terminate().success());
+        node.set("flush.interval", "50ms");
+        node.run();
+    }
+    site.wait_exact(&sender.expected.points(), 2 * SOON);
+    site.wait_redis_clean();
+    site.assert_one_value_a_point();
 }
 
 fn line(minute_ns: i64, user: u32) -> String {

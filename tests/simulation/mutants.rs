@@ -54,6 +54,8 @@ pub(crate) enum Mutant {
     OneForgets,
     /// A minute that an output has goes on sealing.
     NotClosed,
+    /// Old minutes come before those that have just ended.
+    OldestFirst,
     /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is answered that it does.
     NoProof,
 }
@@ -153,6 +155,20 @@ impl RuledStore {
                     self.right.record(*partition, 0, &[request], &[]).await?;
                 }
                 return Ok(Answer::Nothing);
+            }
+            (Mutant::OldestFirst, Call::Claim(partition, ..)) => {
+                let partition = *partition;
+                let hidden = self.right.look(|state| {
+                    let waiting = &mut state.partitions[partition.index()].waiting;
+                    let lowest = waiting.first().map_or(0, |it| it.epoch_minutes());
+                    let near = Minute::from_epoch_minutes(lowest + 10).unwrap_or(Minute::MAX);
+                    waiting.split_off(&near)
+                });
+                let answer = call.ask(&self.right).await;
+                self.right.look(|state| {
+                    state.partitions[partition.index()].waiting.extend(hidden);
+                });
+                return answer;
             }
             (Mutant::OwnAdmissions, Call::Admit(partition, minute, series, series_max, _)) => {
                 return Ok(self.admit((*partition, *minute), series, *series_max));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use event_data_service::event::Minute;
-use event_data_service::store::{ClaimRequest, OutputName};
+use event_data_service::store::{Claim, ClaimRequest, OutputName};
 use testing::eventually::SOON;
 
 use super::ground::{
@@ -149,6 +149,65 @@ pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
     }
     assert_eq!(order, [7, 999, 1000, 1001, 1440]);
     assert_eq!(node.claim(&request).await, []);
+}
+
+pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_ones(
+    ground: &Ground,
+) {
+    let node = ground.node("a");
+    let series = &series_of_one_partition(1)[0];
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+    let present = Minute::of_nanos(now).epoch_minutes();
+    let [ended, ahead] = [present - 1, present + 2];
+    let old = (0..300).map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0));
+    // Hosts whose clocks are wrong bring minutes that are not over.
+    let others = (0..50).map(|minutes| event(ahead + minutes, series, "x", 0));
+    node.record(&old.chain(others).collect::<Vec<_>>()).await;
+    node.record(&[event(ended, series, "x", 0)]).await;
+    let request = ClaimRequest {
+        finished_max: 16,
+        old_max: 3,
+        ..AT_ONCE
+    };
+    let minutes = |claims: &[Claim]| -> Vec<i64> {
+        let minutes = claims.iter().map(|claim| claim.minute.epoch_minutes());
+        minutes.collect()
+    };
+    let claims = node.claim(&request).await;
+    assert_eq!(minutes(&claims)[..3], [ended, SEED_MINUTE, SEED_MINUTE + 1]);
+    assert_eq!(claims.len(), 4);
+    let none_old = ClaimRequest {
+        old_max: 0,
+        ..request
+    };
+    assert_eq!(node.claim(&none_old).await, []);
+}
+
+pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(ground: &Ground) {
+    let node = ground.node("a");
+    let series = &series_of_one_partition(1)[0];
+    let request = ClaimRequest {
+        grace: Duration::from_millis(500),
+        ..AT_ONCE
+    };
+    let last = SEED_MINUTE + 600;
+    let filling: Vec<_> = (0..300)
+        .map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0))
+        .collect();
+    node.record(&[event(last, series, "x", 0)]).await;
+    let began = Instant::now();
+    loop {
+        // A copy may be followed by an event.
+        node.record(&filling).await;
+        let claims = node.claim(&request).await;
+        if claims
+            .iter()
+            .any(|claim| claim.minute.epoch_minutes() == last)
+        {
+            break;
+        }
+        assert!(began.elapsed() < SOON, "the last of them is not claimed");
+    }
 }
 
 pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(ground: &Ground) {

@@ -32,6 +32,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: Duration::from_secs(600),
     lapsed_max: 100,
     finished_max: 100,
+    old_max: 100,
     known: NOTHING_KNOWN,
 };
 

@@ -258,6 +258,7 @@ impl Drawing {
                 lease_ms,
                 lapsed_max: 0,
                 finished_max: 1,
+                old_max: 1,
                 sending: Vec::new(),
                 known: Knowledge::Nothing,
                 expected: None,
@@ -315,6 +316,7 @@ impl Drawing {
             lease_ms,
             lapsed_max: self.dice.pick(&[0, 1, 2, 100, 100]),
             finished_max: self.dice.pick(&[0, 1, 2, 100, 100]),
+            old_max: self.dice.pick(&[0, 1, 100, 100]),
             sending: self
                 .outputs()
                 .into_iter()

@@ -117,6 +117,7 @@ pub(crate) enum Step {
         lease_ms: u64,
         lapsed_max: usize,
         finished_max: usize,
+        old_max: usize,
         /// For each output, the most lapsed claims to send.
         sending: Vec<(usize, usize)>,
         known: Knowledge,

@@ -68,6 +68,7 @@ impl World<'_> {
             lease_ms,
             lapsed_max,
             finished_max,
+            old_max,
             ref sending,
             known,
             expected,
@@ -85,6 +86,7 @@ impl World<'_> {
             lease: millis(lease_ms),
             lapsed_max,
             finished_max,
+            old_max,
             known: Known {
                 epoch,
                 expected_ms: expected.map(|off| self.ground.now_ms() + off),

@@ -24,6 +24,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     lease: LEASE,
     lapsed_max: 100,
     finished_max: 100,
+    old_max: 100,
     known: NOTHING_KNOWN,
 };
 

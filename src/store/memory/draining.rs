@@ -11,8 +11,9 @@ use super::state::{PartitionState, deadline, unsent_bytes};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::{
-    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, News, OutputBacklog,
-    OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError, Testimony,
+    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, LOOKED_AT_MAX, News,
+    OutputBacklog, OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError,
+    Testimony, is_recent,
 };
 
 #[async_trait]
@@ -71,7 +72,7 @@ impl Draining for MemoryStore {
         let mut state = self.lock();
         let partition = state.partition(index);
         partition.witness.check(&self.node, &request.known)?;
-        let mut request = *request;
+        let (mut request, grace) = (*request, request.grace);
         if partition.is_lagging(now_ms) {
             request.grace = request.grace.max(request.max_hold);
         }
@@ -101,19 +102,41 @@ impl Draining for MemoryStore {
             }
         }
         let mut finished = 0;
-        for minute in partition.waiting.clone() {
-            if partition.claims.contains_key(&minute) {
-                partition.waiting.remove(&minute);
-            } else if minute.end_millis() > until_ms || finished >= request.finished_max {
-                break;
-            } else if partition.is_finished(minute, now_ms, &request) {
-                grant(partition, minute, None, false);
-                partition.waiting.remove(&minute);
-                if let Some(state) = partition.minutes.get_mut(&minute) {
-                    state.idle = None;
-                }
-                finished += 1;
+        let mut claim_finished = |partition: &mut PartitionState, looked: &[Minute], most| {
+            if finished >= most {
+                return finished;
             }
+            for &minute in looked {
+                if partition.claims.contains_key(&minute) {
+                    partition.waiting.remove(&minute);
+                } else if partition.is_finished(minute, now_ms, &request) && finished < most {
+                    grant(partition, minute, None, false);
+                    partition.waiting.remove(&minute);
+                    if let Some(state) = partition.minutes.get_mut(&minute) {
+                        state.idle = None;
+                    }
+                    finished += 1;
+                }
+            }
+            finished
+        };
+        let waiting = partition.waiting.iter().copied();
+        let over: Vec<_> = waiting
+            .take_while(|it| it.end_millis() <= until_ms)
+            .collect();
+        let (old, recent) =
+            over.split_at(over.partition_point(|it| !is_recent(*it, now_ms, grace)));
+        let newest: Vec<_> = recent.iter().rev().take(LOOKED_AT_MAX).copied().collect();
+        let finished = claim_finished(partition, &newest, request.finished_max);
+        let most = request.finished_max.min(finished + request.old_max);
+        let mut blocks = old.chunks(LOOKED_AT_MAX);
+        let lowest = blocks.next().unwrap_or_default();
+        if blocks.len() == 0 {
+            claim_finished(partition, lowest, most);
+        } else {
+            let turn = usize::try_from(micros).unwrap_or_default() % blocks.len();
+            claim_finished(partition, lowest, most - (most - finished) / 4);
+            claim_finished(partition, blocks.nth(turn).unwrap_or_default(), most);
         }
         Ok(granted)
     }
@@ -296,6 +319,7 @@ impl Draining for MemoryStore {
         });
         Ok(Backlog {
             waiting: waiting.len() as u64,
+            old: 0,
             claimed: claims.len() as u64,
             oldest: waiting.iter().chain(claims.keys()).min().copied(),
             outputs: outputs.collect(),

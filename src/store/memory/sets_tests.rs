@@ -137,6 +137,7 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
         lease: hour,
         lapsed_max: 0,
         finished_max: 1,
+        old_max: 1,
         known: Known::default(),
     };
     let mut sending = Vec::new();

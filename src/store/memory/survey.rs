@@ -27,8 +27,14 @@ impl Survey for MemoryStore {
         Ok(())
     }
 
-    async fn survey(&self, _minutes: &[Minute]) -> Surveyed {
-        let backlogs = self.partitions.iter().map(|it| self.backlog(it));
+    async fn survey(&self, _minutes: &[Minute], old_before: Minute) -> Surveyed {
+        let backlogs = self.partitions.iter().map(async |it| {
+            let mut backlog = self.backlog(it).await?;
+            let mut state = self.lock();
+            let waiting = &state.partition(it).waiting;
+            backlog.old = waiting.range(..old_before).count() as u64;
+            Ok(backlog)
+        });
         Surveyed {
             servers: Vec::new(),
             reports: Ok(Vec::new()),

@@ -10,20 +10,21 @@ use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
 
 /// Output, names of minutes, counts in the quarantine.
 type OfOutput = (String, Vec<String>, u64);
-/// Minutes that wait, the first of them, those claimed to be sealed, and what the outputs lack.
-pub(super) type Waits = (u64, Vec<String>, Vec<String>, Vec<OfOutput>);
+/// Minutes that wait, how many of them are old, the first of them, those claimed to be sealed, and what the outputs lack.
+pub(super) type Waits = (u64, u64, Vec<String>, Vec<String>, Vec<OfOutput>);
 
 /// What is asked for a [`Backlog`].
-pub(super) fn ask_backlog(keys: &PartitionKeys) -> ScriptInvocation<'static> {
+pub(super) fn ask_backlog(keys: &PartitionKeys, old_before: Minute) -> ScriptInvocation<'static> {
     let mut script = scripts::BACKLOG.prepare_invoke();
     script
         .key(&[&keys.minutes, &keys.claims])
-        .key(&[&keys.quarantine, &keys.outputs]);
+        .key(&[&keys.quarantine, &keys.outputs])
+        .arg(old_before.epoch_minutes());
     script
 }
 
 /// What is answered.
-pub(super) fn read_backlog((waiting, mut names, claimed, of_outputs): Waits) -> Backlog {
+pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits) -> Backlog {
     let count = claimed.len() as u64;
     // Claims are in the order of their deadlines, so the earliest of the minutes may be anywhere.
     let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
@@ -38,6 +39,7 @@ pub(super) fn read_backlog((waiting, mut names, claimed, of_outputs): Waits) -> 
     };
     Backlog {
         waiting,
+        old,
         claimed: count,
         oldest: earliest(&names),
         outputs: of_outputs.into_iter().filter_map(of_output).collect(),

@@ -14,12 +14,11 @@ use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
-    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known, News,
-    OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
+    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known,
+    LOOKED_AT_MAX, News, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
+    recent_for,
 };
 
-/// The most finished minutes of a partition that one claim looks at: what bounds the time it blocks Redis.
-const LOOKED_AT_MAX: usize = 1000;
 /// The minutes that are handed back at once, for the same reason.
 const HANDED_BACK_MAX: usize = 1000;
 
@@ -123,7 +122,9 @@ impl Draining for RedisStore {
             .arg(known.epoch)
             .arg(known.stamp_ms)
             .arg(known.expected_ms.unwrap_or_default())
-            .arg(CLOCK_TOLERANCE_MS);
+            .arg(CLOCK_TOLERANCE_MS)
+            .arg(request.old_max)
+            .arg(millis(recent_for(request.grace)));
         for (output, most) in sending {
             script.arg(output.as_str()).arg(most);
         }
@@ -268,7 +269,9 @@ impl Draining for RedisStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.invoke(keys.slot, ask_backlog(keys)).await?;
+        let answer = self
+            .invoke(keys.slot, ask_backlog(keys, Minute::MIN))
+            .await?;
         Ok(read_backlog(answer))
     }
 

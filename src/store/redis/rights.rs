@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// The commands by the kind of key that they are tried on (`-`: on none), with what follows the key. The last ones take back what
 /// the first ones made. What a connection cannot do without (auth, ping, info, select, subscribe) is tried by connecting.
-const TRIED: [(&str, &str, &[&str]); 46] = [
+const TRIED: [(&str, &str, &[&str]); 47] = [
     ("sadd", "set", &["x"]),
     ("scard", "set", &[]),
     ("sscan", "set", &["0"]),
@@ -23,6 +23,7 @@ const TRIED: [(&str, &str, &[&str]); 46] = [
     ("zrangebyscore", "zset", &["0", "1"]),
     ("zscore", "zset", &["x"]),
     ("zcard", "zset", &[]),
+    ("zcount", "zset", &["0", "1"]),
     ("zpopmin", "zset", &[]),
     ("zrem", "zset", &["x"]),
     ("hset", "hash", &["x", "1"]),

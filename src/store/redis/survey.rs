@@ -191,7 +191,7 @@ impl Survey for RedisStore {
         self.say("").await.map(drop)
     }
 
-    async fn survey(&self, minutes: &[Minute]) -> Surveyed {
+    async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
         if let Err(fault) = self.surveyed.server(0).await {
             return Surveyed::nothing(self.place(), &fault.into());
         }
@@ -205,7 +205,9 @@ impl Survey for RedisStore {
         let servers = join_all(servers).await;
         let backlogs = join_all(self.partitions.iter().map(async |partition| {
             let keys = self.keys(partition);
-            let answer = self.see_by(keys.slot, ask_backlog(keys)).await?;
+            let answer = self
+                .see_by(keys.slot, ask_backlog(keys, old_before))
+                .await?;
             Ok(read_backlog(answer))
         }));
         let (reports, backlogs, seen, difference) =

@@ -6,6 +6,11 @@ use event_data_service::store::{Claim, ClaimRequest, Testimony};
 use super::super::plan::output_number;
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
 
+/// For so long after its end and the grace a minute comes before all others.
+const RECENT_MS: i64 = 300_000;
+/// A store whose clock is further from what a node expects grants nothing.
+const CLOCK_TOLERANCE_MS: i64 = 2000;
+
 fn place(claim: &Claim) -> Place {
     (claim.partition.index(), claim.minute.epoch_minutes())
 }
@@ -47,9 +52,52 @@ impl Oracle {
         for claim in claims {
             self.granted(claim, request, now_ms)?;
         }
+        self.claims_recent(partition, request, claims, now_ms, state)?;
         let minutes = state.partitions[partition].minutes.keys();
         for minute in minutes {
             self.compare((partition, minute.epoch_minutes()), now_ms, state)?;
+        }
+        Ok(())
+    }
+
+    /// A recent minute is claimed by the first call that finds it finished, whatever else waits.
+    fn claims_recent(
+        &mut self,
+        partition: usize,
+        request: &ClaimRequest,
+        claims: &[Claim],
+        now_ms: i64,
+        state: &State,
+    ) -> Verdict {
+        let finished = claims.iter().filter(|claim| !claim.taken_over).count();
+        let expected_ms = request.known.expected_ms.unwrap_or(now_ms);
+        if finished >= request.finished_max || (now_ms - expected_ms).abs() > CLOCK_TOLERANCE_MS {
+            return Ok(());
+        }
+        let recent_ms = millis(request.grace) + RECENT_MS;
+        let lags = !state.partitions[partition].lagging.is_empty();
+        let grace = if lags {
+            request.grace.max(request.max_hold)
+        } else {
+            request.grace
+        };
+        let recent = (
+            (now_ms - recent_ms).div_euclid(60_000),
+            now_ms.div_euclid(60_000),
+        );
+        let places = self
+            .places
+            .range_mut((partition, recent.0)..(partition, recent.1));
+        for (&(_, minute), book) in places {
+            let waits = book.has_sets() && book.claims[0].is_none() && book.recorded_ms.is_some();
+            if !waits {
+                continue;
+            }
+            let looked_ms = *book.looked_ms.get_or_insert(now_ms);
+            must!(
+                now_ms - looked_ms < millis(grace),
+                "{minute} has been idle since {looked_ms} and is not claimed at {now_ms}"
+            );
         }
         Ok(())
     }
@@ -82,6 +130,7 @@ impl Oracle {
                 "{minute} was closed at {now_ms} although an event came at {last}"
             );
             book.recorded_ms = None;
+            book.looked_ms = None;
         }
         self.take(claim, now_ms + millis(request.lease))
     }

@@ -51,6 +51,8 @@ pub(crate) struct PlaceBook {
     token_numbers: [i64; 1 + OUTPUTS],
     /// The first and the last recording since it was last claimed, ms.
     recorded_ms: Option<(i64, i64)>,
+    /// When a claim first looked at it after the last recording, ms.
+    looked_ms: Option<i64>,
     /// When its counts may be forgotten, if nothing more comes.
     keep_until_ms: Option<i64>,
     /// What nodes were answered about its series.

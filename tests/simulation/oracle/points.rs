@@ -31,6 +31,7 @@ impl Oracle {
             let book = self.places.entry((partition, minute)).or_default();
             let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
             book.recorded_ms = Some((first, now_ms));
+            book.looked_ms = None;
             // A minute that was forgotten already is not saved by an event that comes now.
             if book.keep_until_ms.is_some_and(|until| until > now_ms) {
                 book.keep_until_ms = None;
