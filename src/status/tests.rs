@@ -425,6 +425,21 @@ fn the_state_of_a_node_is_reported() {
 }
 
 #[test]
+fn old_minutes_are_counted_and_their_end_is_estimated() {
+    let seen = |rate| {
+        let mut seen = Seen::with(|it| it.old_minutes_per_second = rate);
+        (seen.backlog.waiting, seen.backlog.old) = (1003, 1000);
+        seen
+    };
+    let finding = seen(32.0).finds("old-minutes", Note, &["1000 minutes", "about 32 s"]);
+    assert!(finding.remedy.contains("input.max_age"));
+    seen(0.0).finds("old-minutes", Note, &["none of their minutes"]);
+    let lines = super::lines(&seen(32.0).status(), 100).join("\n");
+    let words = "1000 of the open ones are old: sealed in about 32s at the present rate";
+    assert!(lines.contains(words), "{lines}");
+}
+
+#[test]
 fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
     let mut seen = Seen::default();
     seen.nodes[1].ago = Duration::from_secs(15);

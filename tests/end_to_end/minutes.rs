@@ -200,7 +200,7 @@ fn present_minute_is_published_in_time_while_an_archive_is_replayed_with_logs() 
 
 /// Replays 6,000 minutes, each with one event, while the present minute has events, too.
 fn publishes_the_present_minute_before_old_ones(layout: &str) {
-    const OLD_MINUTES: usize = 6000;
+    const OLD_MINUTES: i64 = 6000;
     const GRACE: Duration = Duration::from_secs(5);
     let site = Site::start_at_second(50);
     let keys = [
@@ -213,7 +213,7 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
     let mut sender = Sender::paced_by(&nodes[0]);
     let present = site.clock().now_ns().div_euclid(MINUTE_NS) * MINUTE_NS;
     let end = present + MINUTE_NS;
-    let minutes: Vec<i64> = (0..OLD_MINUTES as i64).collect();
+    let minutes: Vec<i64> = (0..OLD_MINUTES).collect();
     for (user, minutes) in minutes.chunks(20).enumerate() {
         let mut lines: Vec<_> = minutes
             .iter()
