@@ -58,27 +58,6 @@ impl Relay {
         settings: &RelaySettings,
         inherited: Vec<Inherited>,
     ) -> anyhow::Result<Self> {
-        let nodes: Vec<_> = settings
-            .to
-            .iter()
-            .map(|to| Arc::new(Outlet::new(to)))
-            .collect();
-        let ledger = Arc::new(Ledger::new(nodes.len()));
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone()));
-        let mut relay = Self {
-            addresses: Vec::new(),
-            http: None,
-            nodes,
-            progress: Progress::default(),
-            ledger,
-            metrics,
-            readers: JoinSet::new(),
-            writer: JoinSet::new(),
-            side: JoinSet::new(),
-            stop: CancellationToken::new(),
-            read_out: CancellationToken::new(),
-            stop_side: CancellationToken::new(),
-        };
         let sockets = Sockets {
             listen: &settings.listen,
             how: BindSettings {
@@ -91,10 +70,28 @@ impl Relay {
             unit: "eds-relay",
         };
         let opened = sockets.open(inherited)?;
-        relay.addresses.clone_from(&opened.addresses);
+        let addresses = opened.addresses.clone();
+        let outlet = |to: &String| Arc::new(Outlet::of_relay(to, &addresses));
+        let nodes: Vec<_> = settings.to.iter().map(outlet).collect();
+        let ledger = Arc::new(Ledger::new(nodes.len()));
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone()));
+        let mut relay = Self {
+            addresses,
+            http: None,
+            nodes,
+            progress: Progress::default(),
+            ledger,
+            metrics,
+            readers: JoinSet::new(),
+            writer: JoinSet::new(),
+            side: JoinSet::new(),
+            stop: CancellationToken::new(),
+            read_out: CancellationToken::new(),
+            stop_side: CancellationToken::new(),
+        };
         let rest = relay.start_rest(&settings.rest)?;
         relay.start_http(settings.http).await?;
-        relay.follow_names(&rest).await;
+        relay.follow_names(&rest).await?;
         relay.start_readers(settings, opened, &rest);
         Ok(relay)
     }
@@ -103,7 +100,7 @@ impl Relay {
     fn start_rest(&mut self, settings: &RestSettings) -> anyhow::Result<Rest> {
         Ok(match settings {
             RestSettings::Nowhere => Rest::Nowhere,
-            RestSettings::Udp(to) => Rest::Udp(Arc::new(Outlet::new(to))),
+            RestSettings::Udp(to) => Rest::Udp(Arc::new(Outlet::of_relay(to, &self.addresses))),
             RestSettings::Http(http) => {
                 let queue = Arc::new(Queue::new(http.queue_bytes));
                 let server = LineWriter::new(&http.server, &http.precision);
@@ -140,12 +137,14 @@ impl Relay {
         Ok(())
     }
 
-    /// Looks all names up. Does not wait for long: the kernel's room for what arrives meanwhile is small.
-    async fn follow_names(&mut self, rest: &Rest) {
+    /// Looks all names up, and fails if one leads back to this relay. Does not wait for long: the kernel's room for what
+    /// arrives meanwhile is small.
+    async fn follow_names(&mut self, rest: &Rest) -> anyhow::Result<()> {
         let mut outlets = self.nodes.clone();
         if let Rest::Udp(outlet) = rest {
             outlets.push(Arc::clone(outlet));
         }
+        let all = outlets.clone();
         let (first, mut known) = mpsc::channel(1);
         for outlet in outlets {
             let (first, stop) = (first.clone(), self.stop_side.clone());
@@ -162,6 +161,17 @@ impl Relay {
                 "not all names of relay.to and rest.url could be looked up yet; going on with the others"
             );
         }
+        let keys = self.nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
+        for (key, outlet) in keys.zip(&all) {
+            if let Some(address) = outlet.leads_back() {
+                anyhow::bail!(
+                    "{key} names {}, which is {address}, where this relay itself listens: whatever it sends there would come back. Name \
+                     the nodes, or a relay nearer to them",
+                    outlet.name()
+                );
+            }
+        }
+        Ok(())
     }
 
     fn start_readers(&mut self, settings: &RelaySettings, opened: Opened, rest: &Rest) {

@@ -1,15 +1,20 @@
 //! [`Forwarder`]: splits datagrams into lines, and sends each kind where it belongs.
 //!
 //! Events go into the open [`Pack`], which goes to every node when it is full or [`Forwarder::flush`] says so. What is no
-//! event goes to the [`Rest`]: a datagram with nothing else in it as it came. It reads no clock and waits for nothing.
+//! event goes to the [`Rest`]: a datagram with nothing else in it as it came. A datagram that has passed too many relays goes no
+//! further. It reads no clock and waits for nothing.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::ledger::Intake;
+use super::pack::{HOPS_MAX, hops};
+use super::rest_line::{check_end, check_rest_line};
 use super::{Kind, Ledger, Loss, Outlet, Pack, Place, Rest, Sorter};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
-use crate::ingest::{ArrivalStamps, Received, Sample, beginning};
+use crate::ingest::{ArrivalStamps, Received, beginning};
 
 /// Between two timestamps of a relay there is one for each number that a relay may have.
 const NUMBERS: i64 = 1000;
@@ -47,6 +52,59 @@ impl Stamps {
     }
 }
 
+/// Why a line is sent nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// Nobody can read it.
+    Rejected(Rejection),
+    /// It is no event, and `rest.url` is `none:`.
+    Discarded,
+    /// It has passed too many relays.
+    Looped,
+}
+
+impl Unsent {
+    /// The reason's name in the metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Rejected(reason) => reason.label(),
+            Self::Discarded => Loss::Discarded.label(),
+            Self::Looped => "looped",
+        }
+    }
+}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(reason) => {
+                write!(f, "rejected lines, this one among them: {reason}")
+            }
+            Self::Discarded => f.write_str(
+                "discarded lines that are no events, this one among them: rest.url is none:. Name in rest.url the server that \
+                 they are for, or have their sender send them there",
+            ),
+            Self::Looped => write!(
+                f,
+                "lines come back from this source after they passed {HOPS_MAX} relays, and are sent no further; nothing is lost. \
+                 Relays send to each other in a circle: name only nodes, or relays nearer to them, in relay.to",
+            ),
+        }
+    }
+}
+
+/// A line that is sent nowhere, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// Why.
+    pub reason: Unsent,
+    /// The address that it claims to come from, if that is known.
+    pub source: Option<SocketAddr>,
+    /// Its beginning, escaped.
+    pub line: String,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Forwarder {
@@ -54,16 +112,18 @@ pub struct Forwarder {
     stamps: Arc<Stamps>,
     nodes: Vec<Arc<Outlet>>,
     rest: Rest,
-    is_for_server: bool,
     ledger: Arc<Ledger>,
     /// The events that wait for others.
     pack: Pack,
     /// The lines of a datagram that are no events, with their ends; and where each ends.
     others: Vec<u8>,
     ends: Vec<usize>,
+    /// The ends of those from which a reader might read on.
+    cuts: Vec<usize>,
     /// What was added since the last commit.
     intake: Intake,
-    sample: Option<Sample>,
+    /// The first line of each reason since they were taken.
+    samples: Vec<Sample>,
     /// Kept for their capacity.
     outcomes: Vec<Place>,
     taken: Vec<bool>,
@@ -84,14 +144,14 @@ impl Forwarder {
             sorter,
             stamps,
             nodes,
-            is_for_server: matches!(rest, Rest::Server(_)),
             rest,
             ledger,
             pack: Pack::new(datagram_max),
             others: Vec::new(),
             ends: Vec::new(),
+            cuts: Vec::new(),
             intake: Intake::default(),
-            sample: None,
+            samples: Vec::new(),
             outcomes: Vec::new(),
             taken: Vec::new(),
         }
@@ -106,6 +166,14 @@ impl Forwarder {
         } = datagram;
         self.others.clear();
         self.ends.clear();
+        self.cuts.clear();
+        let source = source.address();
+        let hops = hops(bytes);
+        if hops >= HOPS_MAX {
+            self.intake.looped += pieces(bytes, truncated).count() as u64;
+            self.show(Unsent::Looped, source, bytes);
+            return;
+        }
         let mut lines = 0;
         for piece in pieces(bytes, truncated) {
             lines += 1;
@@ -113,27 +181,26 @@ impl Forwarder {
                 Piece::Line(line) => (line, self.sorter.sort(line)),
                 Piece::Truncated => (bytes, Kind::Rejected(Rejection::Truncated)),
             };
-            match kind {
+            match self.for_rest(line, kind) {
                 Kind::Event { has_time } => {
                     let stamp = (!has_time).then(|| self.stamps.stamp(now_nanos));
-                    self.pack(line, stamp);
-                }
-                // Line protocol is UTF-8, and InfluxDB 1 fails at anything else.
-                Kind::Rest if self.is_for_server && str::from_utf8(line).is_err() => {
-                    self.intake.rest.dropped[Loss::Refused as usize] += 1;
+                    self.pack(line, stamp, hops);
                 }
                 Kind::Rest => {
                     self.others.extend_from_slice(line);
                     self.others.push(b'\n');
                     self.ends.push(self.others.len());
+                    match &self.rest {
+                        Rest::Nowhere => self.show(Unsent::Discarded, source, line),
+                        Rest::Udp(_) if check_end(line).is_err() => {
+                            self.cuts.push(self.others.len());
+                        }
+                        Rest::Udp(_) | Rest::Server(_) => {}
+                    }
                 }
                 Kind::Rejected(reason) => {
                     self.intake.rejected[reason.index()] += 1;
-                    self.sample.get_or_insert_with(|| Sample {
-                        reason,
-                        source: source.address(),
-                        line: beginning(line).to_string(),
-                    });
+                    self.show(Unsent::Rejected(reason), source, line);
                 }
             }
         }
@@ -143,10 +210,33 @@ impl Forwarder {
         }
     }
 
-    fn pack(&mut self, line: &[u8], stamp: Option<i64>) {
-        if !self.pack.add(line, stamp) {
+    /// A server gets no line that might take the line behind it along.
+    fn for_rest(&self, line: &[u8], kind: Kind) -> Kind {
+        if kind == Kind::Rest
+            && let Rest::Server(_) = self.rest
+            && let Err(reason) = check_rest_line(line)
+        {
+            return Kind::Rejected(reason);
+        }
+        kind
+    }
+
+    /// Keeps the line for the log, if it is the first one of this reason.
+    fn show(&mut self, reason: Unsent, source: Option<SocketAddr>, line: &[u8]) {
+        if self.samples.iter().all(|sample| sample.reason != reason) {
+            let line = beginning(line).to_string();
+            self.samples.push(Sample {
+                reason,
+                source,
+                line,
+            });
+        }
+    }
+
+    fn pack(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) {
+        if !self.pack.add(line, stamp, hops) {
             self.flush();
-            self.pack.add(line, stamp);
+            self.pack.add(line, stamp, hops);
         }
         self.intake.events += 1;
     }
@@ -156,11 +246,29 @@ impl Forwarder {
         let lines = self.ends.len() as u64;
         let place = &mut self.intake.rest;
         match &self.rest {
-            Rest::Nowhere => place.sent += lines,
-            Rest::Udp(outlet) => match outlet.send_one(whole.unwrap_or(&self.others)) {
-                Ok(()) => place.sent += lines,
-                Err(loss) => place.dropped[loss as usize] += lines,
-            },
+            Rest::Nowhere => place.dropped[Loss::Discarded as usize] += lines,
+            Rest::Udp(outlet) => {
+                let mut send = |datagram: &[u8], lines: u64| match outlet.send_one(datagram) {
+                    Ok(()) => place.sent += lines,
+                    Err(loss) => place.dropped[loss as usize] += lines,
+                };
+                if let Some(whole) = whole {
+                    send(whole, lines);
+                    return;
+                }
+                // What stood between them may be gone: an event, or a line that was rejected.
+                let mut begin = 0;
+                for end in self.cuts.iter().copied().chain([self.others.len()]) {
+                    let lines = self
+                        .ends
+                        .iter()
+                        .filter(|it| (begin + 1..=end).contains(*it));
+                    if end > begin {
+                        send(&self.others[begin..end], lines.count() as u64);
+                    }
+                    begin = end;
+                }
+            }
             Rest::Server(_) if lines == 0 => {}
             Rest::Server(queue) => {
                 // The ledger has them before the task that writes them has.
@@ -204,9 +312,9 @@ impl Forwarder {
         self.pack.clear();
     }
 
-    /// The first rejected line since the last call.
-    pub fn take_sample(&mut self) -> Option<Sample> {
-        self.sample.take()
+    /// Takes the first line of each reason that was sent nowhere since the last call.
+    pub fn take_samples(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.samples)
     }
 }
 

@@ -26,7 +26,7 @@ fn forwarder(nodes: Vec<Arc<Outlet>>, rest: Rest) -> Forwarder {
     let ledger = Ledger::new(nodes.len());
     Forwarder::new(
         Sorter::new(&LineRules::default(), Vec::new()),
-        60,
+        73,
         Arc::new(stamps),
         nodes,
         rest,
@@ -60,8 +60,8 @@ fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
     assert!(forwarder.has_events());
     forwarder.flush();
     let expected = [
-        "a=b value=u 5\nc=d value=v 1480876707352348007\n",
-        "c=d value=v 1480876707352349007\ne=f value=w 6",
+        "#eds-relay 1\na=b value=u 5\nc=d value=v 1480876707352348007\n",
+        "#eds-relay 1\nc=d value=v 1480876707352349007\ne=f value=w 6",
     ];
     for node in [&one, &two] {
         let padding = |text: String| text.trim_end_matches('\n').to_owned();
@@ -77,13 +77,13 @@ fn every_node_gets_the_same_bytes_and_the_rest_what_is_no_event() {
 }
 
 #[test]
-fn a_server_gets_lines_of_utf8_and_nothing_else() {
+fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
     let queue = Arc::new(Queue::new(1000));
     let mut forwarder = forwarder(Vec::new(), Rest::Server(Arc::clone(&queue)));
     forwarder.add(Received::from("# a comment\n"), NOW);
     assert!(queue.take().is_none());
     let other = Received {
-        bytes: b"cpu usage=1 5\r\n\xff\nmem free=2\n",
+        bytes: b"cpu usage=1 5\r\n\xff\nmem free=2\\\nmem note=\"x\nmem free=2\n",
         ..Received::from("")
     };
     forwarder.add(other, NOW);
@@ -91,7 +91,15 @@ fn a_server_gets_lines_of_utf8_and_nothing_else() {
     forwarder.commit();
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
-    assert_eq!((totals.rest.queued, totals.rest.lost()), (2, 1));
+    assert_eq!((totals.rest.queued, totals.rest.lost()), (2, 0));
+    for reason in [
+        Rejection::NotUtf8,
+        Rejection::TrailingBackslash,
+        Rejection::QuoteUnclosed,
+    ] {
+        assert_eq!(totals.rejected[reason.index()], 1, "{reason}");
+    }
+    assert_eq!(forwarder.take_samples().len(), 3);
 }
 
 #[test]
@@ -119,11 +127,46 @@ fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
     };
     forwarder.add(cut, NOW);
     assert_eq!(received(&rest), "cpu usage=1 5\n");
-    let sample = forwarder.take_sample().unwrap();
-    assert_eq!(sample.reason, Rejection::Truncated);
+    let sample = forwarder.take_samples().remove(0);
+    assert_eq!(sample.reason, Unsent::Rejected(Rejection::Truncated));
     forwarder.commit();
     let totals = forwarder.ledger.totals();
     assert_eq!(totals.rejected[Rejection::Truncated.index()], 1);
+}
+
+#[test]
+fn datagram_that_passed_too_many_relays_goes_no_further() {
+    let node = socket();
+    let mut forwarder = forwarder(vec![outlet(&node)], Rest::Nowhere);
+    for (passed, expected) in [(1, "#eds-relay 2\n"), (3, "#eds-relay 4\n")] {
+        let datagram = format!("#eds-relay {passed}\na=b value=u 5\n");
+        forwarder.add(Received::from(&*datagram), NOW);
+        forwarder.flush();
+        assert_eq!(received(&node), format!("{expected}a=b value=u 5"));
+    }
+    forwarder.add(Received::from("#eds-relay 4\na=b value=u 5\nx\n"), NOW);
+    assert!(!forwarder.has_events());
+    forwarder.commit();
+    let totals = forwarder.ledger.totals();
+    assert!(totals.is_balanced(), "{totals:?}");
+    assert_eq!((totals.looped, totals.lost()), (2, 0));
+    assert_eq!(forwarder.take_samples()[0].reason, Unsent::Looped);
+}
+
+#[test]
+fn lines_that_nobody_gets_are_discarded_and_not_lost() {
+    let mut forwarder = forwarder(Vec::new(), Rest::Nowhere);
+    forwarder.add(Received::from("gorets:1|c\ngorets:1|c"), NOW);
+    forwarder.commit();
+    let totals = forwarder.ledger.totals();
+    assert!(totals.is_balanced(), "{totals:?}");
+    assert_eq!((totals.rest.discarded(), totals.lost()), (2, 0));
+    let samples = forwarder.take_samples();
+    assert_eq!(samples.len(), 1);
+    assert_eq!(
+        (samples[0].reason, &*samples[0].line),
+        (Unsent::Discarded, "gorets:1|c")
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The ledger: what became of every line that this relay read from a socket.
 //!
-//! received = events + rest + rejected, and for each node events = sent + dropped + queued, at every moment; the same of the
+//! received = events + rest + rejected + looped, and for each node events = sent + dropped + queued, at every moment; the same of the
 //! rest. Each movement is one step under a lock, taken once for what one system call read and once for each pack.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,8 @@ pub enum Loss {
     Refused,
     /// The relay had to end before.
     Shutdown,
+    /// `rest.url` is `none:`.
+    Discarded,
 }
 
 impl Loss {
@@ -33,6 +35,7 @@ impl Loss {
         Self::QueueFull,
         Self::Refused,
         Self::Shutdown,
+        Self::Discarded,
     ];
 
     /// The reason's name in the metrics.
@@ -45,6 +48,7 @@ impl Loss {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Shutdown => "shutdown",
+            Self::Discarded => "discarded",
         }
     }
 }
@@ -52,7 +56,7 @@ impl Loss {
 /// What became of the lines for one place: a node, or the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The kernel took them, or a server confirmed them; where the rest goes nowhere, those that went there.
+    /// The kernel took them, or a server confirmed them.
     pub sent: u64,
     /// Those that did not get there, by place in [`Loss::ALL`].
     pub dropped: [u64; Loss::ALL.len()],
@@ -73,16 +77,22 @@ impl Place {
         self.dropped[reason as usize] += lines;
     }
 
-    /// Those that did not get there.
+    /// Those that should have got there and did not.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.dropped.iter().sum()
+        self.dropped.iter().sum::<u64>() - self.discarded()
+    }
+
+    /// Those that the configuration sends nowhere.
+    #[must_use]
+    pub const fn discarded(&self) -> u64 {
+        self.dropped[Loss::Discarded as usize]
     }
 
     /// All of them.
     #[must_use]
     pub fn lines(&self) -> u64 {
-        self.sent + self.lost() + self.queued
+        self.sent + self.lost() + self.discarded() + self.queued
     }
 
     /// Takes in what became of further lines.
@@ -102,6 +112,8 @@ pub struct LedgerTotals {
     pub received: u64,
     /// Lines that are for nobody, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
+    /// Lines that have passed too many relays: they circle among relays.
+    pub looped: u64,
     /// Lines for the nodes, each once.
     pub events: u64,
     /// Those of them that no node was sent.
@@ -117,7 +129,7 @@ impl LedgerTotals {
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let rejected: u64 = self.rejected.iter().sum();
-        self.received == self.events + self.rest.lines() + rejected
+        self.received == self.events + self.rest.lines() + rejected + self.looped
             && self.nodes.iter().all(|node| node.lines() == self.events)
     }
 
@@ -146,6 +158,8 @@ pub(super) struct Intake {
     pub(super) events: u64,
     /// Lines for the rest.
     pub(super) rest: Place,
+    /// Lines that circle among relays.
+    pub(super) looped: u64,
     /// Lines for nobody.
     pub(super) rejected: [u64; Rejection::ALL.len()],
 }
@@ -177,8 +191,11 @@ impl Ledger {
     /// Enters what was read.
     pub(super) fn take_in(&self, intake: &Intake) {
         let mut totals = self.lock();
-        totals.received +=
-            intake.events + intake.rest.lines() + intake.rejected.iter().sum::<u64>();
+        totals.received += intake.events
+            + intake.rest.lines()
+            + intake.looped
+            + intake.rejected.iter().sum::<u64>();
+        totals.looped += intake.looped;
         totals.events += intake.events;
         for node in &mut totals.nodes {
             node.queued += intake.events;
@@ -219,6 +236,8 @@ mod tests {
         intake.rejected[Rejection::NotUtf8.index()] = 1;
         intake.rest.queued = 4;
         intake.rest.sent = 2;
+        intake.rest.dropped[Loss::Discarded as usize] = 3;
+        intake.looped = 5;
         ledger.take_in(&intake);
         assert!(ledger.totals().is_balanced());
         let mut outcomes = [Place::default(); 2];
@@ -229,7 +248,7 @@ mod tests {
         ledger.rest(|rest| rest.lose(Loss::Refused, 1));
         let totals = ledger.totals();
         assert!(totals.is_balanced(), "{totals:?}");
-        assert_eq!((totals.received, totals.nodes[0].queued), (17, 4));
+        assert_eq!((totals.received, totals.nodes[0].queued), (25, 4));
         assert_eq!(totals.lost(), 1, "one node has the events");
         let ended = totals.at_end();
         assert!(ended.is_balanced());

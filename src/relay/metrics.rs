@@ -1,8 +1,9 @@
 //! The metrics of a relay. Each scrape reads the ledger at one moment, so that the figures add up.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -11,7 +12,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::{Ledger, LedgerTotals, Loss, Outlet};
+use super::{Ledger, LedgerTotals, Loss, Outlet, Sample};
 use crate::event::Rejection;
 use crate::telemetry::{Format, encode, family, one, registry};
 
@@ -32,6 +33,8 @@ pub struct Metrics {
     pub rest_up: Gauge,
     /// The sockets that cannot be read at the moment.
     pub listeners_failing: Arc<AtomicUsize>,
+    /// The last line of each reason that was sent nowhere.
+    samples: Mutex<BTreeMap<&'static str, Sample>>,
     registry: Registry,
 }
 
@@ -86,8 +89,22 @@ impl Metrics {
             http_connections,
             rest_up,
             listeners_failing,
+            samples: Mutex::default(),
             registry,
         }
+    }
+
+    /// Keeps a line that was sent nowhere, in the place of the one before of its reason.
+    pub(super) fn keep(&self, sample: Sample) {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.insert(sample.reason.label(), sample);
+    }
+
+    /// Returns the last line of each reason that was sent nowhere.
+    #[must_use]
+    pub fn samples(&self) -> Vec<Sample> {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.values().cloned().collect()
     }
 
     /// Whether a socket cannot be read at the moment.
@@ -118,6 +135,11 @@ impl Collector for Lines {
         let [received, events, nowhere] = [totals.received, totals.events, totals.nowhere];
         for (name, help, count) in [
             ("lines_received", "Lines read from the sockets", received),
+            (
+                "lines_looped",
+                "Lines that came back by other relays too often",
+                totals.looped,
+            ),
             ("events", "Lines for the nodes, each once", events),
             (
                 "events_nowhere",

@@ -13,6 +13,7 @@
 //! | `sorter.rs` | whether a line is an event |
 //! | `pack.rs` | lines of many datagrams in few |
 //! | `outlet.rs`, `names.rs` | a UDP address to send to, and where its name is |
+//! | `rest_line.rs` | whether a server ends a line where it ends |
 //! | `queue.rs`, `writer.rs` | what is no event: lines that wait, and the task that writes them to a server |
 //! | `ledger.rs` | what became of every line |
 //! | `metrics.rs` | the same as metrics |
@@ -28,6 +29,7 @@ mod outlet;
 mod pack;
 mod queue;
 mod reader;
+mod rest_line;
 mod sorter;
 mod writer;
 
@@ -35,14 +37,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use forwarder::{Forwarder, Stamps};
+pub use forwarder::{Forwarder, Sample, Stamps, Unsent};
 pub use ledger::{Ledger, LedgerTotals, Loss, Place};
 pub use metrics::Metrics;
 pub use names::follow_name;
-pub use outlet::Outlet;
-pub use pack::Pack;
+pub use outlet::{Outlet, leads_to_any};
+pub use pack::{HOPS_MAX, Pack, hops};
 pub use queue::Queue;
 pub use reader::{READ_TIMEOUT, Reader};
+pub use rest_line::check_rest_line;
 pub use sorter::{EventRule, Kind, Sorter};
 pub use writer::Writer;
 
@@ -96,7 +99,7 @@ pub enum RestSettings {
 /// The way of the lines that are no events.
 #[derive(Debug, Clone)]
 pub enum Rest {
-    /// Nowhere: they are counted.
+    /// Nowhere: they are discarded, and counted.
     Nowhere,
     /// To a UDP address, byte for byte.
     Udp(Arc<Outlet>),

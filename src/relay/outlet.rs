@@ -5,7 +5,7 @@
 //! trouble costs the others nothing. A line that the kernel took counts as sent, whoever listens: UDP promises no more.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Loss, Pack, Place};
+use crate::ingest::ListenAddress;
 use crate::node::Throttle;
 
 /// Linux' number of the option by which it cuts one buffer into datagrams.
@@ -35,6 +36,8 @@ pub struct Outlet {
     /// `None` while no address is known.
     link: RwLock<Option<Arc<Link>>>,
     trouble: Mutex<Trouble>,
+    /// Where this relay listens: it never sends there.
+    listens: Vec<ListenAddress>,
     /// Notified when another address may help, so that the name is looked up again.
     pub(super) failed: Notify,
     datagrams: AtomicU64,
@@ -55,6 +58,8 @@ struct Trouble {
     last: Option<Instant>,
     /// That of the address in use, or that there is none: another one may help, and the name is looked up soon.
     of_address: Option<Instant>,
+    /// An address of the name at which this relay itself listens.
+    own: Option<SocketAddr>,
     logged: Throttle,
 }
 
@@ -62,12 +67,20 @@ impl Outlet {
     /// An outlet to this `HOST:PORT`. An address can be sent to at once, a name when it was looked up.
     #[must_use]
     pub fn new(name: &str) -> Self {
+        Self::of_relay(name, &[])
+    }
+
+    /// The same of a relay that listens at these addresses.
+    #[must_use]
+    pub fn of_relay(name: &str, listens: &[ListenAddress]) -> Self {
         let outlet = Self {
             name: name.to_owned(),
             link: RwLock::new(None),
+            listens: listens.to_vec(),
             trouble: Mutex::new(Trouble {
                 last: None,
                 of_address: None,
+                own: None,
                 logged: Throttle::new(LOG_INTERVAL),
             }),
             failed: Notify::new(),
@@ -116,10 +129,22 @@ impl Outlet {
         self.link().map(|link| link.address)
     }
 
+    /// Returns an address of the name at which this relay itself listens, if there is no other one to send to.
+    #[must_use]
+    pub fn leads_back(&self) -> Option<SocketAddr> {
+        self.trouble().own.filter(|_| self.address().is_none())
+    }
+
     /// Sends to this address from now on, by a new socket. Answers whether one can be had; otherwise the address that was known
-    /// stays.
+    /// stays. One at which this relay itself listens is never had.
     pub(super) fn lead_to(&self, address: SocketAddr) -> bool {
-        match Link::open(address) {
+        let link = if leads_to_any(&self.listens, address) {
+            self.trouble().own = Some(address);
+            Err(io::Error::other(format!("{address} is this relay itself")))
+        } else {
+            Link::open(address)
+        };
+        match link {
             Ok(link) => {
                 *self.write() = Some(Arc::new(link));
                 self.trouble().of_address = None;
@@ -270,6 +295,27 @@ impl Outlet {
             );
         }
     }
+}
+
+/// Returns whether what is sent to this address arrives at one of these, which are of this host.
+#[must_use]
+pub fn leads_to_any(listens: &[ListenAddress], address: SocketAddr) -> bool {
+    let to = match address.ip().to_canonical() {
+        // The kernel takes them for the host itself.
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let is_of_host = || to.is_loopback() || UdpSocket::bind((to, 0)).is_ok();
+    listens.iter().any(|listens| match listens {
+        ListenAddress::Udp(at) if at.port() == address.port() => match at.ip().to_canonical() {
+            // It receives IPv4 as well.
+            IpAddr::V6(ip) if ip.is_unspecified() => is_of_host(),
+            IpAddr::V4(ip) if ip.is_unspecified() => to.is_ipv4() && is_of_host(),
+            ip => ip == to,
+        },
+        ListenAddress::Udp(_) | ListenAddress::Unix(_) => false,
+    })
 }
 
 fn is_lately(at: Option<Instant>) -> bool {

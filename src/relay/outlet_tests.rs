@@ -14,8 +14,8 @@ fn receiver() -> (UdpSocket, Outlet) {
 }
 
 fn pack(lines: &[&str]) -> Pack {
-    let mut pack = Pack::new(20);
-    assert!(lines.iter().all(|line| pack.add(line.as_bytes(), None)));
+    let mut pack = Pack::new(33);
+    assert!(lines.iter().all(|line| pack.add(line.as_bytes(), None, 0)));
     pack
 }
 
@@ -72,7 +72,7 @@ fn without_an_address_lines_are_dropped() {
 fn what_is_too_long_for_a_datagram_is_dropped() {
     let (_socket, outlet) = receiver();
     let mut pack = Pack::new(100);
-    assert!(pack.add(&vec![b'x'; 65_520], None));
+    assert!(pack.add(&vec![b'x'; 65_520], None, 0));
     let outcome = outlet.send(&pack, &mut [false]);
     assert_eq!(outcome.dropped[Loss::Unreachable as usize], 1);
     assert!(outlet.is_up(), "others find their way");
@@ -94,4 +94,26 @@ fn an_address_is_left_for_what_it_answers_and_for_one_that_can_be_had() {
     outlet.lead_to(other.local_addr().unwrap());
     assert!(outlet.has_good_address(), "it is judged by itself");
     assert!(!outlet.is_up(), "lines were lost lately");
+}
+
+#[test]
+fn address_of_the_relay_itself_is_never_sent_to() {
+    let check = |listens: &str, to: &str, expected: bool| {
+        let listens = [listens.parse().unwrap()];
+        let outlet = Outlet::of_relay(to, &listens);
+        let to = to.parse().unwrap();
+        assert_eq!(outlet.address().is_none(), expected, "{listens:?} {to}");
+        assert_eq!(outlet.leads_back(), expected.then_some(to));
+    };
+    check("127.0.0.1:8092", "127.0.0.1:8092", true);
+    check("127.0.0.1:8092", "127.0.0.1:8094", false);
+    check("127.0.0.1:8092", "127.0.0.2:8092", false);
+    check("127.0.0.1:8092", "0.0.0.0:8092", true);
+    check("127.0.0.1:8092", "[::ffff:127.0.0.1]:8092", true);
+    check("0.0.0.0:8092", "127.0.0.2:8092", true);
+    check("0.0.0.0:8092", "192.0.2.1:8092", false);
+    check("[::]:8092", "127.0.0.1:8092", true);
+    check("[::]:8092", "[::1]:8092", true);
+    check("0.0.0.0:8092", "[::1]:8092", false);
+    check("unix:/run/x.sock", "127.0.0.1:8092", false);
 }

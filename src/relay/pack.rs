@@ -1,7 +1,10 @@
 //! [`Pack`]: lines of many datagrams in few.
 //!
 //! All datagrams of a pack but the last have one length, padded by line ends, which make empty lines: so the kernel can cut
-//! them from one buffer (`UDP_SEGMENT`). A line that is longer than a datagram has a pack of its own, as it is.
+//! them from one buffer (`UDP_SEGMENT`). A line that is longer than a datagram has a pack of its own.
+//!
+//! Each datagram begins with a comment that says how many relays its lines have passed, so that relays that send to each other in a
+//! circle notice it. Nodes skip comments.
 
 use std::io::Write;
 
@@ -11,6 +14,24 @@ const BYTES_MAX: usize = 65_535 - 48;
 const DATAGRAMS_MAX: usize = 64;
 /// A node leaves out one at the beginning of a line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// What a datagram of a relay begins with. A digit and a line end follow.
+const PASSED: &[u8] = b"#eds-relay ";
+/// The bytes of that comment.
+const HEAD: usize = PASSED.len() + 2;
+/// A datagram that has passed so many relays goes no further.
+pub const HOPS_MAX: u8 = 4;
+/// Lines that passed no more relays than this may share a datagram; the others share it with their like only, so that
+/// a line that comes to a circle of relays is not dropped for those that have circled.
+const HOPS_MIXED_MAX: u8 = 1;
+
+/// Returns how many relays the lines of a datagram have passed.
+#[must_use]
+pub fn hops(datagram: &[u8]) -> u8 {
+    match datagram.strip_prefix(PASSED) {
+        Some([digit @ b'1'..=b'9', b'\n', ..]) => digit - b'0',
+        _ => 0,
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -20,6 +41,8 @@ pub struct Pack {
     count_max: usize,
     /// How many lines are in each datagram.
     lines: Vec<u64>,
+    /// The most relays that a line of it has passed.
+    hops: u8,
     /// The timestamp of the line that is added, with a space before it.
     stamp: Vec<u8>,
 }
@@ -34,12 +57,19 @@ impl Pack {
             datagram_max,
             count_max,
             lines: Vec::with_capacity(count_max),
+            hops: 0,
             stamp: Vec::new(),
         }
     }
 
-    /// Adds a line, with this timestamp behind it. Answers whether there was room; in an empty pack there is.
-    pub fn add(&mut self, line: &[u8], stamp: Option<i64>) -> bool {
+    /// Adds a line that has passed so many relays, with this timestamp behind it. Returns whether there was room; in an empty pack there is.
+    pub fn add(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) -> bool {
+        if hops != self.hops && !self.is_empty() {
+            if hops.max(self.hops) > HOPS_MIXED_MAX {
+                return false;
+            }
+            self.raise_hops(hops);
+        }
         self.stamp.clear();
         if let Some(stamp) = stamp {
             // Writing to a vector does not fail.
@@ -59,10 +89,15 @@ impl Pack {
             *lines += 1;
             self.bytes.push(b'\n');
         } else if self.is_empty()
-            || (length <= self.datagram_max && self.lines.len() < self.count_max && is_whole)
+            || (HEAD + length <= self.datagram_max && self.lines.len() < self.count_max && is_whole)
         {
             // One that is too long for a datagram is alone in its pack.
             self.bytes.resize(end, b'\n');
+            if self.is_empty() {
+                self.hops = hops;
+            }
+            self.bytes.extend_from_slice(PASSED);
+            self.bytes.extend_from_slice(&[passed(self.hops), b'\n']);
             self.lines.push(1);
         } else {
             return false;
@@ -71,6 +106,19 @@ impl Pack {
             self.bytes.extend_from_slice(part);
         }
         true
+    }
+
+    /// Has every datagram say that its lines passed so many relays, if that is more.
+    fn raise_hops(&mut self, hops: u8) {
+        self.hops = self.hops.max(hops);
+        let digit = passed(self.hops);
+        // A line that is longer than a datagram is one datagram.
+        let datagrams = self.bytes.chunks_mut(self.datagram_max.max(1));
+        for datagram in datagrams.take(self.lines.len()) {
+            if let Some(place) = datagram.get_mut(PASSED.len()) {
+                *place = digit;
+            }
+        }
     }
 
     /// Whether there is no line in it.
@@ -110,13 +158,24 @@ impl Pack {
     }
 }
 
+/// The digit of a relay behind so many others.
+const fn passed(hops: u8) -> u8 {
+    let hops = if hops < 9 { hops + 1 } else { 9 };
+    b'0' + hops
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(pack: &Pack, expected: &[(&str, u64)]) {
+    fn check(pack: &Pack, hops: u8, expected: &[(&str, u64)]) {
         let found: Vec<_> = pack.datagrams().collect();
+        let head = format!("#eds-relay {hops}\n");
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(text, n)| (head.clone() + text, *n))
+            .collect();
         let expected: Vec<_> = expected
             .iter()
             .map(|(text, n)| (text.as_bytes(), *n))
@@ -126,36 +185,37 @@ mod tests {
 
     #[test]
     fn lines_are_joined_up_to_the_length_and_padded_to_it() {
-        let mut pack = Pack::new(10);
+        let mut pack = Pack::new(HEAD + 10);
         assert!(pack.is_empty());
         for line in ["a=1", "b=22", "c=3", "d"] {
-            assert!(pack.add(line.as_bytes(), None));
+            assert!(pack.add(line.as_bytes(), None, 0));
         }
-        check(&pack, &[("a=1\nb=22\n\n", 2), ("c=3\nd", 2)]);
+        check(&pack, 1, &[("a=1\nb=22\n\n", 2), ("c=3\nd", 2)]);
         assert_eq!(pack.lines(), 4);
         pack.clear();
-        assert!(pack.add(b"0123456789", None) && pack.add(b"x", Some(-5)));
-        check(&pack, &[("0123456789", 1), ("x -5", 1)]);
+        assert!(pack.add(b"0123456789", None, 0) && pack.add(b"x", Some(-5), 0));
+        check(&pack, 1, &[("0123456789", 1), ("x -5", 1)]);
     }
 
     #[test]
     fn a_line_that_is_too_long_for_a_datagram_goes_alone() {
-        let mut pack = Pack::new(8);
-        assert!(pack.add(b"a", None));
-        assert!(!pack.add(b"much too long", None));
-        check(&pack, &[("a", 1)]);
+        let mut pack = Pack::new(HEAD + 8);
+        assert!(pack.add(b"a", None, 0));
+        assert!(!pack.add(b"much too long", None, 0));
+        check(&pack, 1, &[("a", 1)]);
         pack.clear();
-        assert!(pack.add(b"too long", Some(7)), "with its timestamp");
-        check(&pack, &[("too long 7", 1)]);
-        assert!(!pack.add(b"a", None));
+        assert!(pack.add(b"too long", Some(7), 0), "with its timestamp");
+        check(&pack, 1, &[("too long 7", 1)]);
+        assert!(!pack.add(b"a", None, 0));
     }
 
     #[test]
     fn a_full_pack_takes_no_more_than_the_kernel_cuts_at_once() {
         for (length, most) in [(1432, 45), (65_536, 1), (64, 64)] {
             let mut pack = Pack::new(length);
-            let line = vec![b'x'; length - 1];
-            let added = std::iter::repeat_with(|| pack.add(&line, None)).take_while(|added| *added);
+            let line = vec![b'x'; length - HEAD];
+            let added =
+                std::iter::repeat_with(|| pack.add(&line, None, 0)).take_while(|added| *added);
             assert_eq!(added.count(), most, "{length}");
             assert!(pack.whole().0.len() <= 65_536);
         }
@@ -165,7 +225,31 @@ mod tests {
     #[test]
     fn a_line_that_begins_with_a_byte_order_mark_keeps_it() {
         let mut pack = Pack::new(100);
-        pack.add("\u{feff}a=b value=u 5".as_bytes(), None);
-        check(&pack, &[("\u{feff}\u{feff}a=b value=u 5", 1)]);
+        pack.add("\u{feff}a=b value=u 5".as_bytes(), None, 0);
+        check(&pack, 1, &[("\u{feff}\u{feff}a=b value=u 5", 1)]);
+    }
+
+    #[test]
+    fn datagram_says_how_many_relays_its_lines_have_passed() {
+        let mut pack = Pack::new(HEAD + 3);
+        assert!(
+            pack.add(b"a=1", None, 0) && pack.add(b"b=2", None, 1) && pack.add(b"c=3", None, 0)
+        );
+        check(&pack, 2, &[("a=1", 1), ("b=2", 1), ("c=3", 1)]);
+        assert!(!pack.add(b"d=4", None, 2), "it circles perhaps");
+        pack.clear();
+        assert!(pack.add(b"d=4", None, 2) && !pack.add(b"e=5", None, 0));
+        check(&pack, 3, &[("d=4", 1)]);
+        let counted = pack.datagrams().map(|(datagram, _)| hops(datagram));
+        assert_eq!(counted.collect::<Vec<_>>(), [3]);
+        for other in [
+            "",
+            "#eds-relay ",
+            "#eds-relay x\n",
+            "#eds-relay 12\n",
+            "a=b value=u",
+        ] {
+            assert_eq!(hops(other.as_bytes()), 0, "{other:?}");
+        }
     }
 }

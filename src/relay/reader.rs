@@ -4,6 +4,7 @@
 //! waited long enough, so that the next read finds many. When `stop` is cancelled it reads what the kernel still holds (unless
 //! the socket outlives the process, which leaves it to the next), sends what waits, and ends.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::node::{Clock, Heartbeat, Throttle};
 pub const READ_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often the kernel is asked what it dropped.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a rejected line is logged.
+/// How often a line of one reason is logged that is sent nowhere.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the socket is read after the stop.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ impl Reader {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
         let mut failure = Failure::default();
-        let mut shown = Throttle::new(SAMPLE_INTERVAL);
+        let mut shown = HashMap::new();
         let mut now = Instant::now();
         let mut reported = now;
         // When the first of the events came that wait.
@@ -106,25 +107,31 @@ impl Reader {
         self.forwarder.commit();
     }
 
-    /// Logs what the kernel dropped, and now and then a rejected line.
-    fn report(&mut self, shown: &mut Throttle) {
+    /// Logs what the kernel dropped, and now and then a line of each reason that is sent nowhere.
+    fn report(&mut self, shown: &mut HashMap<&'static str, Throttle>) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
-        if let Some(sample) = self.forwarder.take_sample()
-            && shown.is_due()
-        {
-            tracing::warn!(
-                reason = sample.reason.label(),
-                source = sample.source.map(tracing::field::display),
-                line = sample.line,
-                "rejected lines, this one among them: {}",
-                sample.reason
-            );
+        for sample in self.forwarder.take_samples() {
+            let label = sample.reason.label();
+            let throttle = shown.entry(label);
+            if throttle
+                .or_insert_with(|| Throttle::new(SAMPLE_INTERVAL))
+                .is_due()
+            {
+                tracing::warn!(
+                    reason = label,
+                    source = sample.source.map(tracing::field::display),
+                    line = sample.line,
+                    "{}",
+                    sample.reason
+                );
+            }
+            self.metrics.keep(sample);
         }
     }
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and sends all of it.
-    fn drain(mut self, shown: &mut Throttle) {
+    fn drain(mut self, shown: &mut HashMap<&'static str, Throttle>) {
         if !self.receiver.outlives() {
             self.receiver.refuse_senders();
         }

@@ -43,6 +43,8 @@ mod redis_faults;
 mod refused;
 mod rejected_lines;
 mod relay;
+mod relay_loops;
+mod relay_rest;
 mod scraped;
 mod secrets;
 mod seed;

@@ -25,7 +25,7 @@ const OPEN: [(&str, &str); 2] = [("flush.grace", "1h"), ("flush.max_hold", "1h")
 
 /// A relay to these nodes, started and ready.
 #[track_caller]
-fn start_relay(name: &str, nodes: &[Node], keys: &[(&str, &str)]) -> Node {
+pub(crate) fn start_relay(name: &str, nodes: &[Node], keys: &[(&str, &str)]) -> Node {
     let mut relay = relay(name, nodes, keys);
     relay.run();
     relay
@@ -43,7 +43,11 @@ fn nodes(site: &Site, keys: &[(&str, &str)]) -> [Node; 2] {
 
 /// Sends datagrams to a relay, no faster than it and these nodes take them.
 #[track_caller]
-fn send<D: AsRef<[u8]>>(datagrams: impl IntoIterator<Item = D>, relay: &Node, nodes: &[Node]) {
+pub(crate) fn send<D: AsRef<[u8]>>(
+    datagrams: impl IntoIterator<Item = D>,
+    relay: &Node,
+    nodes: &[Node],
+) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for (number, datagram) in datagrams.into_iter().enumerate() {
         socket.send_to(datagram.as_ref(), relay.udp()).unwrap();

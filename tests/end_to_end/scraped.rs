@@ -97,7 +97,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_a_relay() {
         "eds_relay_events_sent_total",
         "eds_relay_events_dropped_total",
         "eds_relay_lines_rejected_total",
-        "eds_relay_rest_sent_total",
+        "eds_relay_rest_dropped_total",
     ];
     for name in sums {
         relay.wait_count(name, |count| count == 1);

@@ -2,7 +2,8 @@
 
 use event_data_service::event::datagram::{Piece, pieces};
 use event_data_service::event::{LineLimits, LineRules, Parser, Precision};
-use event_data_service::relay::{EventRule, Kind, Pack, Sorter};
+use event_data_service::relay::{EventRule, Kind, Pack, Sorter, check_rest_line, hops};
+use influxdb_line_protocol::parse_lines;
 
 use crate::line::Event;
 use crate::spelling::{self, spelled};
@@ -16,6 +17,7 @@ const DATAGRAM_MAX: usize = 64;
 fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
     let mut events = Vec::new();
     for (datagram, lines) in pack.datagrams() {
+        assert_eq!(hops(datagram), 1);
         let before = events.len();
         for piece in pieces(datagram, false) {
             let Piece::Line(line) = piece else {
@@ -48,10 +50,10 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
                     assert_eq!(has_time, event.timestamp.is_some());
                     let stamp = (!has_time).then(|| i64::try_from(expected.len()).unwrap());
                     event.timestamp = event.timestamp.or(stamp);
-                    if !pack.add(line, stamp) {
+                    if !pack.add(line, stamp, 0) {
                         found.extend(read(&pack, &mut parser));
                         pack.clear();
-                        assert!(pack.add(line, stamp), "an empty pack has room");
+                        assert!(pack.add(line, stamp, 0), "an empty pack has room");
                     }
                     expected.push(event);
                 }
@@ -85,12 +87,28 @@ fn check_all(input: &[u8]) {
     }
 }
 
+/// InfluxDB ends a line of the rest before the next one begins.
+fn check_rest(line: &[u8]) {
+    const NEXT: &str = "next,a=b value=1 5";
+    let Ok(line) = str::from_utf8(line) else {
+        return;
+    };
+    if check_rest_line(line.as_bytes()).is_ok() {
+        let body = format!("{line}\n{NEXT}");
+        let last = parse_lines(&body).last().unwrap();
+        let last = last.unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        assert_eq!(last.to_string(), NEXT, "{line:?}");
+    }
+}
+
 #[test]
 fn any_bytes_through_a_relay() {
     bolero::check!()
         .with_test_time(crate::RANDOM_INPUTS_FOR)
         .for_each(|input: &[u8]| {
             check_all(input);
+            check_rest(input);
+            check_rest(&spelled(input, spelling::LINE));
             // Pieces of lines, some of them in datagrams of their own.
             let mut datagrams = Vec::new();
             for part in input.chunks(6) {

@@ -1,0 +1,116 @@
+//! Relays that send to themselves, or to each other in a circle: refused at the start, or ended while they run.
+
+use testing::eventually::{SOON, eventually, when};
+use testing::load::SEED_MINUTE_NS;
+
+use crate::relay::{assert_ledger_adds_up, send};
+use crate::support::node::Node;
+
+/// A line may be received so often by all relays of a circle together.
+const RECEIVED_MAX: u64 = 20;
+
+#[track_caller]
+fn check_is_refused(mut relay: Node, key: &str) {
+    let port = relay.udp().port();
+    relay.launch();
+    let ended = relay.wait_for_exit(SOON);
+    let log = relay.log();
+    assert_eq!(ended.code(), Some(1), "{log}");
+    let words = [key, &port.to_string(), "this relay itself"];
+    assert!(words.iter().all(|word| log.contains(word)), "{log}");
+}
+
+#[test]
+fn a_relay_that_sends_to_itself_is_refused() {
+    for listen in ["127.0.0.1", "0.0.0.0", "[::]"] {
+        for to in ["127.0.0.1", "0.0.0.0", "localhost"] {
+            let mut relay = Node::relay("relay", &[], &[]);
+            let port = relay.udp().port();
+            relay.listen_on(&[format!("{listen}:{port}")]);
+            relay.set_list("relay.to", &[format!("{to}:{port}")]);
+            check_is_refused(relay, "relay.to");
+        }
+    }
+    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
+    let rest = format!("udp://localhost:{}", relay.udp().port());
+    relay.set("rest.url", &rest);
+    check_is_refused(relay, "rest.url");
+}
+
+/// Each sends to the other, and the first one to a node, too.
+fn circle(node: &Node, keys: impl Fn(&Node) -> Vec<(String, String)>) -> [Node; 2] {
+    let mut relays = ["one", "two"].map(|name| Node::relay(name, &[], &[]));
+    let [one, two] = relays.each_ref().map(|it| it.udp().to_string());
+    relays[0].set_list("relay.to", &[two, node.udp().to_string()]);
+    relays[1].set_list("relay.to", &[one]);
+    let others = [keys(&relays[1]), keys(&relays[0])];
+    for (relay, keys) in relays.iter_mut().zip(others) {
+        for (key, value) in keys {
+            relay.set(&key, &value);
+        }
+        relay.run();
+    }
+    relays
+}
+
+/// Waits until a relay has ended the circle, in which a line never turned more than a few times.
+#[track_caller]
+fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
+    eventually("the circle is ended, and told", SOON, || {
+        let sum = |name: &str| -> u64 { relays.iter().map(|it| it.metrics().count(name)).sum() };
+        let received = sum("eds_relay_lines_received_total");
+        assert!(received <= received_max, "{lines} lines became {received}");
+        let looped = sum("eds_relay_lines_looped_total");
+        let told = relays.iter().any(|relay| {
+            let log = relay.log();
+            let mut lines = log.lines();
+            lines.any(|line| line.contains("come back") && line.contains("source=127.0.0.1:"))
+        });
+        when(
+            looped > 0 && told,
+            format!("{looped} of {received} looped, told: {told}"),
+        )
+    });
+}
+
+#[test]
+fn an_event_among_relays_in_a_circle_ends_soon_and_is_told() {
+    let node = Node::start("node", &[]);
+    let relays = circle(&node, |_| Vec::new());
+    send([format!("a=b value=u {SEED_MINUTE_NS}")], &relays[0], &[]);
+    wait_ended(&relays, 1, RECEIVED_MAX);
+    let metrics = node.metrics();
+    assert_eq!(
+        metrics.count("eds_events_recorded_total"),
+        metrics.count("eds_events_received_total")
+    );
+    assert!(metrics.count("eds_events_received_total") <= RECEIVED_MAX);
+    assert_ledger_adds_up(&relays[1].metrics(), &[&relays[0].udp().to_string()]);
+}
+
+#[test]
+fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
+    const EVENTS: u64 = 5000;
+    let node = Node::start("node", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
+    let relays = circle(&node, |_| Vec::new());
+    let event = |at: u64| format!("a=b value=u{at} {}", SEED_MINUTE_NS + at.cast_signed());
+    for at in 0..EVENTS / 100 {
+        let lines: Vec<_> = (0..100).map(|nth| event(at * 100 + nth)).collect();
+        // They enter at either relay, between those that circle.
+        for part in lines.chunks(10) {
+            send(
+                [part.join("\n")],
+                &relays[usize::from(at % 2 == 0)],
+                &relays,
+            );
+        }
+    }
+    eventually("all are recorded", SOON, || {
+        let metrics = node.metrics();
+        let recorded = metrics.count("eds_events_recorded_total");
+        let repeated = metrics.count("eds_events_repeated_total");
+        let new = recorded - repeated;
+        when(new == EVENTS, format!("{new} of {EVENTS}"))
+    });
+    wait_ended(&relays, EVENTS, EVENTS * RECEIVED_MAX);
+}

@@ -1,0 +1,149 @@
+//! Lines of the rest: what one sender writes never takes a line of another sender with it, and what goes nowhere is told.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use testing::eventually::{SOON, eventually, when};
+use testing::http::{answer, get};
+use testing::load::SEED_MINUTE_NS;
+use testing::metrics::Metrics;
+use testing::victoria_metrics::VictoriaMetrics;
+
+use crate::relay::{assert_ledger_adds_up, send, start_relay};
+use crate::site::{DATABASE, Site};
+use crate::support::node::Node;
+
+/// Returns lines that a server may not end where they end: every byte behind beginnings of lines, and worse tails.
+fn hostile_lines() -> Vec<Vec<u8>> {
+    let heads: [&[u8]; 8] = [
+        b"evil",
+        b"evil,t=\"x",
+        b"evil v=",
+        b"evil v=\"x",
+        b"evil v=\"x\\\" ",
+        b"evil,t=a\\\\ b=\"",
+        b"evil v=1 5",
+        b"# v=\"",
+    ];
+    let tails: [&[u8]; 8] = [
+        b"\\\\", b"\\\\\\", b"\"\\", b"\\\"", b"\0\\", b"\t\\\r", b"\xff\\", b"=\"\"\"",
+    ];
+    let bytes = (0..=u8::MAX).filter(|byte| *byte != b'\n');
+    let bytes: Vec<_> = bytes.map(|byte| vec![byte]).collect();
+    let tails: Vec<_> = tails.iter().map(|tail| tail.to_vec()).collect();
+    let all = heads.iter().flat_map(|head| {
+        let tails = bytes.iter().chain(&tails);
+        tails.map(|tail| [head, &tail[..]].concat())
+    });
+    all.collect()
+}
+
+/// Sends each hostile line and an honest one behind it through a relay to this server; waits until it has all honest ones.
+fn check_honest_lines_arrive(url: &str, count: impl Fn() -> usize) -> Metrics {
+    let node = Node::start("one", &[]);
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", url)]);
+    let hostile = hostile_lines();
+    let honest = (0_i64..).map(|at| format!("honest v=1 {}", SEED_MINUTE_NS + at * 1_000_000));
+    let pairs = hostile.iter().zip(honest);
+    let datagrams = pairs.flat_map(|(hostile, honest)| [hostile.clone(), honest.into_bytes()]);
+    send(datagrams, &relay, &[]);
+    eventually("nothing waits", SOON, || {
+        let metrics = relay.metrics();
+        let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
+        let queued = metrics.count("eds_relay_rest_queued");
+        let is_read = received > hostile.len() as u64;
+        when(is_read && queued == 0, (received, queued)).map_err(|it| format!("{it:?}"))
+    });
+    eventually("the server has every honest line", SOON, || {
+        let found = count();
+        let lost = hostile.len() - found;
+        when(lost == 0, format!("{lost} of {} lost", hostile.len()))
+    });
+    let log = relay.log();
+    assert!(log.contains("rejected lines, this one among them"), "{log}");
+    relay.metrics()
+}
+
+fn assert_swallowing_lines_are_rejected(metrics: &Metrics) {
+    for reason in ["trailing_backslash", "quote_unclosed", "not_utf8"] {
+        let reason = [("reason", reason)];
+        let rejected = metrics.count_of("eds_relay_lines_rejected_total", &reason);
+        assert!(rejected > 0, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb() {
+    let site = Site::start();
+    let url = format!("{}?db={DATABASE}", site.writes.url());
+    let metrics = check_honest_lines_arrive(&url, || {
+        let written = site.query("SELECT COUNT(v) FROM honest");
+        let count = written.first().map(|it| it["values"][0][1].as_u64());
+        count.flatten().unwrap_or(0).try_into().unwrap()
+    });
+    assert_swallowing_lines_are_rejected(&metrics);
+}
+
+#[test]
+fn a_line_of_the_rest_swallows_no_other_senders_line_in_victoria_metrics() {
+    let server = VictoriaMetrics::start();
+    let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
+    let url = format!("{}?db={DATABASE}", server.url());
+    let metrics = check_honest_lines_arrive(&url, || {
+        answer(get(address, "/internal/force_flush")).unwrap();
+        let found = answer(get(address, "/api/v1/export?match[]=honest_v")).unwrap();
+        let points = found.body.lines().map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["values"].as_array().unwrap().len()
+        });
+        points.sum()
+    });
+    assert_swallowing_lines_are_rejected(&metrics);
+}
+
+/// Without the event between them, the second line would stand in the first one's open quote.
+#[test]
+fn a_line_of_the_rest_swallows_no_other_line_of_a_mixed_datagram_by_udp() {
+    let rest = UdpSocket::bind("127.0.0.1:0").unwrap();
+    rest.set_read_timeout(Some(SOON)).unwrap();
+    let url = format!("udp://{}", rest.local_addr().unwrap());
+    let node = Node::start("one", &[]);
+    let relay = start_relay("relay", std::slice::from_ref(&node), &[("rest.url", &url)]);
+    let event = format!("a=b value=u {SEED_MINUTE_NS}");
+    for tail in ["cpu note=\"x", "cpu note=x\\"] {
+        let datagram = format!("mem v=1\n{tail}\n{event}\nmem v=2\nmem v=3");
+        send([datagram], &relay, &[]);
+        for expected in [
+            format!("mem v=1\n{tail}\n"),
+            "mem v=2\nmem v=3\n".to_owned(),
+        ] {
+            let mut buffer = [0; 2000];
+            let length = rest.recv(&mut buffer).unwrap();
+            assert_eq!(String::from_utf8_lossy(&buffer[..length]), expected);
+        }
+    }
+    let sent = relay.metrics().count("eds_relay_rest_sent_total");
+    assert_eq!(sent, 8);
+}
+
+#[test]
+fn lines_that_a_relay_throws_away_are_counted_and_told() {
+    let node = Node::start("one", &[]);
+    let mut relay = start_relay("relay", std::slice::from_ref(&node), &[]);
+    let lines = ["gorets:1|c", "cpu note=\"\u{1b}[31mx", "trailing\\"];
+    send(lines.iter().cycle().take(300), &relay, &[]);
+    eventually("they are counted and told", SOON, || {
+        let metrics = relay.metrics();
+        assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
+        let discarded = [("reason", "discarded")];
+        let discarded = metrics.count_of("eds_relay_rest_dropped_total", &discarded);
+        let log = relay.log();
+        let mut told = log.lines().filter(|line| line.contains("WARN"));
+        let is_told = told.any(|line| line.contains("discarded") && line.contains("gorets:1|c"));
+        when(
+            discarded == 300 && is_told,
+            format!("{discarded} discarded\n{log}"),
+        )
+    });
+    // The configuration says so.
+    assert_eq!(relay.terminate().code(), Some(0));
+}
