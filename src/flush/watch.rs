@@ -2,8 +2,7 @@
 //! witness of.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::rest::Rest;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
 use crate::event::{Minute, Partition, Partitions};
-use crate::node::Throttle;
+use crate::node::{Throttle, files};
 
 /// How often it is logged that the witness cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -122,8 +121,10 @@ impl Watches {
         };
         let partitions = self.partitions.iter().map(lock).collect();
         let path = file.clone();
-        let written =
-            tokio::task::spawn_blocking(move || write(&path, &OnDisk { partitions })).await;
+        let written = tokio::task::spawn_blocking(move || {
+            files::replace(&path, &serde_json::to_vec(&OnDisk { partitions })?)
+        })
+        .await;
         if let Err(error) = written.map_err(io::Error::other).flatten() {
             self.complain(&file, &error);
         }
@@ -146,7 +147,7 @@ impl Watches {
 }
 
 fn read(file: &Path, partitions: usize) -> Vec<Past> {
-    let text = match fs::read(file) {
+    let text = match files::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
@@ -169,19 +170,6 @@ fn read(file: &Path, partitions: usize) -> Vec<Past> {
             tracing::error!(path = %file.display(), %error, "what was written down of published minutes is damaged; going on without");
             Vec::new()
         }
-    }
-}
-
-/// Replaces the file, so that a power cut leaves the old one or the new one.
-fn write(file: &Path, on_disk: &OnDisk) -> io::Result<()> {
-    let new = file.with_extension("new");
-    let mut writing = File::create(&new)?;
-    writing.write_all(&serde_json::to_vec(on_disk)?)?;
-    writing.sync_data()?;
-    fs::rename(&new, file)?;
-    match file.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
     }
 }
 
@@ -212,7 +200,7 @@ mod tests {
             other.of(one.of("", minute)).witness.past(),
             &Past::default()
         );
-        fs::write(file.as_deref().unwrap(), "{").unwrap();
+        std::fs::write(file.as_deref().unwrap(), "{").unwrap();
         let damaged = Watches::open(&partitions, file);
         assert_eq!(damaged.of(partition).witness.past(), &Past::default());
     }

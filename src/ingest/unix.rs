@@ -6,11 +6,13 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// The file of a socket that this process has bound. It is removed with this, unless another one has its place.
@@ -41,6 +43,10 @@ impl Drop for SocketFile {
 /// Binds a socket to this path, with these permissions.
 pub(super) fn bind(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    // The file gets the permissions of the socket, less the umask, when it is bound: never more than it may have.
+    let socket = File::from(OwnedFd::from(socket));
+    socket.set_permissions(Permissions::from_mode(mode))?;
+    let socket = Socket::from(OwnedFd::from(socket));
     let address = SockAddr::unix(path)?;
     match socket.bind(&address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -60,8 +66,21 @@ pub(super) fn bind(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
         path: path.to_owned(),
         id: id(path)?,
     };
-    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    add_permissions(path, mode)?;
     Ok((socket, file))
+}
+
+/// Gives the file of a socket the permissions that the umask withheld. Does not follow a symbolic link that somebody put in its
+/// place.
+fn add_permissions(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !found.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("its file was replaced by another one"));
+    }
+    // A descriptor of this kind cannot change permissions by itself.
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Removes the file of a socket at which nobody listens.
@@ -101,6 +120,17 @@ mod tests {
         assert_eq!(mode & 0o777, 0o622);
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn permissions_are_not_given_to_what_a_link_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let [target, link] = ["target", "link"].map(|it| directory.path().join(it));
+        fs::write(&target, "").unwrap();
+        let before = fs::metadata(&target).unwrap().permissions();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        add_permissions(&link, 0o777).unwrap_err();
+        assert_eq!(fs::metadata(&target).unwrap().permissions(), before);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Unspooler {
     pub metrics: Arc<Metrics>,
     /// Its heartbeat.
     pub heartbeat: Heartbeat,
+    /// Reads a segment.
+    pub read: fn(&Path) -> io::Result<Vec<u8>>,
     /// When cancelled, it stops.
     pub stop: CancellationToken,
 }
@@ -131,8 +133,9 @@ impl Unspooler {
         let mut logged = Throttle::new(LOG_INTERVAL);
         let (mut pause, mut was_gone) = (RETRY_MIN, false);
         loop {
-            let (owned, partitions) = (path.to_owned(), self.partitions.clone());
-            let reading = tokio::task::spawn_blocking(move || Loaded::read(&owned, &partitions));
+            let (owned, partitions, read) = (path.to_owned(), self.partitions.clone(), self.read);
+            let reading =
+                tokio::task::spawn_blocking(move || Ok(Loaded::of(&read(&owned)?, &partitions)));
             let error = match reading.await.map_err(io::Error::other).flatten() {
                 Ok(loaded) => return Some(loaded),
                 Err(error) => error,
@@ -237,10 +240,9 @@ impl Loaded {
         }
     }
 
-    fn read(path: &Path, partitions: &Partitions) -> io::Result<Self> {
-        let bytes = std::fs::read(path)?;
+    fn of(bytes: &[u8], partitions: &Partitions) -> Self {
         let mut batches: Vec<Batch> = partitions.iter().map(|_| Batch::default()).collect();
-        let contents = segment::read(&bytes, |kept| {
+        let contents = segment::read(bytes, |kept| {
             let minute = Minute::of_nanos(kept.timestamp);
             let batch = &mut batches[partitions.of(kept.series, minute).index()];
             // A batch has room for 4 GiB of names, and a segment is a few MiB.
@@ -248,14 +250,14 @@ impl Loaded {
         });
         let contents = match contents {
             Ok(contents) => contents,
-            Err(error) => return Ok(Self::unreadable(&error)),
+            Err(error) => return Self::unreadable(&error),
         };
         let batches = partitions.iter().zip(batches);
-        Ok(Self {
+        Self {
             batches: batches.filter(|(_, batch)| !batch.is_empty()).collect(),
             contents,
             ..Self::default()
-        })
+        }
     }
 }
 

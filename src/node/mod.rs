@@ -2,6 +2,7 @@
 //! metric.
 
 mod clock;
+pub mod files;
 mod ledger;
 mod progress;
 mod rounded;

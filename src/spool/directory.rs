@@ -4,14 +4,14 @@
 //! only the keeper's thread uses it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::SpoolSettings;
 use super::segment::{self, Frame};
 use crate::event::Batch;
+use crate::node::files;
 
 /// A segment of so many bytes is followed by another. It is read into memory as a whole.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
@@ -98,10 +98,8 @@ impl Directory {
             path: path.clone(),
             source,
         };
-        // Users' names are nobody else's business.
-        let private = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        private.map_err(failed)?;
-        let lock = File::create(path.join(LOCK)).map_err(failed)?;
+        let opened = files::open_directory(&path).map_err(failed)?;
+        let lock = files::open_lock(&path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => SpoolError::InUse(path.clone()),
             TryLockError::Error(source) => failed(source),
@@ -135,7 +133,7 @@ impl Directory {
             taken: BTreeMap::new(),
             unsynced: false,
             sync_failed: None,
-            opened: File::open(&path).map_err(failed)?,
+            opened,
             _lock: lock,
             path,
         })
@@ -268,11 +266,7 @@ impl Growing {
     fn begin(directory: &Path, next: &mut u64) -> io::Result<Self> {
         let number = *next;
         let path = path_of(directory, number);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
+        let mut file = files::create(&path)?;
         *next += 1;
         if let Err(error) = file.write_all(segment::MAGIC) {
             let _ = fs::remove_file(&path);

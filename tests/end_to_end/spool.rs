@@ -1,6 +1,7 @@
 //! What finds no room in memory while Redis is away waits on disk, whatever happens to the node meanwhile.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -331,4 +332,43 @@ fn a_spool_of_another_process_is_refused_and_the_log_says_how_to_fix_it() {
     for word in ["input.spool_dir", "in use", "a directory of its own"] {
         assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
     }
+}
+
+/// Others who may write to the directory's place could have put a link there.
+#[test]
+fn a_spool_follows_no_links_and_is_open_to_its_user_alone() {
+    let site = Site::start();
+    let mut node = spooling(&site, "one", &[]);
+    let spool = node.spool();
+    let target = spool.with_file_name("target");
+    fs::write(&target, "kept").unwrap();
+    fs::create_dir(&spool).unwrap();
+    symlink(&target, spool.join("lock")).unwrap();
+    node.launch();
+    assert_eq!(node.wait_for_exit(SOON).code(), Some(1));
+    let log = node.log();
+    for word in ["input.spool_dir", "lock is a symbolic link", "move it away"] {
+        assert!(log.contains(word), "{word:?} is not in the log:\n{log}");
+    }
+    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+
+    fs::remove_dir_all(&spool).unwrap();
+    node.run();
+    symlink(&target, spool.join("witness.new")).unwrap();
+    let mut sender = Sender::paced_by(&node);
+    sender.send_all(datagrams(1, 100), &node, &[]);
+    site.wait_exact(&sender.expected.points(), SOON);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    let modes = [
+        spool.clone(),
+        spool.join("lock"),
+        spool.join("witness.json"),
+    ]
+    .map(|it| mode(&it));
+    assert_eq!(modes, [0o700, 0o600, 0o600]);
+
+    assert!(node.terminate().success());
+    fs::set_permissions(&spool, Permissions::from_mode(0o777)).unwrap();
+    node.assert_refused(&["input.spool_dir", "everyone may write to the directory"]);
 }

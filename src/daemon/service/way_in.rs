@@ -12,6 +12,7 @@ use crate::ingest::{
     self, ArrivalStamps, BindSettings, DedupBudget, Delivery, Inherited, LineBatcher, Listener,
     OpenError, QUEUED_BATCHES, Receiver, Recorder, ReplayWindow, Sockets, SourceRates, Unspooler,
 };
+use crate::node::files;
 use crate::spool::{Keeper, Spool, SpoolError, SpoolSettings};
 use crate::store::Recording;
 
@@ -71,6 +72,7 @@ impl Service {
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
             heartbeat: self.node.progress.watch("the unspooler"),
+            read: files::read,
             stop: self.stop.clone(),
         };
         self.ingest.spawn(unspooler.run());

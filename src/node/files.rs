@@ -1,0 +1,200 @@
+//! Files of this process alone: they name users, so nobody else may read them, and nobody else can make this process write
+//! to or read from another file in their place.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// The permissions of a file: of its user alone.
+const FILE_MODE: u32 = 0o600;
+/// The same of a directory.
+const DIRECTORY_MODE: u32 = 0o700;
+const ROOT: u32 = 0;
+
+/// Opens a directory, and makes it where it is missing. Fails where others than this process' user could put files into it.
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(DIRECTORY_MODE).create(path)?;
+    let directory = File::open(path)?;
+    let found = directory.metadata()?;
+    let (owner, own) = (found.uid(), own_user());
+    let mode = found.mode() & 0o7777;
+    if owner != own && owner != ROOT {
+        return Err(io::Error::other(format!(
+            "the directory belongs to user {owner}, and this process runs as user {own}; chown it to that user"
+        )));
+    }
+    if mode & 0o002 != 0 {
+        return Err(io::Error::other(format!(
+            "everyone may write to the directory (mode {mode:04o}); chmod it to 0700"
+        )));
+    }
+    Ok(directory)
+}
+
+/// Opens a file to lock it, and creates it where it is missing. Leaves what is in it.
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let file = open(path, OFlags::RDWR | OFlags::CREATE)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
+}
+
+/// Creates a file that is not there yet.
+pub fn create(path: &Path) -> io::Result<File> {
+    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
+}
+
+/// Reads a whole file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut open(path, OFlags::RDONLY)?, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Replaces a file, so that a power cut leaves the old one or the new one.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&new, path)?;
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Opens a regular file of this process' user, which has no other name. Does not follow a symbolic link.
+fn open(path: &Path, how: OFlags) -> io::Result<File> {
+    // NONBLOCK: a pipe in its place is an error, and nothing to wait for.
+    let how = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let named = |what: &str| {
+        let path = path.display();
+        io::Error::other(format!("{path} {what}; move it away"))
+    };
+    let opened = rustix::fs::open(path, how, Mode::from_raw_mode(FILE_MODE));
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::LOOP) => return Err(named("is a symbolic link")),
+        Err(error) => return Err(error.into()),
+    };
+    let found = file.metadata()?;
+    let (owner, own) = (found.uid(), own_user());
+    if !found.is_file() {
+        Err(named("is not a regular file"))
+    } else if owner != own {
+        Err(named(&format!(
+            "belongs to user {owner}, and this process runs as user {own}"
+        )))
+    } else if found.nlink() > 1 {
+        Err(named("has another name (a hard link)"))
+    } else {
+        Ok(file)
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[track_caller]
+    fn assert_refused<T>(refused: io::Result<T>, what: &str) {
+        let error = refused.err().expect("it is refused").to_string();
+        assert!(error.contains(what), "{error}");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn links_are_not_followed_and_their_targets_stay_as_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let [target, link, hard] = ["target", "link", "hard"].map(|it| directory.path().join(it));
+        fs::write(&target, "kept").unwrap();
+        symlink(&target, &link).unwrap();
+        assert_refused(open_lock(&link), "is a symbolic link; move it away");
+        assert_refused(read(&link), "is a symbolic link");
+        assert_refused(create(&link), "exists");
+        fs::hard_link(&target, &hard).unwrap();
+        fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
+        assert_refused(open_lock(&hard), "a hard link");
+        assert_refused(read(&hard), "a hard link");
+        assert_eq!(
+            (fs::read(&target).unwrap(), mode(&target)),
+            (b"kept".to_vec(), 0o644)
+        );
+        // What is left of an earlier attempt is replaced, and not written through.
+        symlink(&target, link.with_extension("new")).unwrap();
+        replace(&link, b"new").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"kept");
+        assert_eq!(
+            (read(&link).unwrap(), mode(&link)),
+            (b"new".to_vec(), 0o600)
+        );
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        let mode = Mode::from_raw_mode(FILE_MODE);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        assert_refused(read(&pipe), "is not a regular file");
+        assert_refused(open_lock(&pipe), "is not a regular file");
+    }
+
+    #[test]
+    fn a_lock_is_of_its_user_alone_whoever_made_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = directory.path().join("lock");
+        for made in [None, Some(0o666)] {
+            if let Some(made) = made {
+                fs::set_permissions(&lock, Permissions::from_mode(made)).unwrap();
+            }
+            open_lock(&lock).unwrap();
+            assert_eq!(mode(&lock), 0o600);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_everyone_may_write_to_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b");
+        open_directory(&path).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+        fs::set_permissions(&path, Permissions::from_mode(0o1777)).unwrap();
+        assert_refused(open_directory(&path), "(mode 1777); chmod it to 0700");
+        fs::set_permissions(&path, Permissions::from_mode(0o750)).unwrap();
+        open_directory(&path).unwrap();
+    }
+
+    /// Only root can give files away.
+    #[test]
+    fn what_belongs_to_another_user_is_refused() {
+        if own_user() != ROOT {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "of another").unwrap();
+        std::os::unix::fs::chown(&file, Some(4711), None).unwrap();
+        assert_refused(open_lock(&file), "belongs to user 4711");
+        assert_refused(read(&file), "belongs to user 4711");
+        std::os::unix::fs::chown(directory.path(), Some(4711), None).unwrap();
+        assert_refused(open_directory(directory.path()), "belongs to user 4711");
+    }
+}
