@@ -188,14 +188,33 @@ impl Receiver {
                 Ok(false)
             }
             Err(error) => Err(error),
-            // One that refuses senders returns empty datagrams, too; a real one holds no event.
-            Ok(()) if self.is_unix => Ok(self.lengths.iter().any(|&(length, _)| length > 0)),
-            Ok(()) if self.is_shut_down() => Err(io::Error::new(
+            // Another thread has the senders refused.
+            Ok(()) if self.is_unix && self.is_end() => {
+                self.lengths.clear();
+                Ok(false)
+            }
+            Ok(()) if !self.is_unix && self.is_shut_down() => Err(io::Error::new(
                 io::ErrorKind::NotConnected,
                 "the socket was shut down",
             )),
             Ok(()) => Ok(!self.lengths.is_empty()),
         }
+    }
+
+    /// Returns whether a Unix socket that refuses senders has returned that, which looks like an empty datagram: it does so
+    /// once to a read that waits, and never to one that does not. A real one at that moment is taken for it.
+    fn is_end(&self) -> bool {
+        if !matches!(*self.lengths, [(0, _)]) {
+            return false;
+        }
+        let mut poll = libc::pollfd {
+            fd: self.socket.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: there is one pollfd, as the call says, and it outlives the call, which waits for nothing.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready == 1 && poll.revents & libc::POLLRDHUP != 0
     }
 
     /// A socket that was shut down returns empty datagrams from nobody, without end. Real ones are hardly ever empty, so

@@ -91,6 +91,31 @@ fn senders_wait_while_the_queue_is_full_and_nothing_is_lost() {
     assert!(!path.exists(), "its file goes with it");
 }
 
+#[test]
+fn empty_datagrams_are_counted() {
+    let site = Site::start();
+    let (_directory, path) = place();
+    let mut node = node(&site, &path, &[]);
+    node.run();
+    let (_relay_directory, relay_path) = place();
+    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
+    relay.listen_on(&[format!("unix:{}", relay_path.display())]);
+    relay.run();
+    let socket = UnixDatagram::unbound().unwrap();
+    for (program, path, metric) in [
+        (&mut node, path, "eds_datagrams_received_total"),
+        (&mut relay, relay_path, "eds_relay_datagrams_received_total"),
+    ] {
+        for number in 1..=3 {
+            socket.send_to(b"", &path).unwrap();
+            program.wait_count(metric, |count| count == number);
+        }
+        assert!(program.terminate().success(), "{}", program.log());
+        let log = program.log();
+        assert!(!log.contains("ERROR"), "{log}");
+    }
+}
+
 /// Without a word about a rate: the sender is as fast as the node lets it be.
 #[test]
 fn all_that_a_node_took_before_it_stopped_is_counted() {
