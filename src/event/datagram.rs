@@ -15,7 +15,7 @@ pub enum Piece<'a> {
 }
 
 /// Splits a datagram into lines, so that one bad line costs one line. `truncated` says that the datagram was longer: its
-/// last line is lost, and only that. Empty lines and those that begin with `#` are skipped, and so is a byte order mark
+/// last line is lost, and only that. Blank lines and comments, which begin with `#`, are skipped, and so is a byte order mark
 /// before a line.
 pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(datagram);
@@ -33,9 +33,12 @@ pub fn pieces(datagram: &[u8], truncated: bool) -> impl Iterator<Item = Piece<'_
             Piece::Line(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line))
         })
     });
-    lines.filter(
-        |piece| !matches!(piece, Piece::Line(line) if matches!(line.first(), None | Some(b'#'))),
-    )
+    lines.filter(|piece| !matches!(piece, Piece::Line(line) if is_passed_over(line)))
+}
+
+/// Returns whether a line is blank or a comment, which may be indented.
+fn is_passed_over(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_start().first(), None | Some(b'#'))
 }
 
 /// How many of these bytes the first line takes, without its end; `None` while that is not known before more bytes come.
@@ -88,7 +91,7 @@ impl Quotes {
             return end;
         }
         let line = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-        if line.first() == Some(&b'#') {
+        if line.trim_ascii_start().first() == Some(&b'#') {
             return newline_from(0);
         }
         // The fields begin where the parser finds them. What is no field is a bad line, in which no quote counts.
@@ -175,6 +178,11 @@ mod tests {
         check(b"a", false, &[Line(b"a")]);
         check(b"a\nb\n", false, &[Line(b"a"), Line(b"b")]);
         check(b"a\r\n\r\n# note\n\nb", false, &[Line(b"a"), Line(b"b")]);
+        check(
+            b"a\n  # note\n\t# note\n \t\r\n b",
+            false,
+            &[Line(b"a"), Line(b" b")],
+        );
     }
 
     #[test]
@@ -202,6 +210,7 @@ event_type=paid value=mallory
             br#"a=1 value\="=u"#,
             br#"a=1 value=u " "#,
             br#"# it's a "note"#,
+            br#"  # it's value="note"#,
         ] {
             let lines = [line, b"b=1 value=\"v\""].join(&b'\n');
             let given: Vec<_> = pieces(&lines, false).collect();

@@ -11,6 +11,7 @@ const PIECES: &[&str] = &[
     "#",
     " ",
     " ",
+    "\t",
     "a",
     "a=b value=u",
     "\0",
@@ -48,7 +49,7 @@ fn line_end(bytes: &[u8], cut: bool) -> usize {
     if bytes.starts_with("\u{feff}".as_bytes()) {
         place = 3;
     }
-    if bytes.get(place) == Some(&b'#') {
+    if bytes[place..].trim_ascii_start().starts_with(b"#") {
         at = At::Rest;
     }
     while let Some(&byte) = bytes.get(place) {
@@ -119,7 +120,7 @@ fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
         let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
         if cut && rest.is_none() {
             lines.push(Piece::Truncated);
-        } else if !line.is_empty() && !line.starts_with(b"#") {
+        } else if !matches!(line.trim_ascii_start(), [] | [b'#', ..]) {
             lines.push(Piece::Line(line));
         }
     }

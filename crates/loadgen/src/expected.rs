@@ -83,7 +83,7 @@ impl Expected {
     /// Adds a line to the datagram that is being filled. Comments are no events.
     pub fn add(&mut self, line: &[u8]) -> Result<(), NotSimple> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.first() == Some(&b'#') {
+        if line.trim_ascii_start().first() == Some(&b'#') {
             return Ok(());
         }
         let (tags, user, nanos) = split(line)?;

@@ -65,7 +65,7 @@ impl<R: Read> Lines<R> {
                 if line.len() > LINE_BYTES_MAX {
                     return Err(SendError::LineTooLong { line: self.number });
                 }
-                if !line.is_empty() && line != b"\r" {
+                if !line.trim_ascii().is_empty() {
                     return Ok(Next::Line);
                 }
                 continue;
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn lines_are_given_unchanged_and_empty_ones_skipped() {
-        let given = all("a 1 \r\n\n\r\n#x\n b\nlast".as_bytes()).unwrap();
+        let given = all("a 1 \r\n\n\r\n \t\r\n#x\n b\nlast".as_bytes()).unwrap();
         assert_eq!(given, ["a 1 \r", "#x", " b", "pause", "last", "pause"]);
     }
 
