@@ -249,6 +249,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             lease: Duration::from_secs(30),
         },
         http: None,
+        http_hosts: Vec::new(),
         http_connections: 0,
     }
 }

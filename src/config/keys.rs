@@ -6,7 +6,7 @@
 use tracing::Level;
 
 use super::kind::{
-    Address, Addresses, Choice, File, Form, Instant, Kind, Name, OutputLabel, OutputUrl,
+    Address, Addresses, Choice, File, Form, HostNames, Instant, Kind, Name, OutputLabel, OutputUrl,
     SecretText, StoreUrl, Tag, Text,
 };
 use super::range::{Count, CountOrNone, Permissions, Size, Span};
@@ -247,6 +247,7 @@ keys! {
     }
     http "http." {
         each listen: Address = "127.0.0.1:8095", "TCP address of the page, health, metrics and queries; empty: none";
+        each hosts: HostNames = "", "names by which it may be asked, beside addresses, localhost and the host name";
     }
     log "log." {
         each level: Choice<Option<Level>>(&[("error", Some(Level::ERROR)), ("warn", Some(Level::WARN)), ("info", Some(Level::INFO)), ("debug", Some(Level::DEBUG)), ("trace", Some(Level::TRACE))]) = "info", "what is logged";

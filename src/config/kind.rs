@@ -185,6 +185,32 @@ impl Read for Address {
     }
 }
 
+/// Names of hosts, without ports.
+#[derive(Debug)]
+pub(super) struct HostNames;
+
+impl Read for HostNames {
+    type Value = Vec<String>;
+
+    fn in_file(&self) -> Form {
+        Form::List
+    }
+
+    fn read(&self, text: &str) -> Result<Vec<String>, String> {
+        let name = |item: &str| {
+            let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+            if item.bytes().all(is_allowed) {
+                Ok(item.to_owned())
+            } else {
+                let hint =
+                    "write a name alone, without scheme and port, such as \"eds-1.example.org\"";
+                Err(format!("{item:?} is not a host's name; {hint}"))
+            }
+        };
+        items(text).map(name).collect()
+    }
+}
+
 /// The beginning of a minute; empty means none.
 #[derive(Debug)]
 pub(super) struct Instant;

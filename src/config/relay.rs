@@ -7,6 +7,7 @@ use super::Log;
 use super::keys::{http, input, relay, rest};
 use super::reader::Reader;
 use super::relay_kind::{Place, RestUrlParts};
+use super::service::http_hosts;
 use super::store::{UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::event::{LineLimits, LineRules, Precision};
@@ -72,6 +73,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> RelayConfig {
         number: reader.read(&relay::number),
         rest: rest(reader),
         http: reader.read(&http::listen),
+        http_hosts: http_hosts(reader),
     };
     RelayConfig {
         file: reader.file(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::keys::{flush, http, input, store};
 use super::reader::Reader;
+use super::source::host_name;
 use crate::event::{LineLimits, LineRules, Partitions, Window, is_reserved};
 use crate::flush::FlushSettings;
 use crate::http::CONNECTIONS_MAX;
@@ -54,6 +55,8 @@ pub struct ServiceSettings {
     pub flush: FlushSettings,
     /// Where health, metrics and queries are served.
     pub http: Option<SocketAddr>,
+    /// The names by which it may be asked there.
+    pub http_hosts: Vec<String>,
     /// The most HTTP connections at a time.
     pub http_connections: usize,
 }
@@ -96,8 +99,16 @@ pub(super) fn read(
         replay_window: reader.read(&store::replay_window),
         flush,
         http: reader.read(&http::listen),
+        http_hosts: http_hosts(reader),
         http_connections: CONNECTIONS_MAX,
     }
+}
+
+/// The names by which HTTP requests may ask: those that are given, and the host's own.
+pub(super) fn http_hosts(reader: &mut Reader<'_>) -> Vec<String> {
+    let mut hosts: Vec<String> = reader.read(&http::hosts);
+    hosts.extend(host_name());
+    hosts
 }
 
 /// What waits longer comes well before its minute is closed.

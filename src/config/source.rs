@@ -158,7 +158,7 @@ pub(super) fn gather<F: Typed>(
 }
 
 /// The kernel's name for this host. The second file serves where `/proc` shows processes only.
-fn host_name() -> Option<String> {
+pub(super) fn host_name() -> Option<String> {
     let read = |path| {
         std::fs::read_to_string(path)
             .ok()

@@ -16,10 +16,11 @@ use super::reporter::Reporter;
 use crate::config::{self, Config, Store, Target};
 use crate::event::Partitions;
 use crate::flush::Destination;
-use crate::http::{CONNECTIONS_MAX, QuerySources};
+use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::stdout::Lines;
+use crate::relay::RelaySettings;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
@@ -117,22 +118,31 @@ pub(super) fn reporters(config: &Config) -> anyhow::Result<Vec<Reporter>> {
     Ok(reporters)
 }
 
-/// The most HTTP connections that leave enough for all else. Says so when the limit is too small for the usual.
+/// The most HTTP connections that leave enough for all else of a node. Says so when these are few.
 pub(super) fn left_for_http(config: &Config) -> usize {
-    let needed = needed(config);
+    left_beside(needed(config))
+}
+
+/// The same for a relay.
+pub(super) fn left_for_http_of_relay(settings: &RelaySettings) -> usize {
+    let rest = PER_OUTPUT;
+    left_beside(BASE + settings.listen.len() * settings.threads + settings.to.len() + rest)
+}
+
+fn left_beside(needed: usize) -> usize {
     let Some(limit) = open_files_max() else {
         return CONNECTIONS_MAX;
     };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let left = limit.saturating_sub(needed).min(CONNECTIONS_MAX);
-    if left < CONNECTIONS_MAX {
+    if left < CONNECTIONS_ENOUGH {
         tracing::warn!(
             limit,
             needed,
             connections = left.max(CONNECTIONS_MIN),
             "the process may open few files: sockets, spool, Redis and output need some, and HTTP gets only what is left; \
-             raise LimitNOFILE= in eds.service or `ulimit -n` to {} at least",
-            needed + CONNECTIONS_MAX
+             raise LimitNOFILE= in the unit or `ulimit -n` to {} at least",
+            needed + CONNECTIONS_ENOUGH
         );
     }
     left.max(CONNECTIONS_MIN)

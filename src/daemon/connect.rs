@@ -11,7 +11,7 @@ use super::build;
 use super::status::{observer_of, runtime};
 use crate::config::Config;
 use crate::event::{Minute, PROBE_TAG};
-use crate::http::CONNECTIONS_MAX;
+use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::ListenAddress;
 use crate::output::{SealedCounts, WriteError};
 use crate::status::{Finding, ServerStatus, Severity, Status};
@@ -235,9 +235,10 @@ fn spool(config: &Config) -> Option<Tried> {
 
 fn descriptors(config: &Config) -> Tried {
     let left = build::left_for_http(config);
-    if left < CONNECTIONS_MAX {
-        let what =
-            format!("file descriptors: {left} are left for HTTP connections, of {CONNECTIONS_MAX}");
+    if left < CONNECTIONS_ENOUGH {
+        let what = format!(
+            "file descriptors: {left} are left for HTTP connections, of {CONNECTIONS_ENOUGH}"
+        );
         Tried::wrong(what, "raise LimitNOFILE= in eds.service, or `ulimit -n`").unwise()
     } else {
         Tried::well("file descriptors")

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::service::{SIDE_MAX, all_end, next_failure, until};
-use super::{PartFailed, Running, UNREAD_MAX};
-use crate::http::{self, CONNECTIONS_MAX, Readiness, SOCKET_FAILS, Vitals};
+use super::{PartFailed, Running, UNREAD_MAX, build};
+use crate::http::{self, Readiness, SOCKET_FAILS, Vitals};
 use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
@@ -90,7 +90,7 @@ impl Relay {
             stop_side: CancellationToken::new(),
         };
         let rest = relay.start_rest(&settings.rest)?;
-        relay.start_http(settings.http).await?;
+        relay.start_http(settings).await?;
         relay.follow_names(&rest).await?;
         relay.start_readers(settings, opened, &rest);
         Ok(relay)
@@ -118,8 +118,8 @@ impl Relay {
         })
     }
 
-    async fn start_http(&mut self, address: Option<SocketAddr>) -> anyhow::Result<()> {
-        let Some(address) = address else {
+    async fn start_http(&mut self, settings: &RelaySettings) -> anyhow::Result<()> {
+        let Some(address) = settings.http else {
             return Ok(());
         };
         let listener = TcpListener::bind(address).await;
@@ -132,8 +132,13 @@ impl Relay {
             metrics: Arc::clone(&self.metrics),
             draining: self.stop.clone(),
         });
-        let stop = self.stop_side.clone();
-        (self.side).spawn(http::serve_vitals(listener, CONNECTIONS_MAX, health, stop));
+        let server = http::Server {
+            listener,
+            connections: build::left_for_http_of_relay(settings),
+            hosts: settings.http_hosts.clone(),
+            stop: self.stop_side.clone(),
+        };
+        self.side.spawn(server.serve_vitals(health));
         Ok(())
     }
 

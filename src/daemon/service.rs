@@ -215,9 +215,13 @@ impl Service {
             metrics: Arc::clone(&self.metrics),
             draining: self.stop.clone(),
         };
-        let (most, stop) = (settings.http_connections, self.stop_side.clone());
-        let serving = http::serve(listener, most, health, Arc::new(queries), stop);
-        self.side.spawn(serving);
+        let server = http::Server {
+            listener,
+            connections: settings.http_connections,
+            hosts: settings.http_hosts.clone(),
+            stop: self.stop_side.clone(),
+        };
+        self.side.spawn(server.serve(health, Arc::new(queries)));
         Ok(())
     }
 

@@ -1,12 +1,15 @@
-//! Takes connections and serves them: so many at a time, and none for longer than it takes to ask and to be answered.
+//! Accepts connections and serves them: a bounded number at a time, and none for longer than its requests need.
 //!
-//! A connection has a place from the moment it is taken until it is closed. When all are taken, the kernel keeps whoever
-//! comes next. A place is never held by silence: a head must come in time, an answer must be taken in time, and after
-//! [`LASTS_MAX`] a connection ends with its answer, so that all get their turn.
+//! A connection is either under way, while a request of it is being answered, or waiting for its client: for a head, or for
+//! the client to take an answer. Each wait has a time limit. When all places are taken, the connection that has waited
+//! longest is closed, of the network that has most of them. So a client that sends its request at once is answered, however
+//! many connections others hold open or open anew, and health needs no listener of its own. What waits for the store has
+//! fewer places (see `http`), so requests that are under way cannot take all of them either.
 
-use std::io;
-use std::pin::pin;
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,14 +19,16 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::HEAD_BYTES_MAX;
 use super::explained::Explained;
+use super::problem::Problem;
 use crate::node::Throttle;
 
 /// How long the head of a request may take, from the connection or the last answer on.
@@ -32,13 +37,51 @@ const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const TAKEN_WITHIN: Duration = Duration::from_secs(15);
 /// After how long a connection ends with the answer that is under way.
 const LASTS_MAX: Duration = Duration::from_secs(60);
-/// The pause after a connection could not be taken: descriptors come back when others close.
+/// How long a connection may wait for its client, however many others there are: long enough for a client on a busy host to
+/// send its request, and short enough for the next in line.
+const WAITS_MIN: Duration = Duration::from_millis(500);
+/// How long the rest of what a client sends is read after the last answer. Closing a socket with unread bytes resets the
+/// connection, and the client may lose the answer.
+const LINGERS: Duration = Duration::from_secs(1);
+/// The most bytes of it.
+const LINGER_BYTES_MAX: usize = 128 * 1024;
+/// The pause after a connection could not be accepted: descriptors come back when others close.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the log says that connections wait, or cannot be taken.
+/// How often the log says that connections are closed for others, or cannot be accepted.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves `most` connections at a time, and counts those that are `open`, until `stop` is cancelled; then it finishes what
-/// is under way.
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// A request is being answered.
+    UnderWay,
+    /// Waiting for the client since then.
+    Waiting(Instant),
+}
+
+/// Where a client is: its address, or the 64 bits of an IPv6 address that a host has for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Network(IpAddr);
+
+impl Network {
+    fn of(client: SocketAddr) -> Self {
+        Self(match client.ip().to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+struct Open {
+    client: Network,
+    stage: watch::Receiver<Stage>,
+    task: AbortHandle,
+}
+
+/// Serves at most `most` connections at a time, and counts those that are open in `open`, until `stop` is cancelled; then it
+/// finishes the requests that are under way.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -46,94 +89,151 @@ pub(super) async fn serve(
     open: Gauge,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(most));
-    let connections = TaskTracker::new();
+    let mut connections: HashMap<Id, Open> = HashMap::new();
+    let mut tasks = JoinSet::new();
     let mut logged = Throttle::new(LOG_INTERVAL);
     while !stop.is_cancelled() {
-        if places.available_permits() == 0 && logged.is_due() {
-            tracing::warn!(
-                connections = most,
-                "all HTTP connections are taken; new ones wait until one is closed. Let a firewall admit only those who \
-                 ask for health, metrics and counts"
-            );
-        }
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
+        let is_full = connections.len() >= most;
+        let longest = is_full.then(|| longest_waiting(&connections)).flatten();
+        let room_at = longest.map_or_else(
+            || Instant::now() + WAITS_MIN,
+            |(since, _)| since + WAITS_MIN,
+        );
+        tokio::select! {
+            biased;
             () = stop.cancelled() => break,
-        };
-        match accepted {
-            Ok((stream, place)) => {
-                let serving = serve_one(stream, router.clone(), stop.clone());
-                let open = open.clone();
-                open.inc();
-                connections.spawn(async move {
-                    serving.await;
-                    open.dec();
-                    drop(place);
-                });
+            Some(ended) = tasks.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                connections.remove(&id);
+                open.dec();
             }
-            Err(error) => {
-                if logged.is_due() {
-                    tracing::error!(
-                        %error,
-                        "cannot take an HTTP connection; trying again. If there are too many open files, raise \
-                         LimitNOFILE= in eds.service or `ulimit -n`"
-                    );
+            () = sleep_until(room_at), if is_full => {
+                if let Some(open) = longest.and_then(|(_, id)| connections.remove(&id)) {
+                    open.task.abort();
+                    if logged.is_due() {
+                        tracing::warn!(
+                            connections = most,
+                            "all HTTP connections are taken; those that wait longest for their clients are closed for new \
+                             ones. Let a firewall admit only those who ask for health, metrics and counts"
+                        );
+                    }
                 }
-                sleep(PAUSE).await;
+            }
+            accepted = listener.accept(), if !is_full => match accepted {
+                Ok((stream, client)) => {
+                    let (stage, watched) = watch::channel(Stage::Waiting(Instant::now()));
+                    let serving = serve_one(stream, router.clone(), stage, stop.clone());
+                    let task = tasks.spawn(serving);
+                    open.inc();
+                    connections.insert(task.id(), Open {
+                        client: Network::of(client),
+                        stage: watched,
+                        task,
+                    });
+                }
+                Err(error) => {
+                    if logged.is_due() {
+                        tracing::error!(
+                            %error,
+                            "cannot accept an HTTP connection; trying again. If there are too many open files, raise \
+                             LimitNOFILE= in eds.service or `ulimit -n`"
+                        );
+                    }
+                    sleep(PAUSE).await;
+                }
             }
         }
     }
     drop(listener);
-    connections.close();
-    connections.wait().await;
+    while tasks.join_next().await.is_some() {
+        open.dec();
+    }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await;
-    let place = place.map_err(io::Error::other)?;
-    Ok((listener.accept().await?.0, place))
+/// Returns since when the connection waits that closes first when there are too many: of the clients with the most
+/// connections, the one that has waited longest. `None` if all are under way.
+fn longest_waiting(connections: &HashMap<Id, Open>) -> Option<(Instant, Id)> {
+    let mut of_client: HashMap<Network, usize> = HashMap::new();
+    for open in connections.values() {
+        *of_client.entry(open.client).or_default() += 1;
+    }
+    let waiting = connections.iter().filter_map(|(id, open)| {
+        let Stage::Waiting(since) = *open.stage.borrow() else {
+            return None;
+        };
+        Some((of_client[&open.client], Reverse(since), *id))
+    });
+    let (_, Reverse(since), id) = waiting.max_by_key(|&(count, since, _)| (count, since))?;
+    Some((since, id))
 }
 
 /// Serves a connection until it ends, or its client is too slow.
-async fn serve_one(stream: TcpStream, router: Router, stop: CancellationToken) {
+async fn serve_one(
+    stream: TcpStream,
+    router: Router,
+    stage: watch::Sender<Stage>,
+    stop: CancellationToken,
+) {
     let router = TowerToHyperService::new(router);
-    // Until when the last answer must be taken, or the next question be there.
-    let (taken_by, mut changed) = watch::channel(None::<Instant>);
+    let mut changed = stage.subscribe();
     let answer = service_fn(|request: hyper::Request<Incoming>| {
-        taken_by.send_replace(None);
+        stage.send_replace(Stage::UnderWay);
         let answer = router.call(request);
         async {
             let answer = answer.await;
-            taken_by.send_replace(Some(Instant::now() + TAKEN_WITHIN));
+            stage.send_replace(Stage::Waiting(Instant::now()));
             answer
         }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
+        .half_close(true)
         .header_read_timeout(HEAD_WITHIN)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(2 * HEAD_BYTES_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(Explained(stream)), answer));
+    let mut connection = http.serve_connection(TokioIo::new(Explained(stream)), answer);
     let ends = Instant::now() + LASTS_MAX;
     let mut is_ending = false;
-    loop {
-        let taken_by = *changed.borrow_and_update();
-        tokio::select! {
-            _ = connection.as_mut() => return,
-            _ = changed.changed() => {}
+    let ended = loop {
+        let taken_by = match *changed.borrow_and_update() {
+            Stage::UnderWay => None,
+            Stage::Waiting(since) => Some(since + TAKEN_WITHIN),
+        };
+        let is_over = tokio::select! {
+            ended = &mut connection => break ended,
+            _ = changed.changed() => false,
             () = sleep_until(taken_by.unwrap_or(ends)), if taken_by.is_some() => return,
-            () = sleep_until(ends), if !is_ending => {
-                is_ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = stop.cancelled(), if !is_ending => {
-                is_ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
+            () = sleep_until(ends), if !is_ending => true,
+            () = stop.cancelled(), if !is_ending => true,
+        };
+        if is_over {
+            is_ending = true;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+    };
+    let parts = connection.into_parts();
+    let was_asked = matches!(*changed.borrow(), Stage::UnderWay);
+    let refused = ended
+        .err()
+        .filter(|_| !was_asked && !parts.read_buf.is_empty());
+    let refused = refused.and_then(|error| Problem::of_no_request(&error));
+    let closing = close(parts.io.into_inner().0, refused);
+    let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;
+}
+
+/// Sends the answer to what was no request, if there is one, and closes the connection when the client has.
+async fn close(mut stream: TcpStream, refused: Option<Problem>) -> std::io::Result<()> {
+    if let Some(problem) = refused {
+        stream.write_all(problem.message().as_bytes()).await?;
+    }
+    stream.shutdown().await?;
+    let mut rest = [0; 1024];
+    let mut left = LINGER_BYTES_MAX;
+    while left > 0 {
+        match stream.read(&mut rest).await? {
+            0 => break,
+            read => left = left.saturating_sub(read),
         }
     }
+    Ok(())
 }

@@ -7,6 +7,7 @@
 mod api;
 mod connections;
 mod explained;
+mod hosts;
 mod page;
 mod problem;
 
@@ -24,20 +25,28 @@ use axum::routing::get;
 use prometheus_client::metrics::gauge::Gauge;
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::api::{Queries, QuerySources};
+use self::hosts::Hosts;
 use self::problem::Problem;
 use crate::node::{Node, Progress};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
 
 /// The most connections, however many descriptors there are.
-pub const CONNECTIONS_MAX: usize = 256;
+pub const CONNECTIONS_MAX: usize = 1024;
+/// So many are enough for those who ask in good faith.
+pub const CONNECTIONS_ENOUGH: usize = 256;
 /// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The longest path and query of a request, in bytes.
 const URI_BYTES_MAX: usize = 8 * 1024;
+/// The share of the connections, as a divisor, whose requests may wait for the store at the same time: queries, and beside
+/// them `/readyz`. So there is always a place for what is answered at once.
+const QUERIES_SHARE: usize = 2;
+const READYZ_SHARE: usize = 4;
 /// How long a worker may stall before the process is unhealthy.
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
@@ -84,65 +93,65 @@ pub trait Vitals: std::fmt::Debug + Send + Sync {
     fn connections(&self) -> Gauge;
 }
 
-/// Serves the page, health, metrics and queries to so many connections at a time until `stop` is cancelled.
-pub async fn serve(
-    listener: TcpListener,
-    connections: usize,
-    health: Health,
-    queries: Arc<Queries>,
-    stop: CancellationToken,
-) {
-    let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
-    let more = api::router(queries).merge(page::router());
-    serve_with(
-        listener,
-        connections,
-        Arc::new(health),
-        more,
-        there_are,
-        stop,
-    )
-    .await;
+/// Where to answer, and whom.
+#[derive(Debug)]
+pub struct Server {
+    /// Takes the connections.
+    pub listener: TcpListener,
+    /// The most connections at a time.
+    pub connections: usize,
+    /// The names that requests may ask by, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// When cancelled, it stops.
+    pub stop: CancellationToken,
 }
 
-/// Serves health and metrics.
-pub async fn serve_vitals(
-    listener: TcpListener,
-    connections: usize,
-    vitals: Arc<dyn Vitals>,
-    stop: CancellationToken,
-) {
-    let there_are = "/healthz, /readyz and /metrics";
-    serve_with(
-        listener,
-        connections,
-        vitals,
-        Router::new(),
-        there_are,
-        stop,
-    )
-    .await;
+impl Server {
+    /// Serves the page, health, metrics and queries.
+    pub async fn serve(self, health: Health, queries: Arc<Queries>) {
+        let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
+        let places = self.places(QUERIES_SHARE);
+        let queries = api::router(queries).layer(middleware::from_fn_with_state(places, in_place));
+        let more = queries.merge(page::router());
+        self.serve_with(Arc::new(health), more, there_are).await;
+    }
+
+    /// Serves health and metrics.
+    pub async fn serve_vitals(self, vitals: Arc<dyn Vitals>) {
+        let there_are = "/healthz, /readyz and /metrics";
+        self.serve_with(vitals, Router::new(), there_are).await;
+    }
+
+    /// Places for requests that wait, so many that the connections are enough for `share` times as many.
+    fn places(&self, share: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new((self.connections / share).max(1)))
+    }
+
+    async fn serve_with(self, vitals: Arc<dyn Vitals>, more: Router, there_are: &'static str) {
+        let open = vitals.connections();
+        let places = self.places(READYZ_SHARE);
+        let readyz = get(readyz).layer(middleware::from_fn_with_state(places, in_place));
+        let hosts = Hosts::new(&self.hosts);
+        let router = Router::new()
+            .route("/healthz", get(healthz))
+            .route("/readyz", readyz)
+            .route("/metrics", get(metrics))
+            .with_state(vitals)
+            .merge(more)
+            .fallback(async move || Problem::no_path(there_are))
+            .method_not_allowed_fallback(async || Problem::method())
+            .layer(middleware::from_fn(bounded))
+            .layer(middleware::from_fn_with_state(hosts, hosts::check));
+        connections::serve(self.listener, router, self.connections, open, self.stop).await;
+    }
 }
 
-async fn serve_with(
-    listener: TcpListener,
-    connections: usize,
-    vitals: Arc<dyn Vitals>,
-    more: Router,
-    there_are: &'static str,
-    stop: CancellationToken,
-) {
-    let open = vitals.connections();
-    let router = Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(vitals)
-        .merge(more)
-        .fallback(async move || Problem::no_path(there_are))
-        .method_not_allowed_fallback(async || Problem::method())
-        .layer(middleware::from_fn(bounded));
-    connections::serve(listener, router, connections, open, stop).await;
+/// Answers a request for which there is a place.
+async fn in_place(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    match places.try_acquire() {
+        Ok(_place) => next.run(request).await,
+        Err(_) => Problem::crowded().into_response(),
+    }
 }
 
 /// Answers what is not too long.

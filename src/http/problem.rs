@@ -13,6 +13,9 @@ use crate::store::StoreError;
 /// The media type of a [`Problem`].
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
 
+/// The most characters of a host that are shown.
+const HOST_CHARS_SHOWN: usize = 100;
+
 /// A request that gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Problem {
@@ -88,6 +91,56 @@ impl Problem {
         Some(Self::new(status, detail))
     }
 
+    /// The problem of bytes that are no request of HTTP/1.1, for which hyper has no answer.
+    pub(super) fn of_no_request(error: &hyper::Error) -> Option<Self> {
+        let (status, detail) = if error.is_parse_version_h2() {
+            (
+                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+                "HTTP/2 is not spoken here; ask by HTTP/1.1",
+            )
+        } else if error.is_timeout() {
+            (
+                StatusCode::REQUEST_TIMEOUT,
+                "the head did not come in time; send it at once",
+            )
+        } else if error.is_incomplete_message() {
+            (
+                StatusCode::BAD_REQUEST,
+                "the head ends too early; end it with an empty line",
+            )
+        } else {
+            return None;
+        };
+        Some(Self::new(status, detail))
+    }
+
+    /// A request that does not say for which host it is, or says so twice or wrongly.
+    pub(super) fn host(what: &str) -> Self {
+        let detail =
+            format!("{what}; send one Host header with the host that you ask, as in RFC 9112");
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// A request for a host that is none of `http.hosts`.
+    pub(super) fn other_host(host: &str) -> Self {
+        let shown: String = host.chars().take(HOST_CHARS_SHOWN).collect();
+        let detail = format!(
+            "{shown:?} is not known as a name of this host; ask by IP address or localhost, or add the name to http.hosts"
+        );
+        Self::new(StatusCode::MISDIRECTED_REQUEST, detail)
+    }
+
+    /// The answer with this problem, as it is sent where there is no request to answer. The connection ends with it.
+    pub(super) fn message(&self) -> String {
+        let Self { status, title, .. } = self;
+        let body = self.json();
+        let bytes = body.len();
+        format!(
+            "HTTP/1.1 {status} {title}\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {bytes}\r\n\
+             connection: close\r\n\r\n{body}"
+        )
+    }
+
     /// The problem as JSON.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
@@ -117,6 +170,11 @@ impl Problem {
         let detail =
             "others look through the counts, one at a time over all nodes; ask again later";
         Self::unavailable(detail)
+    }
+
+    /// So many other requests wait for the store that this one has no place.
+    pub(super) fn crowded() -> Self {
+        Self::unavailable("too many requests wait for the store already; ask again later")
     }
 
     /// The answer took too long.

@@ -83,6 +83,8 @@ pub struct RelaySettings {
     pub rest: RestSettings,
     /// Where health and metrics are served.
     pub http: Option<SocketAddr>,
+    /// The names by which they may be asked for.
+    pub http_hosts: Vec<String>,
 }
 
 /// Where lines go that are no events.

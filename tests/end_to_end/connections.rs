@@ -2,9 +2,13 @@
 //! takes to see that nothing comes.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
@@ -62,7 +66,7 @@ fn silent_connections_cost_neither_events_nor_health() {
         stream.set_read_timeout(Some(SOON)).unwrap();
         let mut rest = Vec::new();
         let closed = stream.read_to_end(&mut rest);
-        let timed_out = closed.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock);
+        let timed_out = closed.is_err_and(|it| it.kind() == ErrorKind::WouldBlock);
         assert!(!timed_out, "a silent connection is still open");
     }
 }
@@ -149,4 +153,170 @@ fn a_head_without_end_is_refused() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(node.get("/healthz").unwrap().status, 200);
+}
+
+/// Connections that never finish anything, and that are opened again as soon as they are closed, until this is dropped.
+struct Slow {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+/// What a slow client sends at first, and what it adds now and then.
+const SLOW: [(&[u8], &[u8]); 4] = [
+    (b"", b""),
+    (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: ", b"y"),
+    // It takes its answer in small pieces.
+    (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
+    (
+        b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n",
+        b"y",
+    ),
+];
+
+impl Slow {
+    fn start(server: SocketAddr, connections: usize) -> Self {
+        let connect = move |number: usize| {
+            let mut stream = TcpStream::connect(server).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write_all(SLOW[number % SLOW.len()].0);
+            stream
+        };
+        let mut streams: Vec<_> = (0..connections).map(connect).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut reopened = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                for (number, stream) in streams.iter_mut().enumerate() {
+                    let more = SLOW[number % SLOW.len()].1;
+                    let sent = stream.write_all(more);
+                    let closed = sent.and_then(|()| match stream.read(&mut [0; 64]) {
+                        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+                        read => read.map(|_| ()),
+                    });
+                    if closed.is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+                        *stream = connect(number);
+                        reopened += 1;
+                    }
+                }
+            }
+            reopened
+        });
+        let thread = Some(thread);
+        Self { stop, thread }
+    }
+
+    /// Stops, and returns how often a connection was opened again.
+    fn stop(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("it is stopped once");
+        thread.join().unwrap()
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks 50 times, ten times a second, whatever became of the times before. All are answered within the time that a probe of
+/// Kubernetes may take, doubled for a busy machine.
+#[track_caller]
+fn assert_probes_are_answered(server: SocketAddr) {
+    const WITHIN: Duration = Duration::from_secs(10);
+    let probe = move |path: &str| -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&server, WITHIN)?;
+        stream.set_read_timeout(Some(WITHIN))?;
+        stream.write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n")
+                .as_bytes(),
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let probes = (0..50).map(|number| {
+        thread::sleep(Duration::from_millis(100));
+        let path = if number % 2 == 0 {
+            "/healthz"
+        } else {
+            "/readyz"
+        };
+        thread::spawn(move || probe(path))
+    });
+    let probes: Vec<_> = probes.collect();
+    let answers = probes.into_iter().map(|probe| probe.join().unwrap());
+    let is_ok = |answer: &std::io::Result<String>| {
+        answer
+            .as_ref()
+            .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
+    };
+    let failed: Vec<_> = answers.filter(|answer| !is_ok(answer)).collect();
+    assert!(
+        failed.is_empty(),
+        "{} of 50 failed: {:?}",
+        failed.len(),
+        failed[0]
+    );
+}
+
+#[test]
+fn slow_connections_that_come_again_do_not_starve_health() {
+    let mut node = Node::new("one", &[]);
+    node.limit_descriptors(300);
+    node.run();
+    let slow = Slow::start(node.http(), 900);
+    assert_probes_are_answered(node.http());
+    let reopened = slow.stop();
+    assert!(
+        reopened > 900,
+        "only {reopened} came again: the test tests little"
+    );
+    let log = node.log();
+    assert!(log.contains("all HTTP connections are taken"), "{log}");
+}
+
+#[test]
+fn slow_connections_do_not_starve_the_health_of_a_relay() {
+    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
+    relay.limit_descriptors(300);
+    relay.run();
+    let slow = Slow::start(relay.http(), 900);
+    assert_probes_are_answered(relay.http());
+    let reopened = slow.stop();
+    assert!(
+        reopened > 900,
+        "only {reopened} came again: the test tests little"
+    );
+}
+
+/// Each waits for the store for 3 s, and more than the connections would hold all of them.
+#[test]
+fn requests_that_wait_for_the_store_do_not_starve_health() {
+    let site = Site::start();
+    let mut node = site.node("one", &[]);
+    node.limit_descriptors(300);
+    node.run();
+    site.redis.signal("STOP");
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(node.http()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let asked: Vec<_> = (0..250)
+        .map(|number| ask(["/readyz", "/api/v1/live"][number % 2]))
+        .collect();
+    let mut answer = String::new();
+    ask("/healthz").read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    let crowded = asked.into_iter().filter(|mut stream| {
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        read.is_ok() && answer.contains("wait for the store already")
+    });
+    assert!(crowded.count() > 0);
+    site.redis.signal("CONT");
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 use testing::eventually::SOON;
 
 use crate::queries::{PROBLEM, check_schema};
+use crate::site::Site;
 use crate::support::node::Node;
 
 /// The head, in lower case, and the body of what a node answers to these bytes until it closes the connection.
@@ -62,6 +63,26 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         ),
         ("GET /healthz HTTP/3.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
         ("GET \\ HTTP/1.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
+        (
+            "GET /healthz HTTP/1.1\r\n\r\n".to_owned(),
+            400,
+            "no Host header",
+        ),
+        (
+            "GET /healthz HTTP/1.1\r\nHost: rebound.example\r\n\r\n".to_owned(),
+            421,
+            "http.hosts",
+        ),
+        (
+            "GET /healthz HTTP/1.1\r\nx: y\r\n".to_owned(),
+            408,
+            "in time",
+        ),
+        (
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(),
+            505,
+            "HTTP/2 is not spoken here",
+        ),
     ] {
         let shown = &request[..request.len().min(60)];
         let (head, body) = exchange(&node, request.as_bytes());
@@ -85,7 +106,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
     assert_eq!(provoked, described.keys().cloned().collect());
     // Every path says that it can answer so.
     for (path, question) in file["paths"].as_object().unwrap() {
-        for status in ["405", "414", "431"] {
+        for status in ["405", "414", "421", "431"] {
             let reference = &question["get"]["responses"][status]["$ref"];
             assert_eq!(
                 *reference,
@@ -95,9 +116,79 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         }
     }
     // Two requests in one go: the answer of the first is as it is without the second.
-    let two = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nwhat is this\r\n\r\n";
+    let two = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nwhat is this\r\n\r\n";
     let (head, body) = exchange(&node, two);
     let is_ok = head.starts_with("http/1.1 200 ") && body.starts_with("ok\n");
     assert!(is_ok, "{head}\n{body}");
     assert_eq!(node.get("/healthz").unwrap().status, 200);
+}
+
+/// A page of a stranger whose name resolves to this host cannot read what a node or relay answers.
+#[test]
+fn a_request_that_names_another_host_is_refused() {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let mut node = Node::new("one", &[]);
+    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
+    for (program, paths) in [
+        (
+            &mut node,
+            &["/", "/healthz", "/metrics", "/api/v1/status"][..],
+        ),
+        (&mut relay, &["/healthz", "/metrics"]),
+    ] {
+        program.set_list("http.hosts", &["eds.example.org"]);
+        program.run();
+        for path in paths {
+            for (host, status) in [
+                ("rebound.example", 421),
+                ("rebound.example:8095", 421),
+                ("localhost:8095", 200),
+                ("10.1.2.3:8095", 200),
+                ("[::1]:8095", 200),
+                ("eds.example.org:8095", 200),
+                (name.trim(), 200),
+            ] {
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                let (head, body) = exchange(program, request.as_bytes());
+                let said = head.split(' ').nth(1);
+                assert_eq!(said, Some(&*status.to_string()), "{path} of {host}: {body}");
+                assert!(status == 200 || body.contains("http.hosts"), "{body}");
+            }
+        }
+    }
+}
+
+/// A client may close its side of a connection once it has asked, as `nc -N` does.
+#[test]
+fn a_request_that_is_half_closed_is_answered() {
+    let site = Site::start();
+    let node = site.start_node("one", &[]);
+    let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
+    relay.run();
+    for (program, path) in [
+        (&node, "/healthz"),
+        (&node, "/readyz"),
+        (&node, "/api/v1/live"),
+        (&relay, "/healthz"),
+        (&relay, "/readyz"),
+    ] {
+        let get = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let post = "POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc";
+        for (request, answers) in [
+            (&*get, 1),
+            (&get.repeat(3), 3),
+            (post, 1),
+            (&get[..get.len() - 2], 1),
+        ] {
+            let mut stream = TcpStream::connect(program.http()).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let count = answer.matches("HTTP/1.1 ").count();
+            assert_eq!(count, answers, "{request:?}: {answer}");
+        }
+    }
 }

@@ -182,7 +182,7 @@ fn what_fills_is_reported_with_what_it_may_hold() {
             "eds_store_memory_max_bytes",
             7 << 20,
         ),
-        ("eds_http_connections", "eds_http_connections_max", 256),
+        ("eds_http_connections", "eds_http_connections_max", 1024),
         (
             "eds_counts_quarantined",
             "eds_counts_quarantined_max",

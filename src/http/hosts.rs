@@ -1,0 +1,145 @@
+//! [`Hosts`]: which hosts a request may name.
+//!
+//! A web page of a stranger can have its name resolve to the address of this process (DNS rebinding), and then read what
+//! it answers. The request of such a page names the stranger's host. An address cannot be rebound, so every address is
+//! allowed: the probes of Kubernetes name that of the pod.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{Version, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+
+/// The names that a request may have in its `Host`, beside addresses and `localhost`.
+#[derive(Debug, Clone)]
+pub(super) struct Hosts(Arc<[String]>);
+
+impl Hosts {
+    pub(super) fn new(names: &[String]) -> Self {
+        let localhost = "localhost".to_owned();
+        let names = names.iter().map(|name| comparable(name));
+        Self(names.chain([localhost]).collect())
+    }
+
+    /// Says what is wrong with the host that a request names.
+    fn check(&self, request: &Request) -> Result<(), Problem> {
+        let mut named = request.headers().get_all(header::HOST).iter();
+        let host = named.next();
+        if named.next().is_some() {
+            return Err(Problem::host("there are several Host headers"));
+        }
+        match host {
+            Some(host) => {
+                let authority = Authority::try_from(host.as_bytes());
+                let authority = authority.map_err(|_| Problem::host("Host is not a host"))?;
+                self.allow(&authority)?;
+            }
+            None if request.version() == Version::HTTP_11 => {
+                return Err(Problem::host("there is no Host header"));
+            }
+            None => {}
+        }
+        // That of `GET http://host/ HTTP/1.1` counts, and not the header.
+        request
+            .uri()
+            .authority()
+            .map_or(Ok(()), |it| self.allow(it))
+    }
+
+    fn allow(&self, authority: &Authority) -> Result<(), Problem> {
+        let host = authority.host();
+        if authority.as_str().contains('@') || host.is_empty() {
+            return Err(Problem::host("Host is not a host"));
+        }
+        let is_address = host.parse::<std::net::Ipv4Addr>().is_ok()
+            || (host.strip_prefix('[').and_then(|it| it.strip_suffix(']')))
+                .is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());
+        if is_address || self.0.contains(&comparable(host)) {
+            Ok(())
+        } else {
+            Err(Problem::other_host(host))
+        }
+    }
+}
+
+/// Returns a name as it is compared: names differ neither by case nor by the dot of the root.
+fn comparable(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Answers requests that name a host of [`Hosts`], and says what is wrong with the others.
+pub(super) async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    match hosts.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(uri: &str, hosts: &[&str], status: Option<u16>) {
+        let allowed = Hosts::new(&["Eds-1.example.org".to_owned()]);
+        let mut request = Request::builder().uri(uri);
+        for host in hosts {
+            request = request.header(header::HOST, *host);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let refused = allowed.check(&request).err();
+        let refused = refused.map(|problem| problem.into_response().status().as_u16());
+        assert_eq!(refused, status, "{uri} {hosts:?}");
+    }
+
+    #[test]
+    fn addresses_and_own_names_are_allowed() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:8095",
+            "10.1.2.3:1",
+            "[::1]",
+            "[fe80::1]:8095",
+            "localhost",
+            "LOCALHOST:8095",
+            "localhost.:8095",
+            "eds-1.example.org:8095",
+            "EDS-1.EXAMPLE.ORG.",
+        ] {
+            check("/healthz", &[host], None);
+            check(&format!("http://{host}/healthz"), &["localhost"], None);
+        }
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        for host in [
+            "rebound.example",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "eds-1",
+            "x.eds-1.example.org",
+            "0x7f.1",
+            "2130706433",
+        ] {
+            check("/healthz", &[host], Some(421));
+            check(&format!("http://{host}/"), &["localhost"], Some(421));
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        check("/healthz", &[], Some(400));
+        check("/healthz", &["localhost", "localhost"], Some(400));
+        for host in ["", ":8095", "a b", "a@localhost", "local/host", "[::1"] {
+            check("/healthz", &[host], Some(400));
+        }
+    }
+}
