@@ -22,6 +22,7 @@ mod store_redis {
     mod role;
     mod shortage;
     mod site;
+    mod sizes;
     mod strangers;
     mod tls;
 }

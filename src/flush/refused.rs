@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::store::Claim;
 
 /// The counts that are put into the quarantine at once.
-const AT_ONCE: usize = 500;
+const AT_ONCE: usize = 200;
 /// The counts that a line of the log shows.
 const EXAMPLES_MAX: usize = 3;
 

@@ -52,7 +52,8 @@ use self::draining::{LOOKED_AT_MAX, recent_for};
 pub use self::quarantine::{Dropped, QUARANTINE_MAX, Quarantine, Quarantined};
 pub use self::reading::{CountReader, Coverage, Page, SeriesCounts};
 pub use self::recording::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers,
+    Admission, AdmitRequest, Admitted, REQUEST_BYTES_MAX, RecordRequest, Recording, Seen,
+    SeriesUsers,
 };
 pub use self::survey::{REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed};
 pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};

@@ -12,10 +12,16 @@
 //! - **One [`Fault`]** says in one short line what an error means, of which server, and how to fix it.
 //! - **What a user checks** on each new connection is handed in.
 //!
-//! Nothing is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
+//! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow way, too.
+//! - **Idle connections.** That the other side has ended one is found out only in use. A command that [may be carried out
+//!   twice](Redis::repeat_on) is then sent once more, over a new connection.
+//!
+//! Nothing else is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
 //! again, see [`Redis::may_repeat`].
 
+mod connection;
 mod fault;
+mod flight;
 mod hint;
 mod link;
 mod server;
@@ -25,11 +31,12 @@ mod url;
 
 use std::sync::Arc;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, RedisError};
 use tokio::time::Instant;
 
+pub use self::connection::Connection;
 pub use self::fault::{Fault, on_one_line};
+
 pub use self::hint::{Hint, Names};
 pub use self::server::Server;
 pub use self::settings::{Address, Credentials, Endpoint, Settings, SettingsError, Timeouts, Tls};
@@ -119,13 +126,13 @@ impl Redis {
         Ok(server.client().clone())
     }
 
-    /// Runs a command whose keys are in this slot.
+    /// Runs a command whose keys are in this slot, and that may be carried out twice.
     pub async fn run<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, Fault>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let server = self.server(slot).await?;
-        self.run_on(&server, lane, 0, command).await
+        self.repeat_on(&server, lane, 0, command).await
     }
 
     /// Whether a command that failed, and that may be carried out twice, is worth to be sent again: when another server may
@@ -150,28 +157,73 @@ impl Redis {
         command: F,
     ) -> Result<T, Fault>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let link = server.link(lane);
-        let connected = link.connection().await;
-        let mut connected = connected.inspect_err(|_| self.suspect())?;
-        if lane.0 < self.watched {
-            let looked = server.has_its_data(&mut connected.connection).await;
-            if !looked.map_err(|error| link.failed(&connected, &error))? {
-                let reason = "its replication id changed: it may lack what it confirmed";
-                tracing::warn!("Redis at {}: {reason}", server.endpoint());
-                return Err(Fault::unavailable(reason).at(server));
-            }
+        let connection = self.connection(server, lane).await?;
+        self.send(server, lane, generation, connection, command)
+            .await
+    }
+
+    /// The same for commands that may be carried out twice: those that read, or change nothing the second time. One whose
+    /// connection was lost is sent once more, except on a watched lane, whose connections are looked at before use: there another
+    /// connection is another generation.
+    pub async fn repeat_on<T, F>(
+        &self,
+        server: &Server,
+        lane: Lane,
+        generation: u64,
+        command: F,
+    ) -> Result<T, Fault>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        let mut connection = self.connection(server, lane).await?;
+        if lane.0 >= self.watched {
+            connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
+        self.send(server, lane, generation, connection, command)
+            .await
+    }
+
+    /// A connection of the lane, to a server that has its data where the lane is watched.
+    async fn connection(&self, server: &Server, lane: Lane) -> Result<Connection, Fault> {
+        let link = server.link(lane);
+        let connection = link.connection().await;
+        let mut connection = connection.inspect_err(|_| self.suspect())?;
+        if lane.0 >= self.watched || !link.is_time_to_look() {
+            return Ok(connection);
+        }
+        connection.repeats_by = Some(Arc::clone(link));
+        let looked = server.has_its_data(&mut connection).await;
+        connection.repeats_by = None;
+        if !looked.map_err(|error| link.failed(&connection, &error))? {
+            let reason = "its replication id changed: it may lack what it confirmed";
+            tracing::warn!("Redis at {}: {reason}", server.endpoint());
+            return Err(Fault::unavailable(reason).at(server));
+        }
+        Ok(connection)
+    }
+
+    async fn send<T, F>(
+        &self,
+        server: &Server,
+        lane: Lane,
+        generation: u64,
+        mut connection: Connection,
+        command: F,
+    ) -> Result<T, Fault>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
         // The connection is at hand and never made again by itself, so this holds for the command, too.
         if generation != 0 && server.generation() != generation {
             return Err(Fault::unavailable("connected again since it was last asked").at(server));
         }
-        command(&mut connected.connection).await.map_err(|error| {
+        command(&mut connection).await.map_err(|error| {
             if fault::may_have_moved(&error) {
                 self.suspect();
             }
-            link.failed(&connected, &error)
+            server.link(lane).failed(&connection, &error)
         })
     }
 }

@@ -6,15 +6,16 @@
 //! that grows, and all others fail at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt;
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use tokio::time::Instant;
 
+use crate::connection::Connection;
 use crate::fault::ends_connection;
+use crate::flight::Pace;
 use crate::settings::Timeouts;
 use crate::{Check, Fault};
 
@@ -22,12 +23,16 @@ use crate::{Check, Fault};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How often the data of the server is looked at over a connection, at most.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that is made again when it breaks.
 pub(crate) struct Link {
     client: Client,
     timeouts: Timeouts,
     check: Check,
+    /// The bytes that may be in flight, by what answers took.
+    pace: Arc<Pace>,
     /// Counts the connections that were lost. Whoever remembers what Redis confirmed forgets it when this
     /// changes: the next connection may lead to a Redis that was restarted or replaced.
     losses: AtomicU64,
@@ -35,19 +40,14 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// Held by the one who connects.
     connecting: tokio::sync::Mutex<()>,
+    /// When the server's data is looked at next.
+    next_look: Mutex<Instant>,
 }
 
 #[derive(Clone)]
 enum State {
-    Connected(Connected),
+    Connected(Connection),
     Away(Away),
-}
-
-/// A connection, and how many were lost before it.
-#[derive(Clone)]
-pub(crate) struct Connected {
-    pub(crate) connection: MultiplexedConnection,
-    losses: u64,
 }
 
 #[derive(Clone)]
@@ -87,9 +87,11 @@ impl Link {
             client,
             timeouts,
             check,
+            pace: Pace::new(timeouts.response),
             losses: AtomicU64::new(0),
             state: Mutex::new(State::Away(away)),
             connecting: tokio::sync::Mutex::new(()),
+            next_look: Mutex::new(Instant::now()),
         }
     }
 
@@ -112,7 +114,7 @@ impl Link {
     }
 
     /// The connection, or why there is none. `None` when it is time to try.
-    fn known(&self) -> Option<Result<Connected, Fault>> {
+    fn known(&self) -> Option<Result<Connection, Fault>> {
         match &*self.state() {
             State::Connected(connected) => Some(Ok(connected.clone())),
             State::Away(away) if Instant::now() < away.next => Some(Err(away.error.clone())),
@@ -129,7 +131,7 @@ impl Link {
     }
 
     /// The connection, made now if there is none.
-    pub(crate) async fn connection(&self) -> Result<Connected, Fault> {
+    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         if let Some(known) = self.known() {
             return known;
         }
@@ -145,13 +147,10 @@ impl Link {
             return known;
         }
         match self.connect().await {
-            Ok(connection) => {
-                let connected = Connected {
-                    connection,
-                    losses: self.losses(),
-                };
-                *self.state() = State::Connected(connected.clone());
-                Ok(connected)
+            Ok(mut connection) => {
+                *self.state() = State::Connected(connection.clone());
+                connection.is_new = true;
+                Ok(connection)
             }
             Err(error) => {
                 self.put_off(&error);
@@ -184,7 +183,21 @@ impl Link {
         });
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
+    /// Returns true for one caller an interval.
+    pub(crate) fn is_time_to_look(&self) -> bool {
+        let now = Instant::now();
+        let mut next = self
+            .next_look
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_time = now >= *next;
+        if is_time {
+            *next = now + LOOK_INTERVAL;
+        }
+        is_time
+    }
+
+    async fn connect(&self) -> Result<Connection, Fault> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
             .set_response_timeout(Some(self.timeouts.response));
@@ -198,8 +211,8 @@ impl Link {
         };
         let checked = async {
             let greeted = greeted.await;
-            let mut connection: MultiplexedConnection =
-                greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
+            let connection = greeted.map_err(|error| Fault::of_greeting(&error, &self.client))?;
+            let mut connection = Connection::new(connection, &self.pace, self.losses());
             let info = redis::cmd("INFO").query_async(&mut connection).await;
             let info: String = info.map_err(|error| Fault::of(&error))?;
             (self.check)(&info)?;
@@ -216,13 +229,13 @@ impl Link {
     }
 
     /// What an error of a command means. Ends a connection that can no longer be trusted.
-    pub(crate) fn failed(&self, connected: &Connected, error: &redis::RedisError) -> Fault {
+    pub(crate) fn failed(&self, connection: &Connection, error: &redis::RedisError) -> Fault {
         let meaning = Fault::of(error).at(&self.server());
         if !ends_connection(error) {
             return meaning;
         }
         let mut state = self.state();
-        if matches!(&*state, State::Connected(now) if now.losses == connected.losses) {
+        if matches!(&*state, State::Connected(now) if now.losses == connection.losses) {
             *state = State::Away(Away {
                 error: meaning.clone(),
                 attempts: 0,
@@ -230,6 +243,7 @@ impl Link {
             });
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(state);
+            connection.close();
             tracing::warn!(error = %meaning, "lost the connection to Redis; connecting again");
         }
         meaning

@@ -1,19 +1,14 @@
 //! [`Server`]: a server, the connections to it, and whether it still has what it confirmed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisError};
-use tokio::time::Instant;
 
+use crate::connection::Connection;
 use crate::link::Link;
 use crate::settings::Endpoint;
 use crate::{Lane, info_field};
-
-/// How often its replication id is looked at, at most.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A server, and the connections to it. It displays as where it is.
 #[derive(Debug)]
@@ -21,37 +16,31 @@ pub struct Server {
     number: u64,
     endpoint: Endpoint,
     /// One for each lane.
-    links: Vec<Link>,
+    links: Vec<Arc<Link>>,
     /// How many of them are watched, from the first on.
     watched: usize,
-    /// Never held while anything is waited for.
-    data: Mutex<Data>,
+    /// Its replication id, when it was last looked at. Never held while anything is waited for.
+    replication_id: Mutex<Option<String>>,
     /// How often it had other data than before.
     replaced: AtomicU64,
     /// Whether it has no append-only file, as far as is known.
     forgets: AtomicBool,
 }
 
-/// Which data the server had when it was last looked at.
-#[derive(Debug)]
-struct Data {
-    replication_id: Option<String>,
-    next_look: Instant,
-}
-
 impl Server {
     /// The number is one that no other has.
-    pub(crate) fn new(number: u64, endpoint: Endpoint, links: Vec<Link>, watched: usize) -> Self {
-        let data = Data {
-            replication_id: None,
-            next_look: Instant::now(),
-        };
+    pub(crate) fn new(
+        number: u64,
+        endpoint: Endpoint,
+        links: Vec<Arc<Link>>,
+        watched: usize,
+    ) -> Self {
         Self {
             number,
             endpoint,
             links,
             watched,
-            data: Mutex::new(data),
+            replication_id: Mutex::new(None),
             replaced: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
         }
@@ -63,7 +52,7 @@ impl Server {
         &self.endpoint
     }
 
-    pub(crate) fn link(&self, lane: Lane) -> &Link {
+    pub(crate) fn link(&self, lane: Lane) -> &Arc<Link> {
         &self.links[lane.0.min(self.links.len() - 1)]
     }
 
@@ -73,13 +62,13 @@ impl Server {
 
     /// Whether there is a connection to it, as far as is known.
     pub(crate) fn is_connected(&self) -> bool {
-        self.links.iter().any(Link::is_connected)
+        self.links.iter().any(|link| link.is_connected())
     }
 
     /// Another number whenever the server is another one, or may have forgotten what it confirmed. Never 0.
     pub(crate) fn generation(&self) -> u64 {
         let watched = self.links.iter().take(self.watched);
-        let losses: u64 = watched.map(Link::losses).sum();
+        let losses: u64 = watched.map(|link| link.losses()).sum();
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
@@ -101,31 +90,12 @@ impl Server {
         self.replaced.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn data(&self) -> MutexGuard<'_, Data> {
-        // Each change is one assignment, so a panic elsewhere leaves a state that holds.
-        self.data.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For one caller an interval.
-    fn is_time_to_look(&self) -> bool {
-        let now = Instant::now();
-        let mut data = self.data();
-        let is_time = now >= data.next_look;
-        if is_time {
-            data.next_look = now + LOOK_INTERVAL;
-        }
-        is_time
-    }
-
-    /// Looks, when it is time, whether the server has the data that it had. One that is made the replica of another, for
+    /// Looks whether the server has the data that it had. One that is made the replica of another, for
     /// however short a time, has the other's data from then on, and its clients stay connected.
     pub(crate) async fn has_its_data(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Connection,
     ) -> Result<bool, RedisError> {
-        if !self.is_time_to_look() {
-            return Ok(true);
-        }
         let info: String = redis::cmd("INFO")
             .arg("replication")
             .arg("persistence")
@@ -139,7 +109,10 @@ impl Server {
         let Some(id) = info_field(&info, "master_replid") else {
             return Ok(true);
         };
-        let before = self.data().replication_id.replace(id.to_owned());
+        let known = self.replication_id.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let before = known.replace(id.to_owned());
+        drop(known);
         let same = before.is_none_or(|before| before == id);
         if !same {
             self.forgot();

@@ -1,11 +1,11 @@
-//! A TCP proxy that knows nothing of what passes: it can cut, stall, be slow, pass answers in crumbs, and lead
+//! A TCP proxy that knows nothing of what passes: it can cut, stall, be slow or narrow, pass answers in crumbs, and lead
 //! to another server. [`crate::redis_proxy`] is the one that sees single commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How bytes pass. A change is felt at once, by connections that are open, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,12 +21,19 @@ pub enum Traffic {
     Delay(Duration),
     /// Answers pass so many bytes at a time, with this pause between them.
     Trickle(usize, Duration),
+    /// So many bytes a second pass each way, of all connections together, as over a link that they share.
+    Rate(u32),
 }
+
+/// What passes at once at a [`Traffic::Rate`], so that connections take turns.
+const PASSED_AT_ONCE: usize = 4 << 10;
 
 #[derive(Debug)]
 struct Shared {
     /// The traffic, the server, and how often connections were cut so far.
     state: Mutex<(Traffic, SocketAddr, u64)>,
+    /// Until when the bytes that passed take either way, of commands and of answers.
+    busy_until: [Mutex<Instant>; 2],
     changed: Condvar,
 }
 
@@ -46,6 +53,7 @@ impl TcpProxy {
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             state: Mutex::new((Traffic::Open, server, 0)),
+            busy_until: [Mutex::new(Instant::now()), Mutex::new(Instant::now())],
             changed: Condvar::new(),
         });
         let accepting = Arc::clone(&shared);
@@ -134,6 +142,10 @@ impl Shared {
                         bytes = bytes.min(most);
                         thread::sleep(pause);
                     }
+                    Traffic::Rate(rate) => {
+                        bytes = bytes.min(PASSED_AT_ONCE);
+                        self.take_turn(bytes, rate, answers);
+                    }
                     _ => {}
                 }
                 if to.write_all(&rest[..bytes]).is_err() {
@@ -144,6 +156,18 @@ impl Shared {
         }
         let _ = from.shutdown(Shutdown::Both);
         let _ = to.shutdown(Shutdown::Both);
+    }
+
+    /// Waits until so many bytes have passed at this rate, behind those that came before.
+    fn take_turn(&self, bytes: usize, rate: u32, answers: bool) {
+        let bytes = u32::try_from(bytes).expect("a chunk is small");
+        let took = Duration::from_secs(1) * bytes / rate;
+        let mut busy = self.busy_until[usize::from(answers)].lock().unwrap();
+        let now = Instant::now();
+        *busy = (*busy).max(now) + took;
+        let wait = *busy - now;
+        drop(busy);
+        thread::sleep(wait);
     }
 
     /// Waits while everything is stalled. `None` when the connection, made after so many cuts, was cut.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::Utc;
-use redis::aio::MultiplexedConnection;
+use redis_link::Connection;
 
 use super::division::{self, Division, Shared, Standing, field, written};
 use super::log::Key;
@@ -97,7 +97,7 @@ impl Agreement {
     /// in everything, one that agreed before in how the sets are kept. Answers what stands there.
     pub(super) async fn check(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Connection,
         is_new: bool,
     ) -> Result<Shared, StoreError> {
         let mut shared = self.read(connection).await?;
@@ -132,7 +132,7 @@ impl Agreement {
         difference.map_or(Ok(shared), Err)
     }
 
-    async fn read(&self, connection: &mut MultiplexedConnection) -> Result<Shared, StoreError> {
+    async fn read(&self, connection: &mut Connection) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.key);
         let shared = read.query_async(connection).await;
         shared.map_err(|error| fault::store_error(&error))
@@ -141,7 +141,7 @@ impl Agreement {
     /// Writes settings of this node, except those that another node wrote.
     async fn propose(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Connection,
         missing: &[(String, String)],
     ) -> Result<(), StoreError> {
         let mut pipeline = redis::pipe();

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use ::redis::cmd;
 use async_trait::async_trait;
 
 use super::backlog::{ask_backlog, read_backlog};
 use super::gateway::DRAINING;
 use super::keys::PartitionKeys;
 use super::reading::series_counts;
-use super::step::{compaction, outputs_of_step};
+use super::step::{compaction, outputs_of_step, pieces};
 use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
@@ -181,20 +180,14 @@ impl Draining for RedisStore {
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         let base = self.keys(claim.partition).minute(claim.minute);
         let key = PartitionKeys::of(&format!("{base}unsent"), claim.output.as_ref());
-        let page = self.scan::<String>(claim.partition, DRAINING, "SSCAN", &key, cursor);
+        let keys = [&*key, &*format!("{base}counts")];
+        let page = self.scan(claim.partition, DRAINING, "SSCAN", &keys, cursor);
         let Page { items, next } = page.await?;
-        let mut counts: Vec<Option<String>> = Vec::new();
-        if !items.is_empty() {
-            let mut read = cmd("HMGET");
-            read.arg(format!("{base}counts")).arg(&items);
-            let read = self.drain(claim.partition, async move |connection| {
-                read.query_async(connection).await
-            });
-            counts = read.await?;
-        }
-        let counts = items.iter().zip(counts);
+        let counts = items.into_iter();
         // A series without counts is about to be compacted.
-        let counts = counts.filter_map(|(series, counts)| series_counts(series, &counts?));
+        let counts = counts.filter_map(|(series, counts): (String, Option<String>)| {
+            series_counts(&series, &counts?)
+        });
         Ok(Page {
             items: counts.collect(),
             next,
@@ -210,22 +203,28 @@ impl Draining for RedisStore {
         let keys = self.keys(claim.partition);
         let base = keys.minute(claim.minute);
         let of = |key: &str| of_output(key, claim);
-        let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
-        script
-            .key(&[of(&keys.claims)?, of(&keys.tokens)?])
-            .key(&[self.to_seal(), "counts"].map(|what| format!("{base}{what}")))
-            .key(of(&format!("{base}unsent"))?)
-            .key(&[&keys.minutes, &keys.witness, &keys.closed])
-            .key(&[&keys.claims, &keys.outputs])
-            .arg(claim.minute.to_string())
-            .arg(&claim.token)
-            .arg(millis(lease))
-            .arg(millis(self.retention))
-            .arg(self.counts_max)
-            .arg(claim.minute.epoch_minutes())
-            .arg(closed_minutes(self.retention))
-            .arg(series);
-        held(self.invoke(keys.slot, script).await?)
+        let mut pieces = pieces(series, |series| series.len()).peekable();
+        loop {
+            let mut script = scripts::ACKNOWLEDGE.prepare_invoke();
+            script
+                .key(&[of(&keys.claims)?, of(&keys.tokens)?])
+                .key(&[self.to_seal(), "counts"].map(|what| format!("{base}{what}")))
+                .key(of(&format!("{base}unsent"))?)
+                .key(&[&keys.minutes, &keys.witness, &keys.closed])
+                .key(&[&keys.claims, &keys.outputs])
+                .arg(claim.minute.to_string())
+                .arg(&claim.token)
+                .arg(millis(lease))
+                .arg(millis(self.retention))
+                .arg(self.counts_max)
+                .arg(claim.minute.epoch_minutes())
+                .arg(closed_minutes(self.retention))
+                .arg(pieces.next().unwrap_or_default());
+            let has_all = held(self.invoke(keys.slot, script).await?)?;
+            if has_all || pieces.peek().is_none() {
+                return Ok(has_all);
+            }
+        }
     }
 
     async fn quarantine(

@@ -14,7 +14,7 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::{RecordRequest, Seen};
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 20] = [
+const PINNED: [(&str, u64); 22] = [
     ("acknowledge.lua", 0x1934_570e_36ea_2898),
     ("admit.lua", 0xc1b2_3c31_09fc_9aff),
     ("append.lua", 0x885e_8b53_3fdb_a784),
@@ -28,7 +28,9 @@ const PINNED: [(&str, u64); 20] = [
     ("drop_output.lua", 0x1319_033d_3f9e_1c79),
     ("ending.lua", 0x6626_29d4_5cc1_5b64),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
+    ("page.lua", 0x32b9_4423_a82e_cf6d),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
+    ("record.lua", 0x2b01_2031_916d_c075),
     ("report.lua", 0x434f_f97d_91eb_b8dd),
     ("reports.lua", 0xf675_a93f_8970_c7e5),
     ("requeue.lua", 0x05cf_dc7a_2b01_7fb7),

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError};
-use redis_link::{Lane, Lanes, Redis, Server, SettingsError, slot};
+use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -131,7 +130,7 @@ impl Gateway {
         self.agree().await?;
         self.difference().await?.map_or(Ok(()), Err)?;
         for server in self.redis.servers() {
-            let ping = async |connection: &mut MultiplexedConnection| {
+            let ping = async |connection: &mut Connection| {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
             self.run_on(&server, RECORDING, 0, ping).await?;
@@ -151,11 +150,11 @@ impl Gateway {
 
     /// What a server reports of its memory.
     async fn memory(&self, server: &Server, lane: Lane) -> Result<String, StoreError> {
-        let info = async |connection: &mut MultiplexedConnection| {
+        let info = async |connection: &mut Connection| {
             let info = redis::cmd("INFO").arg("memory").take();
             info.query_async::<String>(connection).await
         };
-        self.run_on(server, lane, 0, info).await
+        self.repeat_on(server, lane, 0, info).await
     }
 
     /// Which server has hardly any memory left, in words.
@@ -207,15 +206,43 @@ impl Gateway {
         command: redis::Cmd,
     ) -> Result<T, StoreError> {
         let server = self.redis.server(slot).await?;
-        let run =
-            async |connection: &mut MultiplexedConnection| command.query_async(connection).await;
+        let run = async |connection: &mut Connection| command.query_async(connection).await;
         self.run_on(&server, DRAINING, 0, run).await
+    }
+
+    /// Runs a command whose keys are in this slot, and that changes nothing when it is carried out again.
+    pub(super) async fn repeat<T, F>(
+        &self,
+        slot: u16,
+        lane: Lane,
+        command: F,
+    ) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        self.repeat_in(0, slot, lane, command).await
+    }
+
+    /// The same if the generation still is this one, or any if it is 0.
+    pub(super) async fn repeat_in<T, F>(
+        &self,
+        generation: u64,
+        slot: u16,
+        lane: Lane,
+        command: F,
+    ) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        self.agree().await?;
+        let server = self.redis.server(slot).await?;
+        self.repeat_on(&server, lane, generation, command).await
     }
 
     /// Runs a command whose keys are in this slot.
     pub(super) async fn run<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         self.run_in(0, slot, lane, command).await
     }
@@ -229,7 +256,7 @@ impl Gateway {
         command: F,
     ) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         self.agree().await?;
         let server = self.redis.server(slot).await?;
@@ -244,16 +271,35 @@ impl Gateway {
         command: F,
     ) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let answer = self.redis.run_on(server, lane, generation, command).await;
-        answer.map_err(|fault| {
-            let error = StoreError::from(fault);
-            if matches!(error, StoreError::Full(_)) {
-                *self.refused() = Some((Instant::now(), error.clone()));
-            }
-            error
-        })
+        answer.map_err(|fault| self.failed(fault))
+    }
+
+    pub(super) async fn repeat_on<T, F>(
+        &self,
+        server: &Server,
+        lane: Lane,
+        generation: u64,
+        command: F,
+    ) -> Result<T, StoreError>
+    where
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+    {
+        let answer = self
+            .redis
+            .repeat_on(server, lane, generation, command)
+            .await;
+        answer.map_err(|fault| self.failed(fault))
+    }
+
+    fn failed(&self, fault: Fault) -> StoreError {
+        let error = StoreError::from(fault);
+        if matches!(error, StoreError::Full(_)) {
+            *self.refused() = Some((Instant::now(), error.clone()));
+        }
+        error
     }
 
     /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
@@ -283,7 +329,7 @@ impl Gateway {
     async fn agree_again(&self, slot: u16, has_agreed: bool) -> Result<(), StoreError> {
         let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
-        let connection = async |connection: &mut MultiplexedConnection| Ok(connection.clone());
+        let connection = async |connection: &mut Connection| Ok(connection.clone());
         let mut connection = self.run_on(&server, DRAINING, 0, connection).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,

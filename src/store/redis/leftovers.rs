@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, cmd};
+use redis_link::Connection;
 use tokio::time::Instant;
 
 use super::division::Division;
@@ -50,11 +50,9 @@ impl Gateway {
                     .arg(pattern)
                     .arg("COUNT")
                     .arg(SCANNED_AT_ONCE);
-                let scan = async |connection: &mut MultiplexedConnection| {
-                    step.query_async(connection).await
-                };
+                let scan = async |connection: &mut Connection| step.query_async(connection).await;
                 let (next, names): (u64, Vec<Vec<u8>>) =
-                    self.run_on(&server, READING, 0, scan).await?;
+                    self.repeat_on(&server, READING, 0, scan).await?;
                 names.into_iter().for_each(&mut take);
                 cursor = next;
                 if cursor == 0 {

@@ -26,10 +26,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
-use redis_link::{Address, Redis, SettingsError};
+use redis_link::{Address, Connection, Redis, SettingsError};
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
@@ -74,6 +73,8 @@ pub mod scripts {
         CHECK_IN, check_in_sha1 => "check_in.lua";
         CLAIM, claim_sha1 => "claim.lua";
         COMPACT, compact_sha1 => "compact.lua";
+        PAGE, page_sha1 => "page.lua";
+        RECORD, record_sha1 => "record.lua";
         APPEND, append_sha1 => "append.lua";
         CUT, cut_sha1 => "cut.lua";
         SEAL, seal_sha1 => "seal.lua";
@@ -217,7 +218,7 @@ impl RedisStore {
     /// Runs a command for a partition on the draining connection.
     async fn drain<T, F>(&self, partition: Partition, command: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         self.gateway
             .run(self.keys(partition).slot, DRAINING, command)
@@ -239,9 +240,7 @@ impl RedisStore {
         slot: u16,
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
-        let invoke = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
+        let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
         let run = self.gateway.run_in(generation, slot, DRAINING, invoke);
         run.await
     }

@@ -1,8 +1,8 @@
 //! The quarantines in Redis, and what is dropped of an output that is gone.
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::cmd;
 use async_trait::async_trait;
+use redis_link::Connection;
 
 use super::gateway::DRAINING;
 use super::keys::PartitionKeys;
@@ -21,8 +21,9 @@ impl Quarantine for RedisStore {
         output: &OutputName,
         cursor: u64,
     ) -> Result<Page<Quarantined>, StoreError> {
-        let key = &PartitionKeys::of(&self.keys(partition).quarantine, Some(output));
-        let page = self.scan::<(String, String)>(partition, DRAINING, "HSCAN", key, cursor);
+        let key = &*PartitionKeys::of(&self.keys(partition).quarantine, Some(output));
+        let keys = [key];
+        let page = self.scan::<(String, String)>(partition, DRAINING, "HSCAN", &keys, cursor);
         let Page { items, next } = page.await?;
         let known = items.iter().filter_map(|(entry, content)| {
             let parsed = parse(entry, content);
@@ -87,7 +88,7 @@ impl Quarantine for RedisStore {
             .arg(DROPPED_AT_ONCE - 1);
         let mut dropped = Dropped::default();
         loop {
-            let ask = async |connection: &mut MultiplexedConnection| {
+            let ask = async |connection: &mut Connection| {
                 first.query_async::<Vec<String>>(connection).await
             };
             let names = self.drain(partition, ask).await?;

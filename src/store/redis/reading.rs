@@ -1,20 +1,21 @@
-//! Looking at what is in Redis: small commands over a connection of their own. No script, no `KEYS`, nothing that
-//! reads a whole hash or set that grows with what is sent.
+//! Looking at what is in Redis: small commands over a connection of their own. No `KEYS`, nothing that reads a whole hash or set
+//! that grows with what is sent.
 
 use std::collections::BTreeSet;
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{FromRedisValue, RedisError, cmd, pipe};
+use ::redis::{FromRedisValue, RedisError, pipe};
 use async_trait::async_trait;
-use redis_link::Lane;
+use redis_link::{Connection, Lane};
 
-use super::RedisStore;
 use super::gateway::READING;
+use super::{RedisStore, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::reading::by_name;
 use crate::store::{CountReader, Coverage, Page, SeriesCounts, StoreError};
 
-/// What is read at once, roughly.
+/// The bytes that are read at once, roughly.
+const PAGE_BYTES: usize = 128 << 10;
+/// The series of a page of those in logs.
 const PAGE: usize = 500;
 /// The series whose sets are looked at in one transaction: three short commands each.
 const LOOKED_AT: usize = 50;
@@ -23,27 +24,26 @@ impl RedisStore {
     /// Runs a command for a partition on the connection for those who look.
     async fn look<T, F>(&self, partition: Partition, command: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let slot = self.keys(partition).slot;
-        self.gateway.run(slot, READING, command).await
+        self.gateway.repeat(slot, READING, command).await
     }
 
-    /// Reads a page of a hash (HSCAN) or set (SSCAN).
+    /// Reads a page of a hash (HSCAN) or set (SSCAN). With two keys, a set of series and counts, each member has its counts.
     pub(super) async fn scan<T: FromRedisValue>(
         &self,
         partition: Partition,
         lane: Lane,
         command: &str,
-        key: &str,
+        keys: &[&str],
         cursor: u64,
     ) -> Result<Page<T>, StoreError> {
-        let mut scan = cmd(command);
-        scan.arg(key).arg(cursor).arg("COUNT").arg(PAGE);
-        let scan =
-            async |connection: &mut MultiplexedConnection| scan.query_async(connection).await;
+        let mut script = scripts::PAGE.prepare_invoke();
+        script.key(keys).arg(command).arg(cursor).arg(PAGE_BYTES);
+        let scan = async |connection: &mut Connection| script.invoke_async(connection).await;
         let slot = self.keys(partition).slot;
-        let (next, items): (u64, Vec<T>) = self.gateway.run(slot, lane, scan).await?;
+        let (next, items): (u64, Vec<T>) = self.gateway.repeat(slot, lane, scan).await?;
         Ok(Page {
             items,
             next: (next != 0).then_some(next),
@@ -82,7 +82,8 @@ impl CountReader for RedisStore {
         cursor: u64,
     ) -> Result<Page<SeriesCounts>, StoreError> {
         let key = self.minute_key(partition, minute, "counts");
-        let page = self.scan::<(String, String)>(partition, READING, "HSCAN", &key, cursor);
+        let keys = [&*key];
+        let page = self.scan::<(String, String)>(partition, READING, "HSCAN", &keys, cursor);
         let Page { items, next } = page.await?;
         // What is admitted and not counted is empty.
         let sealed = items.into_iter().filter(|(_, counts)| !counts.is_empty());
@@ -112,9 +113,7 @@ impl CountReader for RedisStore {
             // A field for each process that recorded in the minute.
             pipeline.hgetall(self.minute_key(partition, minute, "coverage"));
         }
-        let ask = async move |connection: &mut MultiplexedConnection| {
-            pipeline.query_async(connection).await
-        };
+        let ask = async move |connection: &mut Connection| pipeline.query_async(connection).await;
         let all: Vec<Vec<(String, u64)>> = self.look(partition, ask).await?;
         Ok(all.into_iter().map(by_name).collect())
     }
@@ -165,7 +164,8 @@ impl CountReader for RedisStore {
             });
         }
         let key = self.minute_key(partition, minute, "event_types");
-        self.scan(partition, READING, "SSCAN", &key, cursor).await
+        self.scan(partition, READING, "SSCAN", &[&key], cursor)
+            .await
     }
 
     async fn open_counts(

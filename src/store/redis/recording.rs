@@ -5,27 +5,34 @@
 //! also ends the expiry of the counts that the minute may have already (`PERSIST`): they are what a late event
 //! must meet, and no node may be there to claim it before they would be forgotten. The same `counts` say which series
 //! are admitted, which is asked before, over the same connection: what it answers holds for what is recorded over it.
+//!
+//! A long name with few events would be most of what is sent. Where it is, `record.lua` adds to the sets, and the name goes once.
+//!
 //! With the events goes what this process has seen of their minutes (`coverage`): one HSET a minute, whatever the series.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io;
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, Pipeline, RedisWrite as _, cmd, pipe};
+use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
+use redis_link::Connection;
 
 use super::agreement::OUTDATED_HINT;
 use super::gateway::RECORDING;
 use super::keys::PartitionKeys;
 use super::{RedisStore, millis, scripts};
-use crate::event::{Minute, Partition, series_fingerprint};
+use crate::event::{Batch, Minute, Partition, series_fingerprint};
 use crate::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
 };
 
 /// The bytes of most members of a set of events: a user's name, and when.
 const MEMBER_BYTES: usize = 40;
+/// The bytes from which on a name is long.
+const LONG_NAME: usize = 128;
+/// The most members that a script adds at once: those of a command have to fit on Lua's stack.
+const SCRIPTED_MAX: usize = 1000;
 
 #[async_trait]
 impl Recording for RedisStore {
@@ -61,7 +68,7 @@ impl Recording for RedisStore {
             .arg(minute.epoch_minutes())
             .arg(divided)
             .arg(request.series);
-        let ask = async move |connection: &mut MultiplexedConnection| {
+        let ask = async move |connection: &mut Connection| {
             script.invoke_async::<Option<Vec<i64>>>(connection).await
         };
         let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
@@ -102,7 +109,7 @@ impl Recording for RedisStore {
         let mut pipeline = pipe();
         pipeline.scard(&key);
         pipeline.cmd("SMISMEMBER").arg(&key).arg(users);
-        let ask = async |connection: &mut MultiplexedConnection| {
+        let ask = async |connection: &mut Connection| {
             pipeline.query_async::<(u64, Vec<bool>)>(connection).await
         };
         let (count, there) = self.gateway.run(keys.slot, RECORDING, ask).await?;
@@ -125,11 +132,21 @@ impl Recording for RedisStore {
         let slot = keys.slot;
         let mut recorded = pipeline(keys, recordings);
         cover(&mut recorded, keys, &self.node, seen, self.retention);
-        let record =
-            async |connection: &mut MultiplexedConnection| recorded.query_async(connection).await;
+        let record = async |connection: &mut Connection| {
+            let added = recorded.query_async::<Vec<u64>>(connection).await;
+            match added {
+                // All else is recorded, and would count as repeated.
+                Err(error) if lacks_script(&error) => {
+                    let script = scripts::RECORD.prepare_invoke();
+                    script.load_async(connection).await?;
+                    recorded.exec_async(connection).await.map(|()| None)
+                }
+                added => added.map(Some),
+            }
+        };
         let run = self.gateway.run_in(generation, slot, RECORDING, record);
-        let added: Vec<u64> = run.await?;
-        Ok(repeated(recordings, &added))
+        let added = run.await?;
+        Ok(added.map_or(0, |added| repeated(recordings, &added)))
     }
 }
 
@@ -150,13 +167,24 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
     pipeline.atomic();
     for (minute, recordings) in by_minute(recordings) {
         let base = keys.minute(minute);
+        let event_types = format!("{base}event_types");
         let mut arrivals = 0;
         let mut all_series = cmd("SADD");
-        all_series.arg(format!("{base}event_types"));
+        all_series.arg(&event_types);
+        let mut named_once = scripts::RECORD.prepare_invoke();
+        named_once.key(&event_types).arg(&base);
+        let (mut is_in_sets, mut is_scripted) = (false, false);
         // The recordings of an overflow series follow each other, and are many.
         for of_series in recordings.chunk_by(|one, next| one.series == next.series) {
             let series = of_series[0].series;
             let count: usize = of_series.iter().map(|it| it.occurrences.len()).sum();
+            arrivals += count;
+            if is_mostly_name(series, of_series, count) {
+                is_scripted = true;
+                add_by_script(&mut named_once, series, of_series);
+                continue;
+            }
+            is_in_sets = true;
             let mut users = cmd("SADD");
             users.arg(format!("{base}unique_user:{series}"));
             let mut events = Cmd::with_capacity(count + 2, count * MEMBER_BYTES);
@@ -167,9 +195,9 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
                 let overflowed_from = recording.overflowed_from.map(series_fingerprint);
                 for occurrence in recording.occurrences {
                     let user = recording.batch.user(occurrence);
-                    write_member(&mut events, user, occurrence.timestamp, overflowed_from);
+                    let mut member = events.writer_for_next_arg();
+                    write_member(&mut member, user, occurrence.timestamp, overflowed_from);
                 }
-                arrivals += recording.occurrences.len();
             }
             if of_series
                 .iter()
@@ -180,7 +208,12 @@ pub(super) fn pipeline(keys: &PartitionKeys, recordings: &[RecordRequest<'_>]) -
             pipeline.add_command(events);
             all_series.arg(series);
         }
-        pipeline.add_command(all_series).ignore();
+        if is_scripted {
+            pipeline.invoke_script(&named_once);
+        }
+        if is_in_sets {
+            pipeline.add_command(all_series).ignore();
+        }
         announce(&mut pipeline, keys, minute);
         let arrived = pipeline.hincr(&keys.arrivals, minute.to_string(), arrivals);
         arrived.ignore();
@@ -221,10 +254,50 @@ fn repeated(recordings: &[RecordRequest<'_>], added: &[u64]) -> u64 {
     (events as u64).saturating_sub(added.iter().sum())
 }
 
+/// Whether the name of a series would be most of the commands that record so many events of it.
+fn is_mostly_name(series: &str, recordings: &[&RecordRequest<'_>], count: usize) -> bool {
+    if series.len() < LONG_NAME || 2 * count > SCRIPTED_MAX {
+        return false;
+    }
+    let events = recordings.iter().flat_map(|it| it.occurrences);
+    let users: usize = events.map(Batch::user_bytes).sum();
+    2 * series.len() > 2 * users + count * MEMBER_BYTES
+}
+
+/// Adds users and events of a series to the arguments of `record.lua`.
+fn add_by_script(
+    script: &mut ScriptInvocation<'_>,
+    series: &str,
+    recordings: &[&RecordRequest<'_>],
+) {
+    let (mut users, mut events) = (Vec::new(), Vec::new());
+    for recording in recordings {
+        users.extend(recording.new_users.iter().flatten().copied());
+        let overflowed_from = recording.overflowed_from.map(series_fingerprint);
+        for occurrence in recording.occurrences {
+            let (mut member, user) = (Vec::new(), recording.batch.user(occurrence));
+            write_member(&mut member, user, occurrence.timestamp, overflowed_from);
+            events.push(member);
+        }
+    }
+    script.arg(series).arg(users.len()).arg(events.len());
+    script.arg(users).arg(events);
+}
+
+/// Whether a server does not know a script of a transaction.
+fn lacks_script(error: &RedisError) -> bool {
+    let causes = error.clone().into_server_errors().unwrap_or_default();
+    causes.iter().any(|(_, cause)| cause.code() == "NOSCRIPT") || error.code() == Some("NOSCRIPT")
+}
+
 /// Writes `<user>_<timestamp>`, or `<user>_<timestamp>_<fingerprint>` for an event of the overflow series.
 /// Neither number has an underscore, so different events of a set are different members.
-fn write_member(events: &mut Cmd, user: &str, timestamp: i64, overflowed_from: Option<u128>) {
-    let mut member = events.writer_for_next_arg();
+fn write_member(
+    member: &mut impl io::Write,
+    user: &str,
+    timestamp: i64,
+    overflowed_from: Option<u128>,
+) {
     // Writing to memory cannot fail.
     let _ = member.write_all(user.as_bytes());
     let _ = member.write_all(b"_");

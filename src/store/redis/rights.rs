@@ -1,9 +1,8 @@
 //! Which rights the user of Redis lacks, found out without changing anything: every command that a node needs is queued in a
 //! transaction, which checks the right to each, on keys that are there within it only.
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, Pipeline, RedisError};
-use redis_link::Lane;
+use redis_link::{Connection, Lane};
 
 use super::RedisStore;
 use crate::store::StoreError;
@@ -69,9 +68,8 @@ impl RedisStore {
         let keys = self.keys(partition);
         let transaction = transaction(&keys.tag);
         let server = self.surveyed.server(keys.slot).await?;
-        let run = async move |connection: &mut MultiplexedConnection| {
-            Ok(transaction.exec_async(connection).await)
-        };
+        let run =
+            async move |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
         let done: Result<(), RedisError> = self.surveyed.run_on(&server, Lane(0), 0, run).await?;
         let Err(error) = done else {
             return Ok(Vec::new());

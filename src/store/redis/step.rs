@@ -1,4 +1,4 @@
-//! A step of sealing, of either layout: what its script is told and what that answers.
+//! A step of draining: what its script is told, how much of it at once, and what it answers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ::redis::ScriptInvocation;
 use super::keys::PartitionKeys;
 use super::{RedisStore, millis};
 use crate::event::Minute;
-use crate::store::{Claim, Compaction, OutputName};
+use crate::store::{Claim, Compaction, OutputName, REQUEST_BYTES_MAX};
 
 /// Sealed, late, left, the token of the claims to send, their outputs.
 pub(super) type Compacted = (u64, u64, u64, String, Vec<String>);
@@ -49,6 +49,19 @@ pub(super) fn outputs_of_step(
     }
 }
 
+/// Cuts a list into pieces of bounded bytes. An item that has more is one by itself.
+pub(super) fn pieces<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut piece = 0;
+    items.chunk_by(move |item, next| {
+        piece += bytes(item);
+        let fits = piece + bytes(next) <= REQUEST_BYTES_MAX;
+        if !fits {
+            piece = 0;
+        }
+        fits
+    })
+}
+
 /// What a step of sealing answered.
 pub(super) fn compaction(
     claim: &Claim,
@@ -68,5 +81,29 @@ pub(super) fn compaction(
         late,
         left,
         sending: sending.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_bounded_and_leave_nothing_out() {
+        let half = REQUEST_BYTES_MAX / 2;
+        let lists: [&[usize]; 4] = [
+            &[],
+            &[1; 2000],
+            &[half, half, 1, half],
+            &[3 * half, 1, 3 * half],
+        ];
+        for list in lists {
+            let pieces: Vec<_> = pieces(list, |bytes| *bytes).collect();
+            assert_eq!(pieces.concat(), list);
+            for piece in pieces {
+                let bytes: usize = piece.iter().sum();
+                assert!(bytes <= REQUEST_BYTES_MAX || piece.len() == 1);
+            }
+        }
     }
 }

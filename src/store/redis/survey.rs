@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures_util::future::join_all;
-use redis_link::{Lane, Lanes, Server, info_field, slot};
+use redis_link::{Connection, Lane, Lanes, Server, info_field, slot};
 
 use super::agreement::Compared;
 use super::backlog::{ask_backlog, read_backlog};
@@ -35,14 +34,14 @@ pub(super) fn any() -> redis_link::Check {
 impl RedisStore {
     async fn see<T, F>(&self, server: &Server, command: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
+        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let run = async |connection: &mut MultiplexedConnection| match command(connection).await {
+        let run = async |connection: &mut Connection| match command(connection).await {
             // It is as good a connection as before, and nobody has to hear of it each time.
             Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
             answer => answer.map(Ok),
         };
-        let answer = self.surveyed.run_on(server, ONLY, 0, run).await?;
+        let answer = self.surveyed.repeat_on(server, ONLY, 0, run).await?;
         answer.map_err(|error| {
             self.surveyed.suspect();
             fault::store_error(&error)
@@ -55,9 +54,7 @@ impl RedisStore {
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         let server = self.surveyed.server(slot).await?;
-        let invoke = async move |connection: &mut MultiplexedConnection| {
-            script.invoke_async(connection).await
-        };
+        let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
         self.see(&server, invoke).await
     }
 
@@ -92,7 +89,7 @@ impl RedisStore {
     }
 
     async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
-        let looked = async |connection: &mut MultiplexedConnection| {
+        let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
             let asked_ms = Utc::now().timestamp_millis();
             let (seconds, micros): (i64, i64) = cmd("TIME").query_async(connection).await?;
@@ -118,7 +115,7 @@ impl RedisStore {
             }
         }
         let key = probed?;
-        let write = async |connection: &mut MultiplexedConnection| {
+        let write = async |connection: &mut Connection| {
             cmd("PERSIST").arg(key).exec_async(connection).await
         };
         let written = self.see(server, write).await;
@@ -133,9 +130,8 @@ impl RedisStore {
                 pipeline.hgetall(format!("{}coverage", keys.minute(*minute)));
             }
             let server = self.surveyed.server(keys.slot).await?;
-            let ask = async move |connection: &mut MultiplexedConnection| {
-                pipeline.query_async(connection).await
-            };
+            let ask =
+                async move |connection: &mut Connection| pipeline.query_async(connection).await;
             let all: Vec<Vec<(String, u64)>> = self.see(&server, ask).await?;
             Ok(all.into_iter().map(by_name).collect())
         };
@@ -158,7 +154,7 @@ impl RedisStore {
     async fn differs(&self) -> Option<StoreError> {
         let key = &self.gateway.agreement.key;
         let server = self.surveyed.server(slot(key.as_bytes())).await.ok()?;
-        let read = async |connection: &mut MultiplexedConnection| {
+        let read = async |connection: &mut Connection| {
             ::redis::Cmd::hgetall(key).query_async(connection).await
         };
         let shared = self.see(&server, read).await.ok()?;

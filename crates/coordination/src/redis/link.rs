@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
-use redis_link::Redis;
+use redis_link::{Connection, Redis};
 use tokio::time::Instant;
 
 use super::lane;
@@ -49,7 +48,7 @@ impl Link {
         let command = Arc::new(command);
         loop {
             let command = Arc::clone(&command);
-            let send = async move |connection: &mut MultiplexedConnection| match command
+            let send = async move |connection: &mut Connection| match command
                 .query_async(connection)
                 .await
             {

@@ -23,6 +23,7 @@ mod fallbacks;
 mod faulty;
 mod flights;
 mod frozen;
+mod idle;
 mod lifetimes;
 mod model;
 mod mutex;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{cmd, pipe};
 use hashbrown::HashSet;
 use tokio::sync::Mutex;
@@ -17,7 +16,7 @@ use crate::event::{Minute, Partition};
 use crate::store::redis::RedisStore;
 use crate::store::redis::gateway::{READING, RECORDING};
 use crate::store::{SeriesCounts, SeriesUsers as Found, StoreError};
-use redis_link::Lane;
+use redis_link::{Connection, Lane};
 
 /// How much older an answer may be than the time that counting all partitions takes: so looking takes a tenth of a core at most,
 /// however large the minute is and however many look.
@@ -111,9 +110,8 @@ impl RedisStore {
         let of = LogKeys::new(keys, minute);
         let mut names = cmd("SMEMBERS");
         names.arg(&of.logs);
-        let names =
-            async move |connection: &mut MultiplexedConnection| names.query_async(connection).await;
-        let names: Vec<String> = self.gateway.run(keys.slot, lane, names).await?;
+        let names = async move |connection: &mut Connection| names.query_async(connection).await;
+        let names: Vec<String> = self.gateway.repeat(keys.slot, lane, names).await?;
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -121,10 +119,10 @@ impl RedisStore {
         for name in &names {
             lengths.llen(of.log(name));
         }
-        let ask = async move |connection: &mut MultiplexedConnection| {
+        let ask = async move |connection: &mut Connection| {
             lengths.query_async::<Vec<u64>>(connection).await
         };
-        let lengths = self.gateway.run(keys.slot, lane, ask).await?;
+        let lengths = self.gateway.repeat(keys.slot, lane, ask).await?;
         Ok(names.into_iter().zip(lengths).collect())
     }
 

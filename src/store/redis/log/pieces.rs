@@ -1,8 +1,7 @@
 //! Reading the frames of a log, a bounded piece at a time.
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::cmd;
-use redis_link::Lane;
+use redis_link::{Connection, Lane};
 
 use super::LogKeys;
 use crate::event::{Minute, Partition};
@@ -51,11 +50,11 @@ impl RedisStore {
             .arg(&log)
             .arg(position.frames)
             .arg(position.frames + wanted - 1);
-        let ask = async move |connection: &mut MultiplexedConnection| {
+        let ask = async move |connection: &mut Connection| {
             range.query_async::<Vec<Vec<u8>>>(connection).await
         };
         let (generation, lane) = (place.generation, place.lane);
-        let run = self.gateway.run_in(generation, keys.slot, lane, ask);
+        let run = self.gateway.repeat_in(generation, keys.slot, lane, ask);
         let frames = run.await?;
         let read = frames.len() as u64;
         position.advance(read, frames.iter().map(Vec::len).sum::<usize>() as u64);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::pipe;
+use redis_link::Connection;
 use tokio::time::Instant;
 
 use super::frame::{Event, Frame, Key};
@@ -118,7 +118,7 @@ impl RedisStore {
         push.arg(of.log(&log.name)).arg(frame).ignore();
         cover(&mut transaction, keys, &self.node, seen, self.retention);
         transaction.invoke_script(&script);
-        let append = async move |connection: &mut MultiplexedConnection| {
+        let append = async move |connection: &mut Connection| {
             if is_new {
                 script.load_async(connection).await?;
             }

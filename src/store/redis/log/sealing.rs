@@ -9,7 +9,7 @@ use super::pieces::{Length, Place};
 use super::{LogKeys, Logs};
 use crate::store::redis::draining::held;
 use crate::store::redis::gateway::DRAINING;
-use crate::store::redis::step::{Compacted, compaction, outputs_of_step};
+use crate::store::redis::step::{Compacted, compaction, outputs_of_step, pieces};
 use crate::store::redis::{RedisStore, scripts};
 use crate::store::{Claim, Compaction, OutputName, SeriesCounts, StoreError};
 
@@ -44,7 +44,10 @@ impl RedisStore {
             None => self.cut(logs, claim).await?,
         };
         let (from, all) = (sealing.done, sealing.counts.len());
-        let to = all.min(from + series_max);
+        let next = &sealing.counts[from..all.min(from + series_max)];
+        let next = pieces(next, |counts| counts.series.len()).next();
+        let next = next.unwrap_or_default();
+        let to = from + next.len();
         let keys = self.keys(claim.partition);
         let of = LogKeys::new(keys, claim.minute);
         let mut script = scripts::SEAL.prepare_invoke();
@@ -56,7 +59,7 @@ impl RedisStore {
         self.step(&mut script, claim, outputs.len(), lease);
         outputs_of_step(&mut script, keys, claim.minute, outputs);
         script.arg(from).arg(all);
-        for counts in &sealing.counts[from..to] {
+        for counts in next {
             let value = format!("{}:{}", counts.unique, counts.cumulative);
             script.arg(&counts.series).arg(value);
         }

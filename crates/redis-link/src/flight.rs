@@ -1,0 +1,187 @@
+//! [`Flight`]: the commands in flight on a connection, which take turns, so that each is answered in time over a slow link.
+//!
+//! The time-out of an answer runs from the moment when a command is handed to the socket, behind all that was handed to it before.
+//! So the bytes in flight are bounded: a large command waits until there is room, first come, first served, and its wait is no
+//! failure. There is room for what a link of [`SLOWEST_LINK`] carries in a third of the time-out. A slow answer halves the room, and
+//! fast ones restore it. Small commands do not wait.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+/// Bytes a second of the slowest link to a server that is supported.
+const SLOWEST_LINK: usize = 1_000_000;
+/// Commands below this many bytes do not wait for others.
+const SMALL: usize = 4 << 10;
+/// The least room is this share of the greatest.
+const ROOM_MIN_SHARE: usize = 16;
+
+/// The number of bytes that may be in flight on a link's connection. It outlives the connection.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    room: AtomicUsize,
+    most: usize,
+    /// Answers that take longer are slow.
+    slow: Duration,
+}
+
+impl Pace {
+    /// Returns the pace for a time-out of answers.
+    pub(crate) fn new(response: Duration) -> Arc<Self> {
+        let slow = response / 3;
+        let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
+        // A semaphore's permits are a u32.
+        let most = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .clamp(SMALL, u32::MAX as usize >> 4);
+        Arc::new(Self {
+            room: AtomicUsize::new(most),
+            most,
+            slow,
+        })
+    }
+
+    fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// Learns from a command that was sent when there was this much room. Commands that were in flight together change it once.
+    fn learn(&self, room: usize, bytes: usize, took: Duration) {
+        let new = if took > self.slow {
+            (room / 2).max(self.most / ROOM_MIN_SHARE)
+        } else if took < self.slow / 2 && bytes >= room / 4 {
+            (room + room / 4).min(self.most)
+        } else {
+            return;
+        };
+        let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.room.compare_exchange(room, new, set, seen);
+    }
+}
+
+/// The commands in flight on one connection.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pace: Arc<Pace>,
+    /// One for each byte of the greatest room. With less room a byte takes several.
+    permits: Semaphore,
+}
+
+impl Flight {
+    pub(crate) fn new(pace: &Arc<Pace>) -> Self {
+        Self {
+            pace: Arc::clone(pace),
+            permits: Semaphore::new(pace.most),
+        }
+    }
+
+    /// Fails the commands that wait for room.
+    pub(crate) fn close(&self) {
+        self.permits.close();
+    }
+
+    /// Waits until there is room for a command. Fails when the connection is lost before.
+    pub(crate) async fn enter(&self, bytes: usize) -> Result<Option<Seat<'_>>, RedisError> {
+        if bytes < SMALL {
+            return Ok(None);
+        }
+        let Pace { most, .. } = *self.pace;
+        let room = self.pace.room();
+        let taken = bytes.saturating_mul(most) / room;
+        // A command that is larger than the room goes alone.
+        let taken = u32::try_from(taken.min(most)).unwrap_or(u32::MAX);
+        let permit = self.permits.acquire_many(taken).await.map_err(|_closed| {
+            let reason = "the connection was lost before the command was sent";
+            io::Error::new(io::ErrorKind::BrokenPipe, reason)
+        })?;
+        Ok(Some(Seat {
+            pace: &self.pace,
+            room,
+            bytes,
+            sent: Instant::now(),
+            _permit: permit,
+        }))
+    }
+}
+
+/// A large command in flight.
+pub(crate) struct Seat<'a> {
+    pace: &'a Pace,
+    room: usize,
+    bytes: usize,
+    sent: Instant,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Seat<'_> {
+    /// Ends the flight: the command was answered, or its time is up.
+    fn drop(&mut self) {
+        self.pace.learn(self.room, self.bytes, self.sent.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const RESPONSE: Duration = Duration::from_secs(3);
+
+    fn flight() -> Flight {
+        Flight::new(&Pace::new(RESPONSE))
+    }
+
+    #[test]
+    fn slow_answers_halve_the_room_once_a_turn_and_fast_ones_bring_it_back() {
+        let pace = Pace::new(RESPONSE);
+        let most = pace.room();
+        assert_eq!(most, SLOWEST_LINK);
+        // Both were in flight together.
+        for _ in 0..2 {
+            pace.learn(most, most / 2, RESPONSE / 2);
+        }
+        assert_eq!(pace.room(), most / 2);
+        for _ in 0..20 {
+            pace.learn(pace.room(), most / 2, RESPONSE);
+        }
+        assert_eq!(pace.room(), most / ROOM_MIN_SHARE);
+        // A command of a few bytes says nothing about many.
+        pace.learn(pace.room(), 1, Duration::ZERO);
+        assert_eq!(pace.room(), most / ROOM_MIN_SHARE);
+        for _ in 0..20 {
+            pace.learn(pace.room(), most, Duration::ZERO);
+        }
+        assert_eq!(pace.room(), most);
+    }
+
+    #[tokio::test]
+    async fn a_large_command_waits_for_room_and_a_small_one_does_not() {
+        let flight = flight();
+        let first = flight.enter(usize::MAX).await.unwrap();
+        assert!(first.is_some());
+        assert!(flight.enter(SMALL - 1).await.unwrap().is_none());
+        let mut waiting = std::pin::pin!(flight.enter(SMALL));
+        assert!(timeout(AT_ONCE, &mut waiting).await.is_err());
+        drop(first);
+        assert!(waiting.await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_waits_for_room_fails_at_once_when_the_connection_is_lost() {
+        let flight = flight();
+        let first = flight.enter(usize::MAX).await.unwrap();
+        let mut waiting = std::pin::pin!(flight.enter(SMALL));
+        assert!(timeout(AT_ONCE, &mut waiting).await.is_err());
+        flight.close();
+        let error = waiting.await.err().unwrap();
+        assert!(crate::fault::ends_connection(&error) && !error.is_timeout());
+        drop(first);
+    }
+}

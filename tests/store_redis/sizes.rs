@@ -1,0 +1,132 @@
+//! What is sent is bounded by bytes, and a long name goes as seldom as the layout allows.
+
+use std::sync::{Arc, Mutex};
+
+use event_data_service::event::Minute;
+use event_data_service::store::redis::{Layout, RedisStore, Settings};
+use event_data_service::store::{AdmitRequest, REQUEST_BYTES_MAX, Recording};
+use memchr::memmem;
+use testing::redis::RedisServer;
+use testing::redis_proxy::{RedisProxy, Then, Watcher};
+
+use super::site::{claim, finish, minute, next_minute, partition, record, seal, store, tcp};
+
+/// What went to Redis.
+#[derive(Default)]
+struct Sent(Mutex<Vec<Vec<u8>>>);
+
+impl Watcher for Sent {
+    fn command(&self, _: u64, command: &[u8]) -> Then {
+        self.0.lock().unwrap().push(command.to_vec());
+        Then::Pass
+    }
+
+    fn answer(&self, _: u64, _: &[u8]) -> Then {
+        Then::Pass
+    }
+}
+
+impl Sent {
+    /// How often a text went to Redis.
+    fn times(&self, text: &str) -> usize {
+        let sent = self.0.lock().unwrap();
+        let times = |command: &Vec<u8>| memmem::find_iter(command, text).count();
+        sent.iter().map(times).sum()
+    }
+
+    fn largest(&self) -> usize {
+        self.0.lock().unwrap().iter().map(Vec::len).max().unwrap()
+    }
+}
+
+fn watched(server: &RedisServer, layout: Layout) -> (RedisStore, Arc<Sent>) {
+    let sent = Arc::new(Sent::default());
+    let proxy = RedisProxy::watched(server.address(), Arc::clone(&sent) as Arc<dyn Watcher>);
+    let mut redis = server.settings();
+    redis.address = redis_link::Address::Tcp {
+        host: proxy.address().ip().to_string(),
+        port: proxy.address().port(),
+    };
+    let settings = Settings {
+        redis,
+        layout,
+        ..tcp(server)
+    };
+    (store(&settings), sent)
+}
+
+async fn admit(store: &RedisStore, minute: Minute, series: &[&str]) {
+    let request = AdmitRequest {
+        minute,
+        series,
+        series_max: 100_000,
+        overflow: "o=1",
+    };
+    store.admit(partition(), &request).await.unwrap();
+}
+
+fn name(number: usize) -> String {
+    format!("s={number:01000}")
+}
+
+/// The sets of a series with a long name and their entry in `event_types` are named once.
+#[tokio::test]
+async fn a_long_name_is_sent_once_a_step() {
+    for (layout, most) in [(Layout::Sets, 3), (Layout::Log, 4)] {
+        let server = RedisServer::start(&[]);
+        let (store, sent) = watched(&server, layout);
+        let (long, other) = (name(1), name(2));
+        // Before the server knows the scripts it is sent some commands again.
+        for (minute, series) in [(minute(), &other), (next_minute(), &long)] {
+            admit(&store, minute, &[series, "s=3"]).await;
+            record(&store, minute, &[series, "s=3"], 1).await.unwrap();
+            let claims = claim(&store).await.unwrap();
+            assert_eq!(finish(&store, &claims[0]).await.unwrap(), 2);
+        }
+        let times = sent.times(&long);
+        assert!(times <= most, "{layout:?}: {times} times");
+    }
+}
+
+/// A server that is new, or whose scripts were flushed, is sent the script.
+#[tokio::test]
+async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
+    let server = RedisServer::start(&[]);
+    let (store, _) = watched(&server, Layout::Sets);
+    let (long, short) = (name(1), "s=2");
+    for nanos in [1, 2] {
+        server.query::<()>(&["SCRIPT", "FLUSH"]);
+        record(&store, minute(), &[&long, short], nanos)
+            .await
+            .unwrap();
+    }
+    for series in [&long, short] {
+        let base = "{eds:0}:20161204:1118";
+        let size =
+            |set: &str| -> u64 { server.query(&["SCARD", &format!("{base}:{set}:{series}")]) };
+        assert_eq!([size("unique_user"), size("cumulative_user")], [1, 2]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_sealed_is_read_and_acknowledged_in_bounded_pieces() {
+    const SERIES: usize = 3000;
+    for layout in [Layout::Sets, Layout::Log] {
+        let server = RedisServer::start(&[]);
+        let (store, sent) = watched(&server, layout);
+        let names: Vec<_> = (0..SERIES).map(name).collect();
+        for names in names.chunks(100) {
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            admit(&store, minute(), &names).await;
+            record(&store, minute(), &names, 1).await.unwrap();
+        }
+        let claims = claim(&store).await.unwrap();
+        let to_send = seal(&store, &claims[0], 200).await.unwrap();
+        assert_eq!(finish(&store, &to_send).await.unwrap(), SERIES);
+        let largest = sent.largest();
+        assert!(
+            largest < REQUEST_BYTES_MAX + (64 << 10),
+            "{layout:?}: {largest}"
+        );
+    }
+}
