@@ -169,6 +169,12 @@ impl Batch {
         self.earliest
     }
 
+    /// Returns the bytes of a user's name.
+    #[must_use]
+    pub const fn user_bytes(occurrence: &Occurrence) -> usize {
+        occurrence.user_len as usize
+    }
+
     /// The user of an event of this batch.
     #[must_use]
     pub fn user(&self, occurrence: &Occurrence) -> &str {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::course::{Course, Input, Next};
-use self::parts::{Origin, Part};
+use self::parts::{APPENDED, Origin, Part, TOLD, transactions};
 use super::Delivery;
 use super::caps::{CapSettings, Caps};
 use super::coverage::Coverage;
@@ -32,10 +32,6 @@ use crate::spool::Spool;
 use crate::store::{Recording, StoreError};
 use crate::telemetry::Metrics;
 
-/// The most events of a transaction. Redis serves nobody else while it carries one out, a few ms.
-const TRANSACTION_EVENTS: usize = 8192;
-/// The same where the store takes them all as one.
-const APPENDED_EVENTS: usize = 16_384;
 /// Where a series may have fewer users than this, one is near its cap often enough to know them.
 const FEW_USERS: u64 = 1_000_000;
 /// How often an idle recorder beats.
@@ -131,7 +127,8 @@ impl Recorder {
             state.known.caps.expire(now);
             // In this order: the store may have been away for longer than the window.
             self.record_again(&mut state).await;
-            state.replay.expire(Instant::now());
+            let generation = self.store.generation(self.partition);
+            state.replay.expire(generation, Instant::now());
             let kept = state.replay.events();
             self.node.confirmed.keep(self.partition, kept);
             if self.batches.is_empty() {
@@ -157,28 +154,31 @@ impl Recorder {
         }
     }
 
-    /// Records the batches of the last seconds again if the store is not the one that confirmed them.
+    /// Records the batches of the last seconds again if the store is not the one that confirmed them. Until that is done the node
+    /// lags. What the store confirms while this takes longer than the window is not recorded a third time.
     async fn record_again(&self, state: &mut State) {
-        let mut generation = self.store.generation(self.partition);
-        while !state.replay.is_confirmed_by(generation) && !self.abort.is_cancelled() {
-            let batches = state.replay.len();
-            if batches > 0 {
+        let mut batches = 0;
+        while !self.abort.is_cancelled() {
+            let generation = self.store.generation(self.partition);
+            let Some(batch) = state.replay.take_forgotten(generation) else {
+                break;
+            };
+            if batches == 0 {
                 tracing::info!(
                     partition = self.partition.index(),
-                    batches,
+                    batches = state.replay.len() + 1,
                     "the store may have forgotten something; recording the last batches again"
                 );
             }
-            for _ in 0..batches {
-                let Some(batch) = state.replay.take_first() else {
-                    break;
-                };
-                self.record(state, &batch, Origin::Replay).await;
-                self.metrics.events_replayed.inc_by(batch.events() as u64);
-                state.replay.put_last(batch, Instant::now());
+            batches += 1;
+            self.step(&mut state.course, Input::Forgotten);
+            self.record(state, &batch, Origin::Replay).await;
+            self.metrics.events_replayed.inc_by(batch.events() as u64);
+            let now = Instant::now();
+            state.replay.put_last(batch, generation, now);
+            if self.store.generation(self.partition) == generation {
+                state.replay.expire(generation, now);
             }
-            state.replay.confirmed_by(generation);
-            generation = self.store.generation(self.partition);
         }
     }
 
@@ -186,28 +186,11 @@ impl Recorder {
     async fn record(&self, state: &mut State, batch: &Batch, origin: Origin) -> bool {
         let began = Instant::now();
         let mut all = true;
-        let mut parts: Vec<Part<'_>> = Vec::new();
-        let mut events = 0;
-        let most = match state.known.dedup {
-            Some(_) => TRANSACTION_EVENTS,
-            None => APPENDED_EVENTS,
+        let bounds = match state.known.dedup {
+            Some(_) => &TOLD,
+            None => &APPENDED,
         };
-        for group in batch.groups() {
-            let count = group.occurrences.len();
-            let mut from = 0;
-            while from < count {
-                let to = count.min(from + most - events);
-                parts.push(Part { group, from, to });
-                events += to - from;
-                from = to;
-                if events == most {
-                    let parts = std::mem::take(&mut parts);
-                    all &= self.record_parts(state, batch, parts, origin).await;
-                    events = 0;
-                }
-            }
-        }
-        if !parts.is_empty() {
+        for parts in transactions(batch, bounds) {
             all &= self.record_parts(state, batch, parts, origin).await;
         }
         self.metrics

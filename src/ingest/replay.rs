@@ -37,8 +37,16 @@ impl ReplayWindow {
 #[derive(Debug)]
 pub(super) struct Replay {
     window: Arc<ReplayWindow>,
-    batches: VecDeque<(Instant, Batch)>,
-    /// The store's generation that confirmed all of them.
+    /// Those that were confirmed longest ago are the first.
+    batches: VecDeque<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    batch: Batch,
+    /// When the store confirmed it last.
+    confirmed: Instant,
+    /// The store's generation that did.
     generation: u64,
 }
 
@@ -47,7 +55,6 @@ impl Replay {
         Self {
             window,
             batches: VecDeque::new(),
-            generation: 0,
         }
     }
 
@@ -55,56 +62,42 @@ impl Replay {
     /// short and batches had to go before their time. None goes because of its age: the recording may have waited for a
     /// store that forgot the ones before it.
     pub(super) fn keep(&mut self, batch: Batch, generation: u64, now: Instant) -> bool {
-        if self.batches.is_empty() {
-            self.generation = generation;
-        }
         if self.window.span.is_zero() {
             return true;
         }
         let bytes = batch.bytes();
-        self.batches.push_back((now, batch));
+        self.put_last(batch, generation, now);
         let mut all = self.window.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let mut in_time = true;
-        while all > self.window.bytes_max && !self.batches.is_empty() {
+        while all > self.window.bytes_max
+            && let Some(kept) = self.batches.pop_front()
+        {
             in_time = false;
-            all -= self.drop_oldest();
+            let bytes = kept.batch.bytes();
+            self.window.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            all -= bytes;
         }
         in_time
     }
 
-    /// Whether the store of this generation has all of them.
-    pub(super) const fn is_confirmed_by(&self, generation: u64) -> bool {
-        self.generation == generation
-    }
-
-    /// The store of this generation has all of them.
-    pub(super) const fn confirmed_by(&mut self, generation: u64) {
-        self.generation = generation;
-    }
-
-    /// Drops what was recorded longer ago than the window, once the store has all of them.
-    pub(super) fn expire(&mut self, now: Instant) {
-        while let Some((recorded, _)) = self.batches.front()
-            && now.duration_since(*recorded) > self.window.span
-        {
-            self.drop_oldest();
-        }
-    }
-
-    fn drop_oldest(&mut self) -> usize {
-        let bytes = self
-            .batches
-            .pop_front()
-            .map_or(0, |(_, batch)| batch.bytes());
-        self.window.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        bytes
+    /// Drops what the store of this generation confirmed longer ago than the window. It has answered since.
+    pub(super) fn expire(&mut self, generation: u64, now: Instant) {
+        let ReplayWindow { span, bytes, .. } = &*self.window;
+        self.batches.retain(|kept| {
+            let is_safe =
+                kept.generation == generation && now.duration_since(kept.confirmed) > *span;
+            if is_safe {
+                bytes.fetch_sub(kept.batch.bytes(), Ordering::Relaxed);
+            }
+            !is_safe
+        });
     }
 
     /// How many events there are.
     pub(super) fn events(&self) -> u64 {
         self.batches
             .iter()
-            .map(|(_, batch)| batch.events() as u64)
+            .map(|kept| kept.batch.events() as u64)
             .sum()
     }
 
@@ -113,22 +106,27 @@ impl Replay {
         self.batches.len()
     }
 
-    /// Takes the oldest batch; [`Replay::put_last`] puts it back.
-    pub(super) fn take_first(&mut self) -> Option<Batch> {
-        self.batches.pop_front().map(|(_, batch)| batch)
+    /// Takes the first batch that another generation than this one confirmed; [`Replay::put_last`] puts it back.
+    pub(super) fn take_forgotten(&mut self, generation: u64) -> Option<Batch> {
+        let is_forgotten = |kept: &Kept| kept.generation != generation;
+        let at = self.batches.iter().position(is_forgotten)?;
+        self.batches.remove(at).map(|kept| kept.batch)
     }
 
-    /// Puts a batch to the end, as recorded now: the store that confirmed it again may forget it, too.
-    pub(super) fn put_last(&mut self, batch: Batch, now: Instant) {
-        self.batches.push_back((now, batch));
+    /// Puts a batch to the end, as confirmed now: the store that confirmed it again may forget it, too.
+    pub(super) fn put_last(&mut self, batch: Batch, generation: u64, now: Instant) {
+        self.batches.push_back(Kept {
+            batch,
+            confirmed: now,
+            generation,
+        });
     }
 }
 
 impl Drop for Replay {
     fn drop(&mut self) {
-        while !self.batches.is_empty() {
-            self.drop_oldest();
-        }
+        let bytes = self.batches.iter().map(|kept| kept.batch.bytes()).sum();
+        self.window.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -150,7 +148,7 @@ mod tests {
         let now = Instant::now();
         assert!(replay.keep(batch("u"), 1, now));
         assert!(replay.keep(batch("v"), 1, now + Duration::from_secs(6)));
-        replay.expire(now + Duration::from_secs(11));
+        replay.expire(1, now + Duration::from_secs(11));
         assert_eq!(replay.len(), 1);
         drop(replay);
         assert_eq!(window.bytes.load(Ordering::Relaxed), 0);
@@ -175,16 +173,30 @@ mod tests {
         assert_eq!(replay.len(), 0);
     }
 
-    /// A batch that joins earlier ones may be in another store than they are.
+    /// The store is replaced in the middle of a replay that takes longer than the window.
     #[test]
-    fn only_the_first_batch_sets_the_generation_that_has_all() {
-        let window = Arc::new(ReplayWindow::new(Duration::from_secs(10), 1 << 20));
+    fn what_was_recorded_again_longer_ago_than_the_window_is_not_recorded_a_third_time() {
+        let second = Duration::from_secs(1);
+        let window = Arc::new(ReplayWindow::new(10 * second, 1 << 20));
         let mut replay = Replay::new(window);
-        let now = Instant::now();
-        replay.keep(batch("u"), 1, now);
-        replay.keep(batch("v"), 2, now);
-        assert!(replay.is_confirmed_by(1) && !replay.is_confirmed_by(2));
-        replay.confirmed_by(2);
-        assert!(replay.is_confirmed_by(2));
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            replay.keep(batch("u"), 1, now);
+        }
+        let mut again = |replay: &mut Replay, generation| {
+            let batch = replay.take_forgotten(generation)?;
+            now += second;
+            replay.put_last(batch, generation, now);
+            replay.expire(generation, now);
+            Some(())
+        };
+        for _ in 0..15 {
+            again(&mut replay, 2).unwrap();
+        }
+        // Five that wait, and those of the last ten seconds.
+        let recorded = std::iter::from_fn(|| again(&mut replay, 3)).count();
+        assert_eq!(recorded, 5 + 11);
+        // The same server still: nothing is forgotten.
+        assert!(again(&mut replay, 3).is_none());
     }
 }

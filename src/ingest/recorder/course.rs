@@ -8,8 +8,8 @@
 //!    └─────────────┘  └──────────────────────┘
 //! ```
 //!
-//! `abort` leads from everywhere to idle. The node lags from a failure, or an answer that takes too long, until the
-//! queue is drained.
+//! `abort` leads from everywhere to idle. The node lags from a failure, an answer that takes too long, or a store that forgot,
+//! until the queue is drained.
 
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(super) enum Input {
     Tick,
     /// The node may not wait any longer.
     Abort,
+    /// The store may have forgotten what it confirmed, which is recorded again.
+    Forgotten,
     /// No batch waits.
     Drained,
 }
@@ -124,6 +126,10 @@ impl Course {
                 self.phase = Phase::Idle;
                 Some(Next::Abort)
             }
+            (Phase::Idle, Input::Forgotten) => {
+                self.lagging = true;
+                None
+            }
             (Phase::Idle, Input::Drained) => {
                 self.lagging = false;
                 None
@@ -161,6 +167,7 @@ mod tests {
         let failed = Input::Failed { jitter: 1.0 };
         let rows = [
             (idle, Input::Begin, again, None, Some(Next::Attempt)),
+            (idle, Input::Forgotten, idle, Some(true), None),
             (idle, Input::Drained, idle, Some(false), None),
             (attempting, Input::Done, idle, None, Some(Next::Finish)),
             (attempting, Input::Emptied, idle, None, Some(Next::Finish)),
@@ -186,6 +193,7 @@ mod tests {
             (Input::Tick, early),
             (Input::Tick, ends),
             (Input::Abort, ends),
+            (Input::Forgotten, ends),
             (Input::Drained, ends),
         ];
         for phase in [idle, attempting, pausing] {

@@ -1,10 +1,80 @@
-//! [`Part`]: a part of a group that fits into one transaction, and where it comes from.
+//! [`Part`]: a part of a group that fits into one transaction, how a batch is cut into them, and where they come from.
 
 use hashbrown::HashSet;
 
-use crate::event::{Batch, Group, Minute};
+use crate::event::{Batch, Group, Minute, Occurrence};
 use crate::ingest::dedup::{Dedup, Fingerprint};
-use crate::store::RecordRequest;
+use crate::store::{REQUEST_BYTES_MAX, RecordRequest};
+
+/// What a transaction holds at most, and what of it is sent.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// The most events.
+    events: usize,
+    /// How often a user's name is sent.
+    user_times: usize,
+    /// The bytes of an event beside that.
+    event_bytes: usize,
+}
+
+/// For a store that is told who is new. It serves nobody else while it carries a transaction out, a few ms.
+pub(super) const TOLD: Bounds = Bounds {
+    events: 8192,
+    user_times: 2,
+    event_bytes: 44,
+};
+/// For a store that takes all events as one.
+pub(super) const APPENDED: Bounds = Bounds {
+    events: 16_384,
+    user_times: 0,
+    event_bytes: 13,
+};
+
+impl Bounds {
+    fn bytes(&self, event: &Occurrence) -> usize {
+        self.event_bytes + self.user_times * Batch::user_bytes(event)
+    }
+
+    /// The bytes of a part: the name of its series, which is sent again only where there is more of other things, and its events.
+    fn part_bytes(&self, series: &str, events: usize) -> usize {
+        let again = (self.user_times * series.len()).min(events);
+        series.len() + again + events
+    }
+}
+
+/// Cuts a batch into the parts of transactions, none of which is too large.
+pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Part<'a>>> {
+    let mut all = Vec::new();
+    let mut parts: Vec<Part<'a>> = Vec::new();
+    let (mut events, mut bytes) = (0, 0);
+    for group in batch.groups() {
+        let (mut from, mut of_events) = (0, 0);
+        for (at, event) in group.occurrences.iter().enumerate() {
+            let more = of_events + bounds.bytes(event);
+            let with = bytes + bounds.part_bytes(&group.series, more);
+            if events > 0 && (events == bounds.events || with > REQUEST_BYTES_MAX) {
+                if at > from {
+                    parts.push(Part {
+                        group,
+                        from,
+                        to: at,
+                    });
+                }
+                all.push(std::mem::take(&mut parts));
+                (from, of_events, events, bytes) = (at, 0, 0, 0);
+            }
+            of_events += bounds.bytes(event);
+            events += 1;
+        }
+        bytes += bounds.part_bytes(&group.series, of_events);
+        let to = group.occurrences.len();
+        parts.push(Part { group, from, to });
+    }
+    if events > 0 {
+        all.push(parts);
+    }
+    all
+}
 
 /// Where a batch comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +179,41 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transaction_is_bounded_by_events_and_by_bytes_and_no_event_is_left_out() {
+        let name = |number: usize, bytes: usize| format!("s={number:0bytes$}");
+        for (series, events, bytes) in [
+            (1, 20_000, 8),
+            (1000, 1, 1000),
+            (40, 500, 60_000),
+            (3, 2, 8),
+        ] {
+            let mut batch = Batch::default();
+            for number in 0..series * events {
+                let at = i64::try_from(number).unwrap();
+                let series = name(number % series, bytes);
+                assert!(batch.push(Minute::of_nanos(0), &series, "user", at));
+            }
+            for bounds in [TOLD, APPENDED] {
+                let all = transactions(&batch, &bounds);
+                let mut seen = 0;
+                for parts in &all {
+                    let events: usize = parts.iter().map(Part::events).sum();
+                    let part_bytes = |part: &Part<'_>| {
+                        let events = part.events() * (bounds.event_bytes + bounds.user_times * 4);
+                        bounds.part_bytes(&part.group.series, events)
+                    };
+                    let bytes: usize = parts.iter().map(part_bytes).sum();
+                    assert!((1..=bounds.events).contains(&events) && bytes <= REQUEST_BYTES_MAX);
+                    seen += events;
+                }
+                assert_eq!(seen, batch.events());
+                let least = batch.events().div_ceil(bounds.events);
+                assert!(all.len() >= least);
+            }
+        }
+    }
 
     #[test]
     fn a_part_without_some_users_keeps_the_events_of_all_others() {
