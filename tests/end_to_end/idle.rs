@@ -1,0 +1,65 @@
+//! Connections that nobody used for a while, and that the other side has ended, cost no answer.
+
+use testing::eventually::SOON;
+use testing::redis::RedisServer;
+use testing::tcp_proxy::{TcpProxy, Traffic};
+
+use crate::queries::five_minutes_ago_ns;
+use crate::site::Site;
+use crate::support::load::Sender;
+use crate::support::node::Node;
+
+const PATHS: [&str; 5] = [
+    "/api/v1/top?by=unique",
+    "/api/v1/live",
+    "/api/v1/minutes",
+    "/api/v1/series",
+    "/api/v1/coverage",
+];
+
+/// Two nodes that were asked before, and then rest but for their rounds.
+fn asked(site: &Site, url: &str) -> [Node; 2] {
+    let keys = [("store.url", url), ("flush.grace", "300ms")];
+    let nodes = ["one", "two"].map(|name| site.start_node(name, &keys));
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let line = format!("event_type=a,product=x value=ann {}", five_minutes_ago_ns());
+    sender.send(line.as_bytes(), &nodes[0], &[]);
+    site.wait_exact(&sender.expected.points(), SOON);
+    assert_eq!(failures(&nodes), [""; 0]);
+    nodes
+}
+
+/// What each of 30 queries answers that is no answer.
+fn failures(nodes: &[Node; 2]) -> Vec<String> {
+    let all = (0..30).map(|number| (&nodes[number % 2], PATHS[number / 2 % PATHS.len()]));
+    let answers = all.map(|(node, path)| (path, node.get(path).expect("a node answers")));
+    let failed = answers.filter(|(_, answer)| answer.status != 200);
+    failed
+        .map(|(path, answer)| format!("{path}: {} {}", answer.status, answer.body))
+        .collect()
+}
+
+#[test]
+fn queries_are_answered_as_soon_as_a_killed_redis_is_back() {
+    let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut site = Site::with_redis(redis);
+    let url = site.redis.url();
+    let nodes = asked(&site, &url);
+    for _ in 0..3 {
+        site.redis.kill();
+        site.redis.restart();
+        assert_eq!(failures(&nodes), [""; 0]);
+    }
+}
+
+#[test]
+fn queries_are_answered_after_idle_connections_were_cut() {
+    let site = Site::start();
+    let proxy = TcpProxy::start(site.redis.address());
+    let nodes = asked(&site, &proxy.url());
+    for _ in 0..3 {
+        proxy.set(Traffic::Cut);
+        proxy.set(Traffic::Open);
+        assert_eq!(failures(&nodes), [""; 0]);
+    }
+}
