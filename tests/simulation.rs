@@ -244,7 +244,7 @@ const REACHED: &[(&str, &str)] = &[
     ("a write that hangs", "Hangs"),
     ("a write of which a part is taken", "Part("),
     ("a rejection of whatever comes", " Rejects"),
-    ("a probe", "eds_probe=write"),
+    ("a probe", "a probe"),
     ("a write that arrives late", "a late write arrives"),
     ("counts that are quarantined", "Quarantine("),
     ("a late event", "sealed: 0, late: 1,"),

@@ -225,6 +225,7 @@ keys! {
         own ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for the server (https:// only); empty: the system's";
         own timeout: Span("100ms", "5m") = "10s", "the longest that one write may take";
         own batch_lines: Count<usize>(2, 1_000_000) = "5000", "most points in one write";
+        own probe_measurement: Name(64) = "eds_probe", "measurement of the point value=0 that tells whether the server takes points";
         own self_metrics: Span("0s", "1h") = "0s", "how often this node writes its own metrics there; 0s: never";
     }
     relay "relay." {

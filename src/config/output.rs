@@ -7,6 +7,7 @@ use super::reader::Reader;
 use super::store::{UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::output::influxdb::{Api, Settings, certificates};
+use crate::output::line_protocol::{CUMULATIVE_MEASUREMENT, UNIQUE_MEASUREMENT};
 use crate::secret::Secret;
 use crate::store::OutputName;
 
@@ -24,6 +25,8 @@ pub struct Output {
     pub target: Target,
     /// The most counts of a write; each is two points.
     pub write_counts_max: usize,
+    /// The measurement of the point that tells whether the server takes any.
+    pub probe_measurement: String,
     /// How often the node's own metrics are written there; `None`: never.
     pub self_metrics: Option<Duration>,
 }
@@ -57,6 +60,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Vec<Output> {
         outputs.push(Output {
             name,
             write_counts_max: (reader.read(&output::batch_lines) / 2).max(1),
+            probe_measurement: probe_measurement(reader),
             self_metrics: self_metrics(reader, &target),
             target,
         });
@@ -93,6 +97,16 @@ fn target(reader: &mut Reader<'_>) -> Target {
         timeout,
         ca,
     }))
+}
+
+fn probe_measurement(reader: &mut Reader<'_>) -> String {
+    let name = reader.read(&output::probe_measurement);
+    reader.together(
+        &[output::probe_measurement.path],
+        ![UNIQUE_MEASUREMENT, CUMULATIVE_MEASUREMENT].contains(&name.as_str()),
+        "is a measurement of counts; name one that nothing else is written to",
+    );
+    name
 }
 
 fn self_metrics(reader: &mut Reader<'_>, target: &Target) -> Option<Duration> {

@@ -92,7 +92,9 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
     let named = |output: &config::Output| {
         let to: Arc<dyn Output> = match &output.target {
             Target::Stdout => Arc::new(Lines::stdout()),
-            Target::InfluxDb(settings) => Arc::new(InfluxDb::new(settings)?),
+            Target::InfluxDb(settings) => {
+                Arc::new(InfluxDb::new(settings)?.with_probe_measurement(&output.probe_measurement))
+            }
         };
         Ok(Destination {
             name: output.name.clone(),

@@ -1,5 +1,5 @@
 //! `eds check --connect`: tries what a node with this configuration would use, and says of each thing what came of it. It changes
-//! nothing but the point of the series `eds_probe`, which nodes write, too.
+//! nothing but the point of `output.probe_measurement`, which nodes write, too.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -10,10 +10,10 @@ use chrono::Utc;
 use super::build;
 use super::status::{observer_of, runtime};
 use crate::config::Config;
-use crate::event::{Minute, PROBE_TAG};
+use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::ListenAddress;
-use crate::output::{SealedCounts, WriteError};
+use crate::output::WriteError;
 use crate::status::{Finding, ServerStatus, Severity, Status};
 
 /// What came of one thing that was tried: a word for it, what was tried, what is wrong, and what to do.
@@ -136,21 +136,15 @@ fn well_servers(status: &Status) -> Vec<Tried> {
 }
 
 async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
-    let probe = SealedCounts {
-        minute: Minute::of_nanos(Utc::now().timestamp_nanos_opt().unwrap_or(0)),
-        series: format!("{PROBE_TAG}=write"),
-        unique: 0,
-        cumulative: 0,
-    };
+    let minute = Minute::of_nanos(Utc::now().timestamp_nanos_opt().unwrap_or(0));
     let destinations = build::outputs(config)?;
     let all = destinations.iter().map(async |it| {
         let place = format!("output {}: {}", it.name, it.output.describe());
         if !it.output.has_server() {
             return Tried::well(place);
         }
-        let written = it.output.write(std::slice::from_ref(&probe)).await;
-        match written {
-            Ok(()) => Tried::well(format!("{place}, takes a point of the series {PROBE_TAG}=write")),
+        match it.output.probe(minute).await {
+            Ok(()) => Tried::well(format!("{place}, takes a point of output.probe_measurement")),
             Err(WriteError::Misconfigured { reason, hint }) => {
                 Tried::wrong(format!("{place}: {reason}"), hint)
             }

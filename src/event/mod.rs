@@ -22,7 +22,7 @@ pub use line::{HintedLine, Line, Parser};
 pub use minute::{Minute, ParseMinuteError};
 pub use open_batch::{Hint, OpenBatch};
 pub use overflow::{
-    OVERFLOW_TAG, OverflowSeries, PROBE_TAG, is_reserved, overflow_series, series_fingerprint,
+    OVERFLOW_TAG, OverflowSeries, is_reserved, overflow_series, series_fingerprint,
 };
 pub use partition::{Partition, Partitions};
 pub use rejection::Rejection;

@@ -10,16 +10,12 @@ use super::{Minute, Partition, Partitions};
 /// The tag key that only overflow series have.
 pub const OVERFLOW_TAG: &str = "eds_overflow";
 
-/// The tag key of the series that is written only to find out whether an output takes counts.
-pub const PROBE_TAG: &str = "eds_probe";
-
 /// Whether lines with a tag of this key are rejected: it is ours, or not every InfluxDB takes it as a tag of our points.
 /// Version 1 refuses `time`, version 2 has columns of its own named `_field` and `_measurement`, and version 3 has no tag
 /// with the name of a field, `value`.
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     key == OVERFLOW_TAG.as_bytes()
-        || key == PROBE_TAG.as_bytes()
         || matches!(key, b"time" | b"value" | b"_field" | b"_measurement")
 }
 
@@ -88,7 +84,7 @@ mod tests {
             let parsed = parser.parse(line.as_bytes()).map(|_| ());
             assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
         }
-        for key in ["eds_probe", "time", "value", "_field", "_measurement"] {
+        for key in ["time", "value", "_field", "_measurement"] {
             for line in [format!("{key}=x value=u"), format!("a=b,{key}=x value=u")] {
                 let parsed = parser.parse(line.as_bytes()).map(|_| ());
                 assert_eq!(parsed, Err(Rejection::TagReserved), "{line}");
@@ -97,6 +93,7 @@ mod tests {
         // Keys that only look like it are keys like any other.
         for key in [
             "eds_overflow2",
+            "eds_probe",
             "eds\\_overflow",
             "Eds_overflow",
             "a\\ eds_overflow",

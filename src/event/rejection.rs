@@ -45,7 +45,7 @@ rejections! {
     /// The same tag key twice, or a measurement beside the tag that stands for it.
     TagKeyRepeated => "tag_key_repeated", "a tag key is there twice; a measurement stands for the tag input.measurement_tag";
     /// A tag key that only the service itself may use, or that not every InfluxDB takes as a tag of these points.
-    TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement, eds_overflow and eds_probe are reserved";
+    TagReserved => "tag_reserved", "the tag keys time, value, _field, _measurement and eds_overflow are reserved";
     /// A tag key or value longer than `input.max_tag`.
     TagTooLong => "tag_too_long", "a tag key or value is longer than input.max_tag";
     /// A tag that ends in a backslash, which line protocol cannot represent; at a relay also a line without a timestamp that

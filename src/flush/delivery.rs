@@ -4,8 +4,8 @@
 //! counts at fault stand alone ([`Suspects`]). What an answer means is decided by other answers, never by its message:
 //!
 //! - A count is refused when it was rejected alone and the output accepted something that was written after that:
-//!   another count, or a probe. The probe is the count that was last accepted, which changes nothing, or one of our own making
-//!   ([`PROBE_TAG`]).
+//!   another count, or a probe. The probe is the count that was last accepted, which changes nothing, or a point of no count
+//!   ([`Output::probe`]).
 //! - An answer that looks like a misconfiguration or a fault of the server is believed when the output does not take
 //!   the probe either. Otherwise it is about the body: a firewall may answer 403 to the text of a tag, and a server
 //!   may fail at it. A count at which the output fails alone stays unsent, for it may not be the count's fault.
@@ -16,7 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::suspects::{Body, Part, Suspects};
-use crate::event::{Minute, PROBE_TAG};
+use crate::event::Minute;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::telemetry::OutputMetrics;
 
@@ -42,7 +42,7 @@ pub(super) struct Delivery<'a> {
     metrics: &'a OutputMetrics,
     /// The count that was accepted last, in this round or an earlier one.
     pub(super) last: Option<SealedCounts>,
-    /// The minute of a probe of our own making: one that no retention has forgotten.
+    /// The minute of a probe: one that no retention has forgotten.
     newest: Minute,
     suspects: Suspects,
     /// Written by the search.
@@ -64,8 +64,15 @@ async fn post(
     metrics: &OutputMetrics,
     counts: &[SealedCounts],
 ) -> Result<(), WriteError> {
+    timed(metrics, output.write(counts)).await
+}
+
+async fn timed(
+    metrics: &OutputMetrics,
+    write: impl Future<Output = Result<(), WriteError>>,
+) -> Result<(), WriteError> {
     let began = Instant::now();
-    let result = output.write(counts).await;
+    let result = write.await;
     let seconds = began.elapsed().as_secs_f64();
     metrics.write_seconds.observe(seconds);
     result
@@ -237,17 +244,20 @@ impl<'a> Delivery<'a> {
 
     /// Writes a probe. `Err` says why the output takes none.
     async fn prove(&mut self) -> Result<(), WriteError> {
-        let own = SealedCounts {
-            minute: self.newest,
-            series: format!("{PROBE_TAG}=write"),
-            unique: 0,
-            cumulative: 0,
-        };
         let mut error = None;
-        for probe in self.last.clone().into_iter().chain([own]) {
-            match post(self.output, self.metrics, std::slice::from_ref(&probe)).await {
+        // The count that was accepted last, then a point of no count.
+        for last in self.last.clone().map(Some).into_iter().chain([None]) {
+            let counts = last.as_slice();
+            let write = async {
+                if counts.is_empty() {
+                    self.output.probe(self.newest).await
+                } else {
+                    self.output.write(counts).await
+                }
+            };
+            match timed(self.metrics, write).await {
                 Ok(()) => {
-                    self.accepted(&[probe], self.refused.len());
+                    self.accepted(counts, self.refused.len());
                     return Ok(());
                 }
                 Err(WriteError::Failed { reason }) => {

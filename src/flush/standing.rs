@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::timeout;
 
+use crate::event::Minute;
 use crate::node::Throttle;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::{Store, StoreError};
@@ -103,13 +104,13 @@ pub(super) struct Agreed {
 #[async_trait]
 impl Output for Agreed {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
-        if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
-            return Err(WriteError::Unavailable {
-                reason: format!("this node may not send: {difference}"),
-                retry_after: None,
-            });
-        }
+        self.check_settings().await?;
         self.output.write(counts).await
+    }
+
+    async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
+        self.check_settings().await?;
+        self.output.probe(minute).await
     }
 
     fn describe(&self) -> String {
@@ -118,5 +119,17 @@ impl Output for Agreed {
 
     fn has_server(&self) -> bool {
         self.output.has_server()
+    }
+}
+
+impl Agreed {
+    async fn check_settings(&self) -> Result<(), WriteError> {
+        if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
+            return Err(WriteError::Unavailable {
+                reason: format!("this node may not send: {difference}"),
+                retry_after: None,
+            });
+        }
+        Ok(())
     }
 }

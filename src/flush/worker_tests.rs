@@ -47,6 +47,10 @@ impl Output for Down {
         })
     }
 
+    async fn probe(&self, _: Minute) -> Result<(), WriteError> {
+        self.write(&[]).await
+    }
+
     fn describe(&self) -> String {
         "nobody".to_owned()
     }

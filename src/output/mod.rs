@@ -75,6 +75,12 @@ pub trait Output: Send + Sync + std::fmt::Debug {
     /// Safe to drop half-way, and to call from several tasks at once. Bounded by the output's own time-out.
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError>;
 
+    /// Writes a point of no count, at this minute's start, to find out whether the output takes points. It goes into a measurement
+    /// of its own, never into those of the counts. Nothing is written where no server could refuse it, which is the default.
+    async fn probe(&self, _minute: Minute) -> Result<(), WriteError> {
+        Ok(())
+    }
+
     /// Where the points go, for the log, without secrets.
     fn describe(&self) -> String;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use event_data_service::event::PROBE_TAG;
 use serde_json::Value;
 
 use super::{all_of, path, texts, yaml};
@@ -39,20 +38,6 @@ fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// What nodes write to see whether a database takes points is no tag to divide by.
-#[test]
-fn tags_to_divide_by_are_those_of_events() {
-    for (file, dashboard) in dashboards() {
-        for variable in list(&dashboard["templating"], "list") {
-            let query = variable["query"].as_str().unwrap_or_default();
-            if query.starts_with("SHOW TAG KEYS") {
-                let regex = format!("/^(?!{PROBE_TAG}$).+/");
-                assert_eq!(variable["regex"], *regex, "{file}");
-            }
-        }
-    }
-}
-
 /// Puts values in the places of Grafana's macros and of variables. What is left of these is a mistake.
 fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
     let [from, to] = world.range_ms;
@@ -77,9 +62,7 @@ fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> Stri
 
 /// As a variable of several values stands in a query: an alternative of them all.
 fn values_of(world: &World, query: &str, place: usize) -> Vec<String> {
-    let mut values: Vec<_> = world.column(query, place).into_iter().collect();
-    // As `"regex"` of the variable has it.
-    values.retain(|value| value != PROBE_TAG);
+    let values: Vec<_> = world.column(query, place).into_iter().collect();
     assert!(!values.is_empty(), "{query} finds nothing");
     values
 }

@@ -24,15 +24,20 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
         .map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned())
         .collect();
     assert_eq!(fields, named);
-    // The tag of each point says whose it is, and the two measurements of counts are as they were.
+    // The tag of each point says whose it is, and nothing is in the two measurements of counts but these.
     let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
     assert_eq!(nodes, BTreeSet::from(["eds-1".to_owned()]));
     let measurements = world.column("SHOW MEASUREMENTS", 0);
     assert_eq!(
         measurements,
-        ["cumulative_user_event", "eds", "unique_user_event"]
-            .map(str::to_owned)
-            .into()
+        [
+            "cumulative_user_event",
+            "eds",
+            "eds_probe",
+            "unique_user_event"
+        ]
+        .map(str::to_owned)
+        .into()
     );
     let recorded = world.query("SELECT last(\"events_recorded_total\") FROM \"eds\"");
     assert_eq!(recorded[0]["values"][0][1], 18);

@@ -362,3 +362,46 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     compare(&expected, &other.points()).unwrap();
     compare(&expected, &site.points()).unwrap();
 }
+
+#[test]
+fn probe_has_a_measurement_of_its_own() {
+    for (name, keys) in [
+        ("eds_probe", &[][..]),
+        (
+            "health-of.eds",
+            &[("output.probe_measurement", "health-of.eds")],
+        ),
+    ] {
+        let site = Site::start();
+        let of = |influxql: &str| -> Vec<String> {
+            let series = site.query(influxql);
+            let rows = series
+                .iter()
+                .flat_map(|it| it["values"].as_array().unwrap());
+            rows.map(|row| row[0].as_str().unwrap().to_owned())
+                .collect()
+        };
+        let node = site.start_node("one", keys);
+        eventually(
+            "it is known at the start whether points are taken",
+            SOON,
+            || {
+                let found = of("SHOW MEASUREMENTS");
+                when(found == [name], found.join(", "))
+            },
+        );
+        let mut sender = Sender::paced_by(&node);
+        let line = format!("event_type=a,product=b value=user {SEED_MINUTE_NS}");
+        sender.send(line.as_bytes(), &node, &[]);
+        site.wait_exact(&sender.expected.points(), SOON);
+        let mut all = [name, "cumulative_user_event", "unique_user_event"];
+        all.sort_unstable();
+        assert_eq!(of("SHOW MEASUREMENTS"), all);
+        for counts in ["cumulative_user_event", "unique_user_event"] {
+            let tags = of(&format!("SHOW TAG KEYS FROM {counts}"));
+            assert_eq!(tags, ["event_type", "product"]);
+            let query = format!("SELECT count(value) FROM {counts}");
+            assert_eq!(site.query(&query)[0]["values"][0][1], 1, "of {counts}");
+        }
+    }
+}

@@ -41,6 +41,11 @@ impl Output for Counting {
         self.output.write(counts).await
     }
 
+    async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.output.probe(minute).await
+    }
+
     fn describe(&self) -> String {
         self.output.describe()
     }

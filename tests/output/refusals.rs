@@ -79,9 +79,6 @@ async fn held(server: &InfluxServer, database: &str, measurement: &str) -> Names
     let query = format!("SELECT value FROM {measurement} GROUP BY *");
     let mut found = Names::new();
     for series in server.query(database, &query).await {
-        if series["tags"]["eds_probe"] == "write" {
-            continue;
-        }
         let tags = series["tags"].as_object().unwrap().iter();
         let tags = tags.map(|(key, value)| (key, value.as_str().unwrap()));
         let tags: Vec<_> = tags

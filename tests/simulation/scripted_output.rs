@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
 
 use super::event::{overflows, series_number};
 use super::life::Life;
 use super::world::World;
 
+/// What stands for the series of a probe.
+const PROBE: &str = "a probe";
 /// When a write that hangs is given up.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -153,7 +156,7 @@ impl ScriptedOutput {
 
 /// The place of a count in the model; `None` for a probe.
 fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
-    if count.series == "eds_probe=write" {
+    if count.series == PROBE {
         return None;
     }
     let series = series_number(&count.series);
@@ -227,6 +230,16 @@ impl Output for ScriptedOutput {
             self.world.judge(verdict);
         }
         self.undergo(counts, fate).await
+    }
+
+    async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
+        let probe = SealedCounts {
+            minute,
+            series: PROBE.to_owned(),
+            unique: 0,
+            cumulative: 0,
+        };
+        self.write(&[probe]).await
     }
 
     fn describe(&self) -> String {

@@ -69,7 +69,7 @@ pub struct Received {
 
 impl Received {
     fn is_probe(&self) -> bool {
-        self.body.starts_with(b"unique_user_event,eds_probe=write ")
+        self.body.starts_with(b"eds_probe ")
     }
 }
 

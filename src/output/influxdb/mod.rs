@@ -25,6 +25,7 @@ pub use self::tls::certificates;
 use self::v2::V2;
 use super::line_protocol::body;
 use super::{Output, SealedCounts, WriteError};
+use crate::event::Minute;
 
 mod answer;
 mod http;
@@ -44,7 +45,11 @@ const USER_AGENT: &str = concat!("event-data-service/", env!("CARGO_PKG_VERSION"
 pub struct InfluxDb {
     client: Client,
     description: String,
+    probe_measurement: String,
 }
+
+/// The measurement of probes, unless the configuration names another one.
+pub const PROBE_MEASUREMENT: &str = "eds_probe";
 
 /// How a body reaches the server.
 #[derive(Debug)]
@@ -67,7 +72,22 @@ impl InfluxDb {
         Ok(Self {
             client,
             description: describe(url, &settings.api),
+            probe_measurement: PROBE_MEASUREMENT.to_owned(),
         })
+    }
+
+    /// The same, with another measurement for probes. Its name needs no escapes.
+    #[must_use]
+    pub fn with_probe_measurement(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.probe_measurement);
+        self
+    }
+
+    async fn post(&self, body: String) -> Result<(), WriteError> {
+        match &self.client {
+            Client::Crate(v2) => v2.post(body).await,
+            Client::Own(http) => http.post(body).await,
+        }
     }
 }
 
@@ -115,11 +135,12 @@ fn describe(url: &Url, api: &Api) -> String {
 #[async_trait]
 impl Output for InfluxDb {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
-        let body = body(counts)?;
-        match &self.client {
-            Client::Crate(v2) => v2.post(body).await,
-            Client::Own(http) => http.post(body).await,
-        }
+        self.post(body(counts)?).await
+    }
+
+    async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
+        let (measurement, nanos) = (&self.probe_measurement, minute.start_nanos());
+        self.post(format!("{measurement} value=0 {nanos}\n")).await
     }
 
     fn describe(&self) -> String {
