@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Window};
+use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Precision, Window};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -240,6 +240,7 @@ async fn recorders_way(
         let (sender, receiver) = mpsc::channel(QUEUED_BATCHES);
         let settings = RecorderSettings {
             window: Window::new(Duration::MAX, Duration::MAX),
+            precision: Precision::Nanoseconds,
             caps: CapSettings {
                 series_max: 100_000,
                 users_max: 10_000_000,

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ServiceSettings;
 use crate::daemon::Service;
-use crate::event::{LineRules, Minute, Partitions, Window};
+use crate::event::{LineRules, Minute, Partitions, Precision, Window};
 use crate::flush::{Destination, FlushSettings};
 use crate::http::QuerySources;
 use crate::ingest::{
@@ -234,6 +234,7 @@ fn settings(partitions: Partitions) -> ServiceSettings {
         },
         recorder: RecorderSettings {
             window,
+            precision: Precision::Nanoseconds,
             caps: CapSettings {
                 series_max: 1000,
                 users_max: 0,

@@ -89,6 +89,7 @@ pub(super) fn read(
         linger: linger(reader, flush.grace),
         recorder: RecorderSettings {
             window,
+            precision: reader.read(&input::timestamp_precision),
             caps: CapSettings {
                 series_max: reader.read(&input::max_series_per_minute),
                 users_max: reader.read(&input::max_users_per_series),

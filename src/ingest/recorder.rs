@@ -26,7 +26,7 @@ use super::caps::{CapSettings, Caps};
 use super::coverage::Coverage;
 use super::dedup::{Dedup, DedupBudget};
 use super::replay::{Replay, ReplayWindow};
-use crate::event::{Batch, OverflowSeries, Partition, Window};
+use crate::event::{Batch, OverflowSeries, Partition, Precision, Window};
 use crate::node::{DropReason, Heartbeat, Node};
 use crate::spool::Spool;
 use crate::store::{Recording, StoreError};
@@ -44,6 +44,8 @@ const FAILURES_PER_LOG: u32 = 8;
 pub struct RecorderSettings {
     /// The ages that are accepted, checked again when a batch had to wait.
     pub window: Window,
+    /// The unit of the timestamps in the input.
+    pub precision: Precision,
     /// What a series and a minute may hold.
     pub caps: CapSettings,
     /// A node that waits longer than this for an answer lags. Well below the grace, after which others seal the

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use clock::{Clock, Rng, Throttle};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use progress::{Heartbeat, Progress};
-pub use rounded::Rounded;
+pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
 
 use crate::event::Partition;
 
@@ -33,7 +33,7 @@ pub struct Node {
     pub confirmed: Confirmed,
     /// The heartbeats of its workers.
     pub progress: Progress,
-    /// Events whose timestamps are whole seconds.
+    /// Events whose timestamps are too coarse.
     pub rounded: Rounded,
     /// The receiving threads whose socket cannot be read at the moment.
     pub listeners_failing: AtomicUsize,

@@ -1,21 +1,30 @@
-//! [`Rounded`]: warns of timestamps that are rounded to seconds, by which events of a user become one.
+//! [`Rounded`]: finds timestamps that are so coarse that different events of a user become one.
 //!
-//! Repeats alone mean nothing: behind two relayers, or on two nodes, each event arrives twice on purpose. So it looks
-//! only at events that were recorded together and all have whole seconds, which no clock gives by chance.
+//! Repeats of the store mean nothing: behind two relays, or on two nodes, each event arrives twice on purpose. So it looks at events
+//! that came to this node one behind the other. Three in a row with the same user and timestamp are hardly copies, whatever the
+//! precision: they count as one. And a clock of nanoseconds gives a whole millisecond once in a million times: events that have them
+//! are rounded, and those of a user in one series and millisecond will count as one, whether that has happened yet or not.
+//! Microseconds are no fault: many clocks have no more, and events of a user hardly coincide in them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long events are collected before they are judged.
+use crate::event::Precision;
+
+const MILLISECOND: i64 = 1_000_000;
+const SECOND: i64 = 1_000_000_000;
+/// How long events are collected before they are forgotten.
 const COLLECTED_FOR: Duration = Duration::from_secs(60);
-/// How often it warns, at most.
+/// How often it warns of each kind, at most.
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
-/// Fewer events prove nothing.
-const EVENTS_MIN: u64 = 100;
-/// Of so many events one must be a repeat.
-const NOTABLE_ONE_IN: u64 = 10;
+/// Fewer events that are rounded prove nothing.
+pub const ROUNDED_MIN: u64 = 100;
+/// Fewer events that coincide are no matter.
+pub const COINCIDING_MIN: u64 = 10;
+/// The characters of a series that are shown.
+const SERIES_CHARS: usize = 80;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,39 +33,116 @@ pub struct Rounded(Mutex<Collected>);
 #[derive(Debug, Default)]
 struct Collected {
     since: Option<Instant>,
-    events: u64,
-    repeated: u64,
-    warned: Option<Instant>,
+    found: Found,
+    warned: [Option<Instant>; 2],
+    /// The last example: the unit of the timestamps and a series.
+    example: Option<(&'static str, String)>,
+}
+
+/// Numbers of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Their timestamps are whole milliseconds, although the input has a finer unit.
+    pub rounded: u64,
+    /// They have the user and timestamp of the two events before them.
+    pub coinciding: u64,
+}
+
+impl Found {
+    /// Looks at the timestamps of events of one series, in the order in which they came. `is_same_user` says whether the event at
+    /// a place has the user of the one before it. Returns also the unit that all of them are whole numbers of.
+    pub fn look(
+        timestamps: impl Iterator<Item = i64>,
+        is_same_user: impl Fn(usize) -> bool,
+        precision: Precision,
+    ) -> (Self, &'static str) {
+        let mut found = Self::default();
+        let (mut all_seconds, mut all_millis) = (true, true);
+        let mut run = 0_u64;
+        let mut last = None;
+        for (place, timestamp) in timestamps.enumerate() {
+            // A sender whose first event is not rounded is not looked at further.
+            all_millis = all_millis && timestamp % MILLISECOND == 0;
+            all_seconds = all_seconds && all_millis && timestamp % SECOND == 0;
+            found.rounded += u64::from(all_millis);
+            let is_same = last == Some(timestamp) && is_same_user(place);
+            run = if is_same { run + 1 } else { 0 };
+            found.coinciding += u64::from(run >= 2);
+            last = Some(timestamp);
+        }
+        let unit = match (all_seconds, all_millis) {
+            (true, _) => "seconds",
+            (_, true) => "milliseconds",
+            _ => "",
+        };
+        if precision.nanos() >= MILLISECOND {
+            // Coarse timestamps are what the configuration asks for.
+            found.rounded = 0;
+        }
+        (found, unit)
+    }
 }
 
 impl Rounded {
-    /// So many events with whole seconds were recorded together, and so many of them the store had already. Answers
-    /// whether it warned.
-    pub fn recorded(&self, events: u64, repeated: u64, now: Instant) -> bool {
+    /// Adds what was found in events of a series. Warns as soon as it is enough. Returns whether it warned.
+    pub fn add(&self, found: Found, unit: &'static str, series: &str, now: Instant) -> bool {
+        if found == Found::default() {
+            return false;
+        }
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        collected.events += events;
-        collected.repeated += repeated;
-        if now - *collected.since.get_or_insert(now) < COLLECTED_FOR {
-            return false;
+        if now - *collected.since.get_or_insert(now) >= COLLECTED_FOR {
+            (collected.since, collected.found) = (Some(now), Found::default());
         }
-        let (events, repeated, warned) = (collected.events, collected.repeated, collected.warned);
-        *collected = Collected {
-            warned,
-            ..Collected::default()
+        collected.found.rounded += found.rounded;
+        collected.found.coinciding += found.coinciding;
+        let shown: String = series.chars().take(SERIES_CHARS).collect();
+        collected.example = Some((unit, shown));
+        let Found {
+            rounded,
+            coinciding,
+        } = collected.found;
+        let mut is_due = |kind: usize| {
+            let warned = &mut collected.warned[kind];
+            let is_due = warned.is_none_or(|at| now - at >= WARN_INTERVAL);
+            if is_due {
+                *warned = Some(now);
+            }
+            is_due
         };
-        let warned_lately = warned.is_some_and(|at| now - at < WARN_INTERVAL);
-        if warned_lately || events < EVENTS_MIN || repeated * NOTABLE_ONE_IN < events {
-            return false;
+        if coinciding >= COINCIDING_MIN && is_due(0) {
+            tracing::warn!(
+                events = coinciding,
+                unit,
+                series,
+                "events have the series, user and timestamp of those before them, and count as one with them: the clock of \
+                 their sender is too coarse; have it stamp in nanoseconds, or count up in the last digits. Where they are \
+                 copies, nothing is wrong"
+            );
+            return true;
         }
-        collected.warned = Some(now);
-        tracing::warn!(
-            events,
-            repeated,
-            "timestamps are whole seconds, and many events were recorded before: the events of a user in one series and \
-             second are counted as one. Copies by relayers and other nodes are among the repeated, too. Where these are \
-             all, nothing is wrong; otherwise have the senders stamp more finely (in Telegraf: precision = \"1ns\")"
-        );
-        true
+        if rounded >= ROUNDED_MIN && is_due(1) {
+            tracing::warn!(
+                events = rounded,
+                unit,
+                series,
+                "timestamps are whole milliseconds or seconds with zeros behind them: events of a user in one series that have \
+                 the same one count as one; have the senders stamp in nanoseconds (in Telegraf: precision = \"1ns\"), or \
+                 count up in the last digits"
+            );
+            return true;
+        }
+        false
+    }
+
+    /// Returns the unit of timestamps that were found to be coarse, and a series that has them.
+    #[must_use]
+    pub fn example(&self) -> Option<String> {
+        let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (unit, series) = collected.example.as_ref()?;
+        Some(match *unit {
+            "" => format!("timestamps of {series}"),
+            unit => format!("timestamps are whole {unit}, as those of {series}"),
+        })
     }
 }
 
@@ -64,23 +150,66 @@ impl Rounded {
 mod tests {
     use super::*;
 
+    /// The first timestamp of a sender.
+    const AT: i64 = 1_480_876_707_352_348_928;
+
+    fn look_by(precision: Precision, events: &[(i64, &str)]) -> (u64, u64, &'static str) {
+        let stamps = events.iter().map(|event| event.0);
+        let is_same_user = |place: usize| events[place].1 == events[place - 1].1;
+        let (found, unit) = Found::look(stamps, is_same_user, precision);
+        (found.rounded, found.coinciding, unit)
+    }
+
+    fn look(events: &[(i64, &str)]) -> (u64, u64, &'static str) {
+        look_by(Precision::Nanoseconds, events)
+    }
+
     #[test]
-    fn a_notable_share_is_warned_of_once_an_hour() {
+    fn whole_milliseconds_and_seconds_are_rounded_and_microseconds_are_not() {
+        let every = |step: i64| -> Vec<(i64, &'static str)> {
+            (0..5).map(|i| (AT - AT % step + i * step, "u")).collect()
+        };
+        assert_eq!(look(&every(SECOND)), (5, 0, "seconds"));
+        assert_eq!(look(&every(MILLISECOND)), (5, 0, "milliseconds"));
+        assert_eq!(look(&every(1000)), (0, 0, ""));
+        assert_eq!(look(&every(1)), (0, 0, ""));
+        let configured = look_by(Precision::Milliseconds, &every(MILLISECOND));
+        assert_eq!(configured.0, 0, "the configuration asks for them");
+    }
+
+    #[test]
+    fn a_third_event_of_a_user_with_one_timestamp_coincides_and_a_copy_does_not() {
+        let twice = [(AT, "a"), (AT, "a"), (AT, "b"), (AT, "b"), (AT + 1, "b")];
+        assert_eq!(look(&twice), (0, 0, ""));
+        let often = [(AT, "a"); 100];
+        assert_eq!(look(&often), (0, 98, ""));
+        let configured = look_by(Precision::Seconds, &often);
+        assert_eq!(configured.1, 98, "events are lost all the same");
+    }
+
+    #[test]
+    fn it_warns_as_soon_as_enough_is_found_and_then_once_an_hour() {
         let rounded = Rounded::default();
         let began = Instant::now();
-        let after = |seconds, events, repeated| {
-            rounded.recorded(events, repeated, began + Duration::from_secs(seconds))
+        let add = |seconds, rounded_by, coinciding| {
+            let found = Found {
+                rounded: rounded_by,
+                coinciding,
+            };
+            let at = began + Duration::from_secs(seconds);
+            rounded.add(found, "milliseconds", "a=1", at)
         };
-        assert!(!after(0, 1000, 900));
-        assert!(!after(59, 1000, 900));
-        assert!(after(60, 1000, 900));
-        assert!(!after(100, 1000, 900));
-        assert!(!after(200, 1000, 900), "it warned a minute ago");
-        assert!(!after(3700, 1000, 90));
-        assert!(!after(3760, 1000, 90), "too few of them");
-        assert!(!after(3800, 50, 50));
-        assert!(!after(3860, 49, 49), "too few");
-        assert!(!after(3900, 50, 50));
-        assert!(after(3960, 50, 5));
+        assert!(!add(0, 99, 0));
+        assert!(add(1, 1, 0));
+        assert!(!add(2, 1000, 9));
+        assert!(add(3, 0, 1), "events coincide, which is worse");
+        assert!(!add(100, 99, 9), "it warned lately");
+        assert!(!add(3700, 99, 9), "too few");
+        assert!(add(3701, 0, 1));
+        let example = rounded.example().unwrap();
+        assert_eq!(
+            example,
+            "timestamps are whole milliseconds, as those of a=1"
+        );
     }
 }

@@ -4,6 +4,7 @@ use super::answer::{NodeStatus, Severity};
 use super::findings::{Found, Rule, Scene, percent};
 use super::observer::Expected;
 use super::redis_findings;
+use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
 use Severity::{Critical, Note, Warning};
 
 /// A node that saw a smaller share than this of what another saw loses events on the way.
@@ -75,6 +76,11 @@ fn others_version(scene: &Scene<'_>) -> Vec<Found> {
             format!("other nodes run {most}"),
         ))
     })
+}
+
+fn coarse_stamps(node: &NodeStatus) -> String {
+    let found = node.report.coarse_stamps.clone();
+    found.unwrap_or_else(|| "their sender's clock is too coarse".to_owned())
 }
 
 /// How far a clock may be off.
@@ -288,6 +294,35 @@ pub(super) static RULES: &[Rule] = &[
             )
         },
         remedy: "look at clocks and delays of the senders; raise flush.grace",
+    },
+    Rule {
+        id: "stamps-coincide",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let (found, seconds) = (node.report.recent.coinciding, node.report.recent_seconds);
+                let what = format!(
+                    "{found} events in the last {seconds} s had the series, user and timestamp of those before them, and count as one with them"
+                );
+                (found >= COINCIDING_MIN).then(|| (what, coarse_stamps(node)))
+            })
+        },
+        remedy: "have the senders stamp in nanoseconds, or count up in the last digits of a coarse time (docs/input.md); where they are copies, nothing is wrong",
+    },
+    Rule {
+        id: "stamps-rounded",
+        severity: Note,
+        find: |scene| {
+            nodes(scene, |node| {
+                let (found, seconds) = (node.report.recent.rounded, node.report.recent_seconds);
+                let what = format!(
+                    "{found} events in the last {seconds} s had whole milliseconds or seconds with zeros behind: those of a user in one series with the same one count as one"
+                );
+                let is_said = node.report.recent.coinciding >= COINCIDING_MIN;
+                (found >= ROUNDED_MIN && !is_said).then(|| (what, coarse_stamps(node)))
+            })
+        },
+        remedy: "have the senders stamp in nanoseconds, or count up in the last digits (docs/input.md); if they have no finer clock on purpose, set input.timestamp_precision",
     },
     Rule {
         id: "overflow",

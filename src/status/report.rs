@@ -61,6 +61,9 @@ pub struct NodeReport {
     pub stalled: Vec<String>,
     /// Whether another process uses its name.
     pub name_taken: bool,
+    /// Which timestamps were found to be coarse, and in which series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coarse_stamps: Option<String>,
     /// Its outputs.
     pub outputs: Vec<OutputReport>,
 }
@@ -85,6 +88,8 @@ pub struct Totals {
     pub kernel_drops: u64,
     pub forgotten: u64,
     pub late: u64,
+    pub rounded: u64,
+    pub coinciding: u64,
     /// Series of a minute.
     pub sealed: u64,
     /// Minutes of partitions, sealed long after their end.
@@ -146,7 +151,7 @@ impl Totals {
             };
         }
         less!(received recorded repeated overflowed rejected dropped dropped_queue_full dropped_spool_full
-            dropped_spool_failed kernel_drops forgotten late sealed old_minutes_sealed sent quarantined discarded)
+            dropped_spool_failed kernel_drops forgotten late rounded coinciding sealed old_minutes_sealed sent quarantined discarded)
     }
 
     /// Events and points that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
@@ -222,6 +227,7 @@ impl NodeReport {
             .chain(&mut self.stalled)
             .chain(&mut self.store_error)
             .chain(&mut self.settings_error)
+            .chain(&mut self.coarse_stamps)
             .chain(of_outputs)
             .for_each(fit);
         for rate in [

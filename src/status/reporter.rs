@@ -126,6 +126,8 @@ impl Reporter {
             kernel_drops: sums.kernel_drops,
             forgotten: sums.events_forgotten,
             late: sums.events_late,
+            rounded: sums.events_rounded,
+            coinciding: sums.events_coinciding,
             sealed: sums.series_sealed,
             old_minutes_sealed: sums.old_minutes_sealed,
             sent: sums.points_sent,
@@ -221,6 +223,7 @@ impl Reporter {
             sockets_failing: self.node.listeners_failing.load(Ordering::Relaxed) as u64,
             stalled: self.node.progress.stalled(STALLED_AFTER),
             name_taken: self.node.name_taken.load(Ordering::Relaxed),
+            coarse_stamps: self.node.rounded.example(),
             outputs: self.outputs.iter().map(output).collect(),
         };
         report.fit()

@@ -425,6 +425,28 @@ fn the_state_of_a_node_is_reported() {
 }
 
 #[test]
+fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() {
+    let with = |rounded, coinciding| {
+        Seen::with(|it| {
+            (it.recent.rounded, it.recent.coinciding) = (rounded, coinciding);
+            it.coarse_stamps =
+                Some("timestamps are whole milliseconds, as those of a=1".to_owned());
+        })
+    };
+    with(1000, 10).finds(
+        "stamps-coincide",
+        Warning,
+        &["10 events", "whole milliseconds", "a=1"],
+    );
+    with(100, 9).finds(
+        "stamps-rounded",
+        Note,
+        &["100 events", "a=1", "nanoseconds"],
+    );
+    assert!(with(99, 9).status().findings.is_empty());
+}
+
+#[test]
 fn old_minutes_are_counted_and_their_end_is_estimated() {
     let seen = |rate| {
         let mut seen = Seen::with(|it| it.old_minutes_per_second = rate);

@@ -125,6 +125,10 @@ metrics! {
     claims_lost: Counter = Counter::default();
     /// Series of a minute whose counts this node sealed.
     series_sealed: Counter = Counter::default();
+    /// Recorded events whose timestamps are whole milliseconds or seconds, although `input.timestamp_precision` is finer.
+    events_rounded: Counter = Counter::default();
+    /// Recorded events that came right after two others with the same series, user and timestamp: they count as one.
+    events_coinciding: Counter = Counter::default();
     /// Minutes of partitions that this node sealed long after their end: more than flush.grace and five minutes.
     old_minutes_sealed: Counter = Counter::default();
     /// Events that came after the counts of their minute and series were sealed.

@@ -367,3 +367,44 @@ fn counts_in_the_quarantine_are_named() {
     );
     assert_eq!(status["outputs"][0]["quarantined"], 1);
 }
+
+#[test]
+fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_not() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let mut sender = Sender::paced_by(&node);
+    let at = five_minutes_ago_ns();
+    // Python, with a clock of microseconds.
+    for event in 0..200 {
+        let line = format!(
+            "event_type=fine,product=p value=ann {}",
+            at + event * 37_000
+        );
+        sender.send(line.as_bytes(), &node, &[]);
+    }
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 200);
+    let status = wait_healthy(&node);
+    assert_eq!(status["findings"], serde_json::json!([]));
+    // JavaScript: `Date.now() * 1e6`, for events of two milliseconds.
+    let millis = at / 1_000_000;
+    for event in 0..100 {
+        let stamp = (millis + event / 50) * 1_000_000;
+        let line = format!("event_type=coarse,product=p value=ann {stamp}");
+        sender.send(line.as_bytes(), &node, &[]);
+    }
+    let words = [
+        "whole milliseconds",
+        "event_type=coarse,product=p",
+        "nanoseconds",
+    ];
+    wait_first(&node, "stamps-coincide", &words);
+    let log = node.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("count as one with them"));
+    let line = line.expect("the log warns");
+    assert!(
+        line.contains("WARN") && line.contains("event_type=coarse"),
+        "{line}"
+    );
+}

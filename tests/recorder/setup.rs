@@ -4,7 +4,9 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_data_service::event::{Batch, Minute, OverflowSeries, Partition, Partitions, Window};
+use event_data_service::event::{
+    Batch, Minute, OverflowSeries, Partition, Partitions, Precision, Window,
+};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, Delivery, Recorder, RecorderSettings, ReplayWindow,
 };
@@ -63,6 +65,7 @@ pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<N
         partition: partition(),
         settings: RecorderSettings {
             window: Window::new(setup.max_age, setup.max_age),
+            precision: Precision::Nanoseconds,
             caps: setup.caps,
             lagging_after: HOUR,
         },

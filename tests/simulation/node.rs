@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use event_data_service::event::{OverflowSeries, Window};
+use event_data_service::event::{OverflowSeries, Precision, Window};
 use event_data_service::flush::{Destination, Flush};
 use event_data_service::ingest::{
     CapSettings, DedupBudget, QUEUED_BATCHES, Recorder, RecorderSettings, ReplayWindow,
@@ -165,6 +165,7 @@ impl Node {
         let budget = Arc::new(DedupBudget::new(plan.dedup_users));
         let settings = RecorderSettings {
             window: window(plan.max_age),
+            precision: Precision::Nanoseconds,
             caps: CapSettings {
                 series_max: plan.series_max,
                 users_max: plan.users_max,

@@ -72,6 +72,12 @@ api = "v1"
 database = "d"
 self_metrics = "999ms"
 => FILE:5: output.self_metrics: is shorter than a second; write 1s or more, or 0s for none
+[output]
+probe_measurement = "unique_user_event"
+=> FILE:2: output.probe_measurement: is a measurement of counts; name one that nothing else is written to
+[output]
+probe_measurement = "a b"
+=> FILE:2: output.probe_measurement: "a b" is not a name; write 1 to 64 of A-Z a-z 0-9 . _ -
 output = [1]
 => FILE:1: output: is no list of values; write [[output]] above the keys of each output
 output = []

@@ -11,6 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
+use crate::node::Found;
 use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
@@ -200,10 +201,8 @@ impl Recorder {
         self.metrics.dedup_hits.inc_by(events as u64 - users);
         if origin != Origin::Replay {
             self.metrics.events_repeated.inc_by(repeated);
-            let mut stamps = requests.iter().flat_map(|it| it.occurrences);
-            if stamps.all(|it| it.timestamp % 1_000_000_000 == 0) {
-                let rounded = &self.node.rounded;
-                rounded.recorded(events as u64, repeated, now);
+            for request in requests {
+                self.look_at_stamps(request, now);
             }
             let overflowed = requests.iter().filter(|it| it.overflowed_from.is_some());
             self.node.ledger.overflowed(overflowed.map(count).sum());
@@ -211,6 +210,17 @@ impl Recorder {
             self.node.confirmed.record(self.partition, events as u64);
             self.node.ledger.recorded(events);
         }
+    }
+    /// Finds timestamps by which events of a user become one.
+    fn look_at_stamps(&self, request: &RecordRequest<'_>, now: Instant) {
+        let events = request.occurrences;
+        let user = |place: usize| events.get(place).map(|it| request.batch.user(it));
+        let is_same_user = |place: usize| user(place) == user(place.wrapping_sub(1));
+        let stamps = events.iter().map(|it| it.timestamp);
+        let (found, unit) = Found::look(stamps, is_same_user, self.settings.precision);
+        self.metrics.events_rounded.inc_by(found.rounded);
+        self.metrics.events_coinciding.inc_by(found.coinciding);
+        self.node.rounded.add(found, unit, request.series, now);
     }
 }
 
