@@ -3,6 +3,7 @@
 //! 0 is success, 1 a failure, 2 a mistake in the arguments or the configuration, 3 a node or relay that ended and lost events;
 //! `eds send` that is stopped by a signal ends with 128 and its number. Nothing below exits by itself.
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
@@ -15,7 +16,14 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::{self, Config, ConfigErrors, Effective, Flags, RelayFlags};
 use crate::daemon::{SettingsAction, Shown};
 use crate::event::datagram::first_line;
+use crate::event::{LineRules, Parser as LineParser};
 use crate::{daemon, demo, quarantine, text};
+
+/// What `eds send` knows of lines.
+const LINE_RULES: loadgen::LineRules = loadgen::LineRules {
+    end: first_line,
+    lacks_timestamp,
+};
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -184,7 +192,7 @@ pub fn main() -> ExitCode {
         Command::Outputs(command) => outputs(command),
         Command::Settings(command) => settings(&command),
         Command::Healthy { address } => healthy(&address),
-        Command::Send(options) => match loadgen::run(&options, first_line) {
+        Command::Send(options) => match loadgen::run(&options, LINE_RULES) {
             Ok(loadgen::Summary {
                 stopped: Some(code),
                 ..
@@ -303,6 +311,16 @@ fn healthy(address: &str) -> anyhow::Result<()> {
 }
 
 /// Whether nothing is wrong.
+/// Returns whether a line is an event without a timestamp, by the default grammar.
+fn lacks_timestamp(line: &[u8]) -> bool {
+    thread_local! {
+        static PARSER: RefCell<LineParser> = RefCell::new(LineParser::new(&LineRules::default()));
+    }
+    let lacks = |parser: &mut LineParser| parser.parse(line).is_ok_and(|it| it.timestamp.is_none());
+    // What is appended to a backslash would be a part of the last field.
+    !line.ends_with(b"\\") && PARSER.with_borrow_mut(lacks)
+}
+
 fn check(arguments: &CheckArguments) -> anyhow::Result<bool> {
     let (config, effective) = config::load(&arguments.flags, std::env::vars_os())?;
     if arguments.connect {

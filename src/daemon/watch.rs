@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::event::Minute;
     use crate::status::Expected;
-    use crate::store::{StoreError, Survey, Surveyed};
+    use crate::store::{Reported, StoreError, Survey, Surveyed};
 
     const PANIC: &str = "this store cannot be looked at twice";
 
@@ -192,6 +192,10 @@ mod tests {
 
         async fn withdraw(&self) -> Result<(), StoreError> {
             Ok(())
+        }
+
+        async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
+            Ok(Vec::new())
         }
 
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {

@@ -215,10 +215,11 @@ impl LineBatcher {
 
     fn add_line(&mut self, line: &[u8], room: Room, now_nanos: i64) -> Result<(), Rejection> {
         let line = self.parser.parse_hinted(line)?;
-        let timestamp = match line.timestamp {
-            Some(timestamp) => timestamp,
-            None => self.stamps.stamp(now_nanos, 1),
-        };
+        let timestamp = line.timestamp.unwrap_or_else(|| {
+            let at_ms = self.node.clock.store_ms_at(now_nanos);
+            self.node.unstamped.add(line.series, line.user, at_ms);
+            self.stamps.stamp(now_nanos, 1)
+        });
         self.window.judge(timestamp, now_nanos).map_err(|reason| {
             let number = timestamp / self.precision.nanos();
             self.precision.mistaken(number).unwrap_or(reason)

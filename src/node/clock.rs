@@ -57,8 +57,14 @@ impl Clock {
     /// Returns the time of the store's clock in ms since the epoch, as far as it is known.
     #[must_use]
     pub fn store_now_ms(&self) -> i64 {
+        self.store_ms_at(self.now_nanos())
+    }
+
+    /// Returns what the store's clock showed at a time of this clock.
+    #[must_use]
+    pub fn store_ms_at(&self, nanos: i64) -> i64 {
         let ahead_ms = self.store_ahead_ms.load(Ordering::Relaxed);
-        (self.now_nanos() / 1_000_000).saturating_add(ahead_ms)
+        nanos.div_euclid(1_000_000).saturating_add(ahead_ms)
     }
 
     /// Keeps how far the store's clock is ahead.

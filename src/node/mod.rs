@@ -6,6 +6,7 @@ pub mod files;
 mod ledger;
 mod progress;
 mod rounded;
+mod unstamped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ pub use clock::{Clock, Rng, Throttle};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
+pub use unstamped::{Sample, Unstamped, WINDOW_MS};
 
 use crate::event::Partition;
 
@@ -35,6 +37,8 @@ pub struct Node {
     pub progress: Progress,
     /// Events whose timestamps are too coarse.
     pub rounded: Rounded,
+    /// Lines without a timestamp.
+    pub unstamped: Unstamped,
     /// The receiving threads whose socket cannot be read at the moment.
     pub listeners_failing: AtomicUsize,
     /// The outputs that refuse what this node writes, or do not answer.

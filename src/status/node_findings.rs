@@ -296,6 +296,21 @@ pub(super) static RULES: &[Rule] = &[
         remedy: "look at clocks and delays of the senders; raise flush.grace",
     },
     Rule {
+        id: "unstamped-copies",
+        severity: Warning,
+        find: |scene| {
+            nodes(scene, |node| {
+                let other = node.report.unstamped_copies_at.as_ref()?;
+                let what = format!(
+                    "lines without a timestamp come to it and to node {other} within a second"
+                );
+                let why = "each node gives them the time of their arrival, so a copy is another event and counts again";
+                Some((what, why.to_owned()))
+            })
+        },
+        remedy: "have the senders write a timestamp into each line, or send to eds relay, which does so before it copies a line (docs/input.md)",
+    },
+    Rule {
         id: "stamps-coincide",
         severity: Warning,
         find: |scene| {

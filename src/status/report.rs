@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::node::Sample;
 use crate::text::beginning;
 
 /// The longest text of a report, in characters.
@@ -64,6 +65,12 @@ pub struct NodeReport {
     /// Which timestamps were found to be coarse, and in which series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coarse_stamps: Option<String>,
+    /// A sample of the lines without a timestamp that it gets. Only nodes look at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unstamped: Option<Sample>,
+    /// A node that got the same lines without a timestamp, within a second, in the last five minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unstamped_copies_at: Option<String>,
     /// Its outputs.
     pub outputs: Vec<OutputReport>,
 }
@@ -211,6 +218,7 @@ impl NodeReport {
         let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
         self.outputs.truncate(LISTED_MAX);
         self.stalled.truncate(LISTED_MAX);
+        self.unstamped = self.unstamped.map(Sample::fit);
         let own = [
             &mut self.name,
             &mut self.instance,
@@ -228,6 +236,7 @@ impl NodeReport {
             .chain(&mut self.store_error)
             .chain(&mut self.settings_error)
             .chain(&mut self.coarse_stamps)
+            .chain(&mut self.unstamped_copies_at)
             .chain(of_outputs)
             .for_each(fit);
         for rate in [

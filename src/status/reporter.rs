@@ -11,9 +11,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::report::{NodeReport, OutputReport, Queue, Room, Totals};
-use crate::node::{DropReason, Node, Throttle};
-use crate::store::{NodeStore, StoreError};
+use crate::node::{DropReason, Node, Sample, Throttle, WINDOW_MS};
+use crate::store::{NodeStore, Reported, StoreError};
 use crate::telemetry::Metrics;
+use crate::text::beginning;
 
 /// How often it reports.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -25,6 +26,10 @@ const RECENT: Duration = Duration::from_secs(300);
 const RATED: Duration = Duration::from_secs(10);
 /// A worker that has not beaten for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(15);
+/// How far into a window the samples of the one before are compared: every node has reported it by then.
+const COMPARED_AFTER_MS: i64 = 2500;
+/// How often it is logged that another node gets copies of lines without a timestamp.
+const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// How often it is logged that another process has the name.
 const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -73,6 +78,11 @@ struct Memory {
     started: DateTime<Utc>,
     history: VecDeque<(Instant, Totals)>,
     lags_since: Option<Instant>,
+    /// The window whose sample of unstamped lines was compared last.
+    compared: i64,
+    /// When another node was found to get copies of these lines, and which.
+    copies_at: Option<(Instant, String)>,
+    copies_throttle: Throttle,
 }
 
 impl Reporter {
@@ -84,6 +94,9 @@ impl Reporter {
             started: DateTime::from_timestamp_nanos(self.node.clock.now_nanos()),
             history: [(began, Totals::default())].into(),
             lags_since: None,
+            compared: 0,
+            copies_at: None,
+            copies_throttle: Throttle::new(COPIES_LOG_INTERVAL),
         };
         let mut taken_throttle = Throttle::new(TAKEN_LOG_INTERVAL);
         let mut ticks = tokio::time::interval(INTERVAL);
@@ -92,6 +105,7 @@ impl Reporter {
             let looked = timeout(ANSWERS_WITHIN, looked).await;
             let report = self.report(&mut memory, looked.unwrap_or((Ok(None), Ok(()))));
             let json = report.to_json();
+            let unstamped = report.unstamped.clone();
             self.latest.set(report);
             if let Ok(Ok(taken)) = timeout(ANSWERS_WITHIN, self.store.report(&json)).await {
                 self.node.name_taken.store(taken, Ordering::Relaxed);
@@ -102,9 +116,44 @@ impl Reporter {
                     );
                 }
             }
+            if let Some(own) = unstamped {
+                self.compare(&mut memory, &own).await;
+            }
         }
         // A store that does not answer forgets it by itself.
         let _ = timeout(ANSWERS_WITHIN, self.store.withdraw()).await;
+    }
+
+    /// Looks whether another node gets the lines without a timestamp that this one gets: once for each window, when all nodes have
+    /// reported it.
+    async fn compare(&self, memory: &mut Memory, own: &Sample) {
+        let into_ms = self.node.clock.store_now_ms().rem_euclid(WINDOW_MS);
+        if memory.compared == own.window || into_ms < COMPARED_AFTER_MS {
+            return;
+        }
+        let Ok(Ok(reports)) = timeout(ANSWERS_WITHIN, self.store.reports()).await else {
+            return;
+        };
+        memory.compared = own.window;
+        let identity = self.store.identity();
+        let others = reports.iter().filter(|it| it.identity != identity);
+        let common = |other: &Reported| {
+            let theirs = NodeReport::read(&other.text).0.unstamped?;
+            Some((own.common(&theirs)?, beginning(&other.name, 64)))
+        };
+        let Some((lines, other)) = others.filter_map(common).max() else {
+            return;
+        };
+        if memory.copies_throttle.is_due() {
+            tracing::warn!(
+                %other,
+                lines,
+                "lines without a timestamp come to this node and, within a second, to another one: each node gives them the time \
+                 of their arrival, so copies count twice; have their sender write a timestamp, or send them to eds relay, which \
+                 does so before it copies them"
+            );
+        }
+        memory.copies_at = Some((Instant::now(), other));
     }
 
     fn totals(&self) -> Totals {
@@ -170,6 +219,8 @@ impl Reporter {
         let is_lagging = lags > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
         history.push_back((now, totals));
+        let copies_at = memory.copies_at.as_ref();
+        let copies_at = copies_at.filter(|(at, _)| now - *at < RECENT);
         let sums = self.metrics.sums(std::iter::empty());
         let down = self.node.outputs_down.all();
         let output = |(name, url): &(String, String)| {
@@ -224,6 +275,8 @@ impl Reporter {
             stalled: self.node.progress.stalled(STALLED_AFTER),
             name_taken: self.node.name_taken.load(Ordering::Relaxed),
             coarse_stamps: self.node.rounded.example(),
+            unstamped: self.node.unstamped.sample(self.node.clock.store_now_ms()),
+            unstamped_copies_at: copies_at.map(|(_, other)| other.clone()),
             outputs: self.outputs.iter().map(output).collect(),
         };
         report.fit()

@@ -93,6 +93,9 @@ fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
     let name = nodes.first().map(|own| own.report.name.clone());
     let others = reported.iter().filter(|it| Some(&it.name) != name.as_ref());
     nodes.extend(others.map(other));
+    for node in &mut nodes {
+        node.report.unstamped = None;
+    }
     nodes.sort_by(|a, b| a.report.name.cmp(&b.report.name));
     nodes
 }

@@ -425,6 +425,16 @@ fn the_state_of_a_node_is_reported() {
 }
 
 #[test]
+fn copies_of_lines_without_a_timestamp_are_reported() {
+    let seen = Seen::with(|it| it.unstamped_copies_at = Some("a".to_owned()));
+    seen.finds(
+        "unstamped-copies",
+        Warning,
+        &["node b", "node a", "eds relay", "timestamp"],
+    );
+}
+
+#[test]
 fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() {
     let with = |rounded, coinciding| {
         Seen::with(|it| {

@@ -123,6 +123,9 @@ pub trait Survey: Send + Sync + std::fmt::Debug {
     /// Takes the report back: the node ends as it should.
     async fn withdraw(&self) -> Result<(), StoreError>;
 
+    /// What the processes reported last, this one included.
+    async fn reports(&self) -> Result<Vec<Reported>, StoreError>;
+
     /// Looks at everything, at the coverage of these minutes, and how many of the waiting minutes are before another one. What
     /// cannot be had says why.
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed;

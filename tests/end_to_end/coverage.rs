@@ -30,8 +30,11 @@ fn options(path: &Path, seed: u64, minute: i64, lost: f64) -> Options {
 }
 
 fn send(options: &Options) -> Summary {
-    let line_end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
-    loadgen::run_from(options, std::io::empty(), line_end).unwrap()
+    let rules = loadgen::LineRules {
+        end: |bytes| bytes.iter().position(|byte| *byte == b'\n'),
+        lacks_timestamp: |_| false,
+    };
+    loadgen::run_from(options, std::io::empty(), rules).unwrap()
 }
 
 /// The minutes of the answer: events of all, and of each node with its share, which must be that of its events.

@@ -163,7 +163,9 @@ fn who_types_is_told_so_and_not_drawn_over() {
         .unwrap();
     let mut keys = typing.stdin.take().unwrap();
     keys.write_all(b"a=1 value=x\n").unwrap();
-    assert_eq!(receive(&socket), b"a=1 value=x");
+    let line = receive(&socket);
+    let stamp = line.strip_prefix(b"a=1 value=x ");
+    assert_eq!(stamp.map(<[u8]>::len), Some(19), "{line:?} has a timestamp");
     keys.write_all(b"\x04").unwrap();
     assert_eq!(wait(&mut typing, SOON).code(), Some(0));
     let mut shown = String::new();

@@ -1,6 +1,6 @@
 //! `eds status` names the right cause, with a remedy, of whatever is wrong with Redis, an output or a node.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Output;
 
 use serde_json::Value;
@@ -407,4 +407,44 @@ fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_n
         line.contains("WARN") && line.contains("event_type=coarse"),
         "{line}"
     );
+}
+
+#[test]
+fn copies_of_lines_without_a_timestamp_at_two_nodes_are_found() {
+    let site = site();
+    let nodes = ["one", "two"].map(|name| site.start_node(name, &[]));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut user = 0;
+    eventually("both nodes find that they get the same lines", SOON, || {
+        for _ in 0..10 {
+            user += 1;
+            for node in &nodes {
+                let line = format!("event_type=login,product=p value=user{user}");
+                socket.send_to(line.as_bytes(), node.udp()).unwrap();
+            }
+        }
+        let status = status(&nodes[0]);
+        let findings = status["findings"].as_array().unwrap();
+        let found = findings.iter().filter(|it| it["id"] == "unstamped-copies");
+        let found: Vec<_> = found.map(all_words).collect();
+        when(found.len() == 2, found.join("; ")).map(|()| {
+            assert!(
+                found[0]
+                    .contains("node one | lines without a timestamp come to it and to node two")
+            );
+            assert!(found[1].contains("eds relay"), "{found:?}");
+        })
+    });
+    for node in &nodes {
+        let log = node.log();
+        let warned = log
+            .lines()
+            .filter(|line| line.contains("copies count twice"));
+        assert_eq!(warned.filter(|line| line.contains("WARN")).count(), 1);
+        let answer = node.get("/api/v1/status").unwrap().body;
+        assert!(
+            !answer.contains("\"unstamped\":"),
+            "samples are for nodes only: {answer}"
+        );
+    }
 }

@@ -5,7 +5,7 @@
 //! for the copies that the drop rate takes out. `expected` counts a line when at least one copy of its datagram was sent.
 //!
 //! It shares no code with the service, so that both cannot be wrong in the same way. Only where a line ends is the service's
-//! rule: callers pass it, a [`LineEnd`].
+//! rule: callers pass it, and whether it has a timestamp, as [`LineRules`].
 //!
 //! It blocks: one thread that sleeps, reads and sends needs no runtime.
 
@@ -45,8 +45,14 @@ use sender::Sender;
 use source::Source;
 use stop::{Input, Stop};
 
-/// How many bytes the first line takes, without its end; `None` while that is not known before more bytes come.
-pub type LineEnd = fn(&[u8]) -> Option<usize>;
+/// What the service knows of lines.
+#[derive(Debug, Clone, Copy)]
+pub struct LineRules {
+    /// How many bytes the first line takes, without its end; `None` while that is not known before more bytes come.
+    pub end: fn(&[u8]) -> Option<usize>,
+    /// Whether a line is an event that has no timestamp, and that takes one at its end.
+    pub lacks_timestamp: fn(&[u8]) -> bool,
+}
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
 
@@ -114,29 +120,29 @@ pub enum SendError {
 /// lines come from standard input. SIGINT and SIGTERM end it early, in order; a second one ends the process.
 ///
 /// A datagram that cannot be sent is counted in the summary and is no error.
-pub fn run(options: &Options, line_end: LineEnd) -> Result<Summary, SendError> {
+pub fn run(options: &Options, rules: LineRules) -> Result<Summary, SendError> {
     let is_typed = options.events.is_none() && io::stdin().is_terminal();
     let stop = Stop::by_signals()?;
     if options.events.is_some() {
-        return send(options, io::empty(), line_end, is_typed, stop);
+        return send(options, io::empty(), rules, is_typed, stop);
     }
     let input = Input::new(io::stdin(), stop.clone())?;
-    send(options, input, line_end, is_typed, stop)
+    send(options, input, rules, is_typed, stop)
 }
 
 /// The same as [`run`], with lines from this input instead of standard input, and without regard to signals.
 pub fn run_from(
     options: &Options,
     input: impl Read,
-    line_end: LineEnd,
+    rules: LineRules,
 ) -> Result<Summary, SendError> {
-    send(options, input, line_end, false, Stop::default())
+    send(options, input, rules, false, Stop::default())
 }
 
 fn send(
     options: &Options,
     input: impl Read,
-    line_end: LineEnd,
+    rules: LineRules,
     is_typed: bool,
     stop: Stop,
 ) -> Result<Summary, SendError> {
@@ -144,10 +150,13 @@ fn send(
     let (source, what) = match options.events {
         None if is_typed => {
             let what = "what you type here, a line an event, until Ctrl-D,";
-            (Source::lines(input, line_end), what.to_owned())
+            (
+                Source::lines(input, rules, !options.no_stamp),
+                what.to_owned(),
+            )
         }
         None => (
-            Source::lines(input, line_end),
+            Source::lines(input, rules, !options.no_stamp),
             "lines of standard input".to_owned(),
         ),
         Some(events) => {
@@ -252,9 +261,12 @@ mod tests {
             expected: Some(expected),
             ..Options::default()
         };
-        let newline: LineEnd = |bytes| memchr::memchr(b'\n', bytes);
+        let rules = LineRules {
+            end: |bytes| memchr::memchr(b'\n', bytes),
+            lacks_timestamp: |_| false,
+        };
         let input = "a=1 value=x 5\n\na=1 value=x\n".as_bytes();
-        let error = run_from(&options, input, newline).unwrap_err();
+        let error = run_from(&options, input, rules).unwrap_err();
         let message =
             "the counts of line 3 are not certain: expected `<tags> value=<user> <timestamp>`";
         assert_eq!(error.to_string(), message);

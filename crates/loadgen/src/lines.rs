@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::datagram::LINE_BYTES_MAX;
-use super::{LineEnd, SendError};
+use super::{SendError, now_nanos};
 
 /// What a source has to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,17 +20,21 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: BufReader<R>,
-    line_end: LineEnd,
+    line_end: fn(&[u8]) -> Option<usize>,
     /// What was read and not given yet: a line end in it may be inside a quoted field.
     held: Vec<u8>,
     /// How many lines were read that are not held.
     passed: u64,
     number: u64,
     paused: bool,
+    /// Which lines get a timestamp.
+    lacks_timestamp: fn(&[u8]) -> bool,
+    /// The last timestamp: no two are equal.
+    stamped: i64,
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn new(input: R, line_end: LineEnd) -> Self {
+    pub(super) fn new(input: R, line_end: fn(&[u8]) -> Option<usize>) -> Self {
         // Nothing was given yet that could be sent first.
         Self {
             input: BufReader::new(input),
@@ -39,6 +43,22 @@ impl<R: Read> Lines<R> {
             passed: 0,
             number: 0,
             paused: true,
+            lacks_timestamp: |_| false,
+            stamped: 0,
+        }
+    }
+
+    /// The same, which appends the time at which they are read to lines that lack a timestamp.
+    pub(super) const fn stamping(mut self, lacks_timestamp: fn(&[u8]) -> bool) -> Self {
+        self.lacks_timestamp = lacks_timestamp;
+        self
+    }
+
+    fn stamp(&mut self, line: &mut Vec<u8>) {
+        if (self.lacks_timestamp)(line) {
+            line.pop_if(|last| *last == b'\r');
+            self.stamped = now_nanos().max(self.stamped + 1);
+            line.extend_from_slice(format!(" {}", self.stamped).as_bytes());
         }
     }
 
@@ -66,6 +86,7 @@ impl<R: Read> Lines<R> {
                     return Err(SendError::LineTooLong { line: self.number });
                 }
                 if !line.trim_ascii().is_empty() {
+                    self.stamp(line);
                     return Ok(Next::Line);
                 }
                 continue;
@@ -134,8 +155,28 @@ mod tests {
 
     #[test]
     fn lines_are_given_unchanged_and_empty_ones_skipped() {
-        let given = all("a 1 \r\n\n\r\n \t\r\n#x\n b\nlast".as_bytes()).unwrap();
+        let given = all("a 1 \r\n\n\r\n#x\n b\nlast".as_bytes()).unwrap();
         assert_eq!(given, ["a 1 \r", "#x", " b", "pause", "last", "pause"]);
+    }
+
+    #[test]
+    fn lines_that_lack_a_timestamp_get_one_each() {
+        let before = now_nanos();
+        let lacks_timestamp = |line: &[u8]| !line.starts_with(b"#") && !line.ends_with(b" 7");
+        let input = "a value=u\na value=u\r\na value=u 7\n#x\n".as_bytes();
+        let mut lines = Lines::new(input, unquoted).stamping(lacks_timestamp);
+        let (mut line, mut stamps) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            while lines.next(&mut line).unwrap() == Next::Pause {}
+            let text = str::from_utf8(&line).unwrap();
+            let stamp = text.strip_prefix("a value=u ").unwrap();
+            stamps.push(stamp.parse::<i64>().unwrap());
+        }
+        assert!(before <= stamps[0] && stamps[0] < stamps[1], "{stamps:?}");
+        for expected in ["a value=u 7", "#x"] {
+            while lines.next(&mut line).unwrap() == Next::Pause {}
+            assert_eq!(line, expected.as_bytes());
+        }
     }
 
     #[test]

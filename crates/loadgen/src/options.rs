@@ -30,6 +30,7 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 /// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
 /// SIGTERM, with the summary and the expected counts of what was sent until then.
 #[derive(Debug, Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Options {
     /// Where to send; may be given several times, and each address gets a copy of every datagram.
     /// Of a name with several addresses the first is used, IPv4 before IPv6
@@ -55,6 +56,11 @@ pub struct Options {
     /// event
     #[arg(long, value_name = "FILE")]
     pub expected: Option<PathBuf>,
+
+    /// Leave lines of standard input without a timestamp as they are. Otherwise they get the time at which they are read, in
+    /// nanoseconds, so that their copies are one event at all nodes
+    #[arg(long)]
+    pub no_stamp: bool,
 
     /// No progress bar, no opening line and no warnings; the closing summary alone
     #[arg(long)]
@@ -127,6 +133,7 @@ impl Default for Options {
             lines_per_datagram: LINES_PER_DATAGRAM,
             drop_rate: Share::NONE,
             expected: None,
+            no_stamp: false,
             quiet: false,
             seed: None,
             events: None,

@@ -6,7 +6,7 @@ use super::lines::{Lines, Next};
 use super::now_nanos;
 use super::realtime::Realtime;
 use super::synthetic::{Event, Synthetic};
-use super::{LineEnd, SendError};
+use super::{LineRules, SendError};
 
 /// A source of lines.
 #[derive(Debug)]
@@ -20,8 +20,14 @@ pub(super) enum Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    pub(super) fn lines(input: R, line_end: LineEnd) -> Self {
-        Self::Lines(Lines::new(input, line_end))
+    /// Lines that are read. With `stamps`, those that lack a timestamp get the time at which they are read.
+    pub(super) fn lines(input: R, rules: LineRules, stamps: bool) -> Self {
+        let lines = Lines::new(input, rules.end);
+        Self::Lines(if stamps {
+            lines.stamping(rules.lacks_timestamp)
+        } else {
+            lines
+        })
     }
 
     pub(super) const fn synthetic(load: Synthetic, realtime: bool) -> Self {

@@ -45,7 +45,11 @@ fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
         quiet: true,
         ..options
     };
-    let summary = loadgen::run_from(&options, input.as_bytes(), newline).unwrap();
+    let rules = loadgen::LineRules {
+        end: newline,
+        lacks_timestamp: |_| false,
+    };
+    let summary = loadgen::run_from(&options, input.as_bytes(), rules).unwrap();
     (
         summary,
         [

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::MemoryStore;
 use crate::event::Minute;
-use crate::store::{Draining as _, Store as _, StoreError, Survey, Surveyed};
+use crate::store::{Draining as _, Reported, Store as _, StoreError, Survey, Surveyed};
 
 #[async_trait]
 impl Survey for MemoryStore {
@@ -21,6 +21,10 @@ impl Survey for MemoryStore {
 
     async fn report(&self, _report: &str) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn withdraw(&self) -> Result<(), StoreError> {

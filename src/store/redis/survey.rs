@@ -68,26 +68,6 @@ impl RedisStore {
         self.see_by(slot(all.as_bytes()), script).await
     }
 
-    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
-        let all = self.keys.nodes();
-        let mut script = scripts::REPORTS.prepare_invoke();
-        script.key(&all).arg(REPORTS_MAX).arg(REPORT_BYTES_MAX);
-        let found: Vec<(Vec<u8>, i64, Vec<u8>)> = self.see_by(slot(all.as_bytes()), script).await?;
-        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
-            let said = String::from_utf8_lossy(&said);
-            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
-            let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
-            Reported {
-                name: String::from_utf8_lossy(&name).into_owned(),
-                identity: identity.to_owned(),
-                version: version.to_owned(),
-                ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
-                text: text.to_owned(),
-            }
-        };
-        Ok(found.into_iter().map(read).collect())
-    }
-
     async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
         let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
@@ -185,6 +165,26 @@ impl Survey for RedisStore {
 
     async fn withdraw(&self) -> Result<(), StoreError> {
         self.say("").await.map(drop)
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
+        let all = self.keys.nodes();
+        let mut script = scripts::REPORTS.prepare_invoke();
+        script.key(&all).arg(REPORTS_MAX).arg(REPORT_BYTES_MAX);
+        let found: Vec<(Vec<u8>, i64, Vec<u8>)> = self.see_by(slot(all.as_bytes()), script).await?;
+        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
+            let said = String::from_utf8_lossy(&said);
+            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
+            let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
+            Reported {
+                name: String::from_utf8_lossy(&name).into_owned(),
+                identity: identity.to_owned(),
+                version: version.to_owned(),
+                ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
+                text: text.to_owned(),
+            }
+        };
+        Ok(found.into_iter().map(read).collect())
     }
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {

@@ -1,0 +1,206 @@
+//! [`Unstamped`]: a sample of the lines without a timestamp that came lately. Every node gives such a line the time of its arrival, so
+//! copies of it at two nodes are two events. Nodes report their samples, and find by them that they get the same lines.
+//!
+//! Which lines are in a sample is decided by their hashes, the lowest first, so that nodes that get the same lines choose the same
+//! ones. A hash has 24 bits: enough to compare samples, too few to tell a user's name by.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How long a sample is taken.
+pub const WINDOW_MS: i64 = 5000;
+/// The most lines of a sample.
+const LINES_MAX: usize = 32;
+/// Fewer lines that two nodes have in common may be chance.
+const COMMON_MIN: usize = 3;
+/// Bits of a hash that are left out.
+const LEFT_OUT: u32 = 40;
+
+/// Hash of a line, and the second in which it came, since the epoch.
+type Seen = (u32, i64);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Unstamped {
+    /// The window, and in the lower half the highest hash that has a place in it: most lines are passed over by this alone.
+    edge: AtomicU64,
+    windows: Mutex<Windows>,
+}
+
+#[derive(Debug, Default)]
+struct Windows {
+    /// The number of the present window.
+    number: i64,
+    present: BTreeSet<Seen>,
+    last: BTreeSet<Seen>,
+}
+
+/// The sample of a window that is over.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    /// The number of the window: windows of [`WINDOW_MS`] since the epoch.
+    pub window: i64,
+    /// The lines: the lowest hashes.
+    pub lines: Vec<Seen>,
+}
+
+impl Default for Unstamped {
+    fn default() -> Self {
+        Self {
+            edge: AtomicU64::new(u64::from(u32::MAX)),
+            windows: Mutex::default(),
+        }
+    }
+}
+
+impl Unstamped {
+    fn lock(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A line of this series and user came, in ms since the epoch by the store's clock.
+    pub fn add(&self, series: &str, user: &[u8], at_ms: i64) {
+        let hash = xxh3_64(user) ^ xxh3_64(series.as_bytes()).rotate_left(32);
+        let hash = u32::try_from(hash >> LEFT_OUT).unwrap_or(u32::MAX);
+        let number = at_ms.div_euclid(WINDOW_MS);
+        let window = number.cast_unsigned() << 32;
+        let edge = self.edge.load(Ordering::Relaxed);
+        if (window..window | u64::from(hash)).contains(&edge) {
+            return;
+        }
+        let mut windows = self.lock();
+        windows.turn_to(number);
+        if windows.number != number {
+            return;
+        }
+        windows.present.insert((hash, at_ms.div_euclid(1000)));
+        let mut highest = u32::MAX;
+        if windows.present.len() > LINES_MAX {
+            windows.present.pop_last();
+            highest = windows.present.last().map_or(u32::MAX, |seen| seen.0);
+        }
+        let edge = window | u64::from(highest);
+        self.edge.store(edge, Ordering::Relaxed);
+    }
+
+    /// Returns the sample of the last window that is over; `None`: no such line came in it.
+    pub fn sample(&self, now_ms: i64) -> Option<Sample> {
+        let mut windows = self.lock();
+        windows.turn_to(now_ms.div_euclid(WINDOW_MS));
+        (!windows.last.is_empty()).then(|| Sample {
+            window: windows.number - 1,
+            lines: windows.last.iter().copied().collect(),
+        })
+    }
+}
+
+impl Windows {
+    /// A window that is past stays so: another thread may have read the clock before.
+    fn turn_to(&mut self, number: i64) {
+        // Far ahead, the clock was set back.
+        let is_past = number < self.number && self.number - number < 12;
+        if number == self.number || is_past {
+            return;
+        }
+        let present = std::mem::take(&mut self.present);
+        self.last = if number == self.number + 1 {
+            present
+        } else {
+            BTreeSet::new()
+        };
+        self.number = number;
+    }
+}
+
+impl Sample {
+    /// Returns a sample that is no longer than one of ours.
+    #[must_use]
+    pub fn fit(mut self) -> Self {
+        self.lines.truncate(LINES_MAX);
+        self
+    }
+
+    /// Returns how many lines came to another node as well, within a second, if that is no chance.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Option<usize> {
+        let theirs: BTreeSet<Seen> = other.lines.iter().copied().collect();
+        let is_common = |&&(hash, second): &&Seen| {
+            let near = (hash, second.saturating_sub(1))..=(hash, second.saturating_add(1));
+            theirs.range(near).next().is_some()
+        };
+        let common = self.lines.iter().filter(is_common).count();
+        let least = self.lines.len().min(other.lines.len());
+        let is_enough = common >= COMMON_MIN && 2 * common >= least;
+        (self.window == other.window && is_enough).then_some(common)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The beginning of a window.
+    const AT: i64 = 1_480_876_705_000;
+
+    fn sample(lines: impl Iterator<Item = (u64, i64)>) -> Option<Sample> {
+        let unstamped = Unstamped::default();
+        for (user, after_ms) in lines {
+            unstamped.add("a=1", format!("user{user}").as_bytes(), AT + after_ms);
+        }
+        unstamped.sample(AT + WINDOW_MS)
+    }
+
+    #[test]
+    fn nodes_with_copies_of_the_same_lines_have_most_of_their_samples_in_common() {
+        let lines = || (0..10_000_u32).map(|user| (u64::from(user), i64::from(user % 4000)));
+        let (one, two) = (
+            sample(lines()).unwrap(),
+            sample(lines().map(|(user, at)| (user, at + 900))),
+        );
+        let two = two.unwrap();
+        assert_eq!((one.lines.len(), two.lines.len()), (LINES_MAX, LINES_MAX));
+        assert!(
+            one.common(&two) >= Some(LINES_MAX - 2),
+            "{:?}",
+            one.common(&two)
+        );
+        let few = sample((0..3).map(|user| (user, 100))).unwrap();
+        assert_eq!(few.common(&few), Some(3));
+    }
+
+    #[test]
+    fn nodes_that_share_the_lines_have_next_to_nothing_in_common() {
+        let part = |part| {
+            (0..10_000)
+                .filter(move |user| user % 2 == part)
+                .map(|user| (user, 100))
+        };
+        let (one, two) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
+        assert_eq!(one.common(&two), None);
+        let two_of_it = sample((0..2).map(|user| (user, 100))).unwrap();
+        assert_eq!(two_of_it.common(&two_of_it), None, "it may be chance");
+    }
+
+    #[test]
+    fn a_sample_is_of_one_window_and_the_same_line_counts_once_a_second() {
+        let often = sample((0..5000).map(|at| (1, at))).unwrap();
+        assert_eq!(often.lines.len(), 5);
+        let unstamped = Unstamped::default();
+        unstamped.add("a=1", b"u", AT);
+        assert_eq!(unstamped.sample(AT), None, "its window is not over");
+        assert!(unstamped.sample(AT + WINDOW_MS).is_some());
+        assert_eq!(unstamped.sample(AT + 2 * WINDOW_MS), None);
+        unstamped.add("a=1", b"u", AT + 3 * WINDOW_MS);
+        let (one, mut other) = (
+            sample((0..9).map(|user| (user, 1))).unwrap(),
+            Sample::default(),
+        );
+        other.lines.clone_from(&one.lines);
+        assert_eq!(one.common(&other), None, "it is of another window");
+    }
+}
