@@ -24,6 +24,8 @@ struct Waiting {
     claims: BTreeMap<Partition, VecDeque<Claim>>,
     /// The partition that had the last turn.
     served: Option<Partition>,
+    /// Claims to send what was sealed since the last round.
+    sealed: Vec<Claim>,
 }
 
 impl OldMinutes {
@@ -48,6 +50,16 @@ impl OldMinutes {
             }
             added.await;
         }
+    }
+
+    /// Keeps claims to send what was sealed, for the end of the round.
+    pub(super) fn sealed(&self, sending: Vec<Claim>) {
+        self.lock().sealed.extend(sending);
+    }
+
+    /// Takes those that were kept.
+    pub(super) fn take_sealed(&self) -> Vec<Claim> {
+        std::mem::take(&mut self.lock().sealed)
     }
 
     /// Releases all claims. They lapse, and any node takes them over.

@@ -222,13 +222,8 @@ impl Worker {
             let handed_out = held.renewing(&*self.store, self.settings.lease, work).await;
             sending.extend(handed_out.into_iter().flatten().flatten());
         }
+        sending.extend(self.old.take_sealed());
         // All at once: an output is written few large pieces.
-        self.deliver(sending, &wanting);
-        error.map_or(Ok(count), Err)
-    }
-
-    /// Hands claims to the tasks of their outputs. Those that wanted some hear also that there are none.
-    fn deliver(&self, sending: Vec<Claim>, wanting: &[OutputName]) {
         let mut by_output: BTreeMap<Option<OutputName>, Vec<Claim>> = BTreeMap::new();
         for claim in sending {
             by_output
@@ -241,6 +236,7 @@ impl Worker {
             let is_wanted = wanting.contains(&outbox.name);
             outbox.deliver(claims.unwrap_or_default(), is_wanted);
         }
+        error.map_or(Ok(count), Err)
     }
 
     /// Does the work, and seals old minutes beside it.
@@ -259,7 +255,7 @@ impl Worker {
             let claim = self.old.next().await;
             if let Some(sending) = self.compact(&self.old.held, &claim).await {
                 self.metrics.old_minutes_sealed.inc();
-                self.deliver(sending, &[]);
+                self.old.sealed(sending);
             }
         }
     }
