@@ -1,5 +1,5 @@
-//! [`OldMinutes`]: claimed minutes that are old and wait to be sealed beside the rounds, so that however many there are and however
-//! long each takes, a minute that has just ended is sealed in the round that claims it.
+//! [`OldMinutes`]: the queue of claimed minutes that are old. They are sealed concurrently with the rounds, so that their number and
+//! size delay no minute that has just ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use super::held::Held;
 use crate::event::Partition;
 use crate::store::{Claim, Draining};
 
-/// The old minutes that this node has claimed. There are at most as many as rounds claim of each partition.
+/// The old minutes that this node has claimed. A round claims no more of a partition while its share of the queue is full.
 #[derive(Debug, Default)]
 pub(super) struct OldMinutes {
-    /// Those that wait, and those that are being sealed.
+    /// Every claim until it is sealed.
     pub(super) held: Held,
     waiting: Mutex<Waiting>,
     added: Notify,
@@ -24,7 +24,7 @@ struct Waiting {
     claims: BTreeMap<Partition, VecDeque<Claim>>,
     /// The partition that had the last turn.
     served: Option<Partition>,
-    /// Claims to send what was sealed since the last round.
+    /// Claims to send the counts sealed since the last round.
     sealed: Vec<Claim>,
 }
 
@@ -41,7 +41,7 @@ impl OldMinutes {
         self.added.notify_one();
     }
 
-    /// Waits for a claim, and takes it: partitions have turns.
+    /// Waits for a claim and takes it. Partitions take turns.
     pub(super) async fn next(&self) -> Claim {
         loop {
             let added = self.added.notified();
@@ -52,12 +52,12 @@ impl OldMinutes {
         }
     }
 
-    /// Keeps claims to send what was sealed, for the end of the round.
+    /// Keeps claims to send sealed counts until the round ends.
     pub(super) fn sealed(&self, sending: Vec<Claim>) {
         self.lock().sealed.extend(sending);
     }
 
-    /// Takes those that were kept.
+    /// Takes the claims kept by [`Self::sealed`].
     pub(super) fn take_sealed(&self) -> Vec<Claim> {
         std::mem::take(&mut self.lock().sealed)
     }
