@@ -134,7 +134,7 @@ impl Recording for MemoryStore {
         for seen in seen {
             let minute = partition.minutes.entry(seen.minute).or_default();
             minute.coverage.insert(self.node.clone(), seen.events);
-            if seen.renew {
+            if seen.renew || minute.coverage_until_ms.is_none() {
                 let until_ms = deadline(now_ms, state.retention);
                 minute.coverage_until_ms = Some(until_ms);
                 state.next_expiry_ms = state.next_expiry_ms.min(until_ms);

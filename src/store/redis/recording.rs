@@ -241,9 +241,11 @@ pub(super) fn cover(
     for seen in seen {
         let coverage = format!("{}coverage", keys.minute(seen.minute));
         pipeline.hset(&coverage, process, seen.events).ignore();
-        if seen.renew {
-            let expire = pipeline.cmd("PEXPIRE").arg(coverage);
-            expire.arg(millis(retention)).ignore();
+        let expire = pipeline.cmd("PEXPIRE").arg(coverage);
+        let expire = expire.arg(millis(retention)).ignore();
+        if !seen.renew {
+            // A Redis that went back, which nobody has noticed yet, has no such key.
+            expire.arg("NX");
         }
     }
 }
