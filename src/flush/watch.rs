@@ -36,6 +36,8 @@ pub(super) struct Watches {
     late: Mutex<Late>,
     /// Where it outlives the process.
     file: Option<PathBuf>,
+    /// Held while it is written.
+    writing: tokio::sync::Mutex<()>,
     /// When it is logged that it cannot be written.
     complaint: Mutex<Throttle>,
 }
@@ -67,6 +69,7 @@ impl Watches {
             rollbacks: Mutex::default(),
             late: Mutex::default(),
             file,
+            writing: tokio::sync::Mutex::default(),
             complaint: Mutex::new(Throttle::new(LOG_INTERVAL)),
         }
     }
@@ -115,6 +118,8 @@ impl Watches {
         let (true, Some(file)) = (is_news, self.file.clone()) else {
             return;
         };
+        // Of two that write at a time one would replace the other's file with an older one, or with half of it.
+        let _turn = self.writing.lock().await;
         let lock = |watch: &Mutex<Watch>| {
             let watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
             watch.witness.past().clone()
@@ -176,6 +181,7 @@ fn read(file: &Path, partitions: usize) -> Vec<Past> {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -203,5 +209,33 @@ mod tests {
         std::fs::write(file.as_deref().unwrap(), "{").unwrap();
         let damaged = Watches::open(&partitions, file);
         assert_eq!(damaged.of(partition).witness.past(), &Past::default());
+    }
+
+    /// Each output has a sender of its own.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn senders_that_publish_at_the_same_time_lose_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = Some(directory.path().join("witness.json"));
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let watches = Arc::new(Watches::open(&partitions, file.clone()));
+        let mut senders = tokio::task::JoinSet::new();
+        for sender in 0..4 {
+            let (watches, file, partitions) = (watches.clone(), file.clone(), partitions.clone());
+            senders.spawn(async move {
+                for number in 0..50 {
+                    let minute = Minute::from_epoch_minutes(4 * number + sender).unwrap();
+                    let partition = partitions.of("", minute);
+                    watches
+                        .publishes(std::iter::once((partition, minute)))
+                        .await;
+                    let again = Watches::open(&partitions, file.clone());
+                    let testimony = again.of(partition).witness.testimony(0).unwrap();
+                    assert!(testimony.closed.contains(&minute), "{minute:?} is lost");
+                }
+            });
+        }
+        while let Some(ended) = senders.join_next().await {
+            ended.unwrap();
+        }
     }
 }
