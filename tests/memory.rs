@@ -11,6 +11,9 @@
 #[path = "recorder/setup.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod setup;
+#[path = "store_redis/site.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod site;
 #[path = "recorder/store.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod store;
@@ -22,7 +25,11 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Hint, Minute, OpenBatch};
 use event_data_service::ingest::Delivery;
 use event_data_service::node::{Clock, Node};
-use testing::process::resident_kib;
+use event_data_service::store::redis::{Layout, Settings};
+use event_data_service::store::{RecordRequest, Recording as _};
+use redis_link::Address;
+use testing::process::{peak_kib, resident_kib};
+use testing::redis::RedisServer;
 use tokio::sync::mpsc;
 
 use setup::{Setup, caps, hand_over, recorder};
@@ -35,6 +42,8 @@ const EVENTS: usize = 1_000_000;
 const DEDUP_USERS: &str = "MEMORY_TEST_DEDUP_USERS";
 /// The same for the series among which events are.
 const SERIES: &str = "MEMORY_TEST_SERIES";
+/// The same for the port of a Redis with a minute that is to be sealed.
+const REDIS_PORT: &str = "MEMORY_TEST_REDIS_PORT";
 const TAKEN: &str = "taken: ";
 
 /// What this test of this file takes, in a process of its own with this variable; and what it says besides.
@@ -220,4 +229,71 @@ fn a_queued_event_takes_no_more_than_is_documented() {
             "{measured} bytes, {stated} documented"
         );
     }
+}
+
+fn logs_at(port: u16) -> Settings {
+    let mut settings = site::at(Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port,
+    });
+    settings.layout = Layout::Log;
+    settings
+}
+
+/// For a process of its own: seals the minute in this Redis, and says what memory it took at most, and how many series it sealed.
+#[tokio::test]
+async fn seal_in_a_process_of_its_own() {
+    let Ok(port) = std::env::var(REDIS_PORT) else {
+        return;
+    };
+    let store = site::store(&logs_at(port.parse().unwrap()));
+    let claim = site::claim(&store).await.unwrap().remove(0);
+    let before = resident_bytes();
+    let sealed = site::compact(&store, &claim, 200).await.unwrap().sealed;
+    let peak = usize::try_from(peak_kib(std::process::id())).unwrap() * 1024;
+    println!("{TAKEN}{} {sealed}", peak - before);
+}
+
+/// Senders repeat what they like, of one series after the other.
+#[tokio::test]
+async fn sealing_takes_no_more_memory_however_often_events_are_repeated() {
+    const SERIES: usize = 8;
+    /// As many as one frame of a log holds.
+    const EVENTS: i64 = 300;
+    const COPIES: usize = 1750;
+    /// Fingerprints are counted in 16 MiB, and a list that grows is copied.
+    const STATED: usize = 32 << 20;
+    let server = RedisServer::start(&[]);
+    let store = site::store(&logs_at(server.address().port()));
+    let minute = site::minute();
+    for number in 0..SERIES {
+        let mut batch = Batch::default();
+        for event in 0..EVENTS {
+            let (series, user) = (format!("s={number}"), format!("user{event}"));
+            assert!(batch.push(minute, &series, &user, minute.start_nanos() + event));
+        }
+        let group = &batch.groups()[0];
+        let requests = [RecordRequest {
+            minute,
+            series: &group.series,
+            overflowed_from: None,
+            new_users: None,
+            occurrences: &group.occurrences,
+            batch: &batch,
+        }];
+        let recorded = store.record(site::partition(), 0, &requests, &[]);
+        recorded.await.unwrap();
+    }
+    let log = server.keys().into_iter().find(|key| key.contains(":log:"));
+    let copy = "local frames = redis.call('LRANGE', KEYS[1], 0, -1) \
+        for _, frame in ipairs(frames) do for _ = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], frame) end end \
+        return #frames";
+    let copies = COPIES.to_string();
+    let frames: usize = server.query(&["EVAL", copy, "1", &log.unwrap(), &copies]);
+    assert_eq!(frames, SERIES);
+    let port = usize::from(server.address().port());
+    let (taken, sealed) = taken_by("seal_in_a_process_of_its_own", REDIS_PORT, port);
+    eprintln!("sealing took {} KiB", taken / 1024);
+    assert_eq!(sealed, SERIES);
+    assert!(taken <= STATED, "{taken} bytes");
 }

@@ -23,6 +23,7 @@ mod store_redis {
     mod shortage;
     mod site;
     mod sizes;
+    mod slow;
     mod strangers;
     mod tls;
 }

@@ -29,10 +29,19 @@ pub fn wait(child: &mut Child, within: Duration) -> ExitStatus {
 
 /// The memory of a process that is in RAM, in KiB.
 pub fn resident_kib(pid: u32) -> u64 {
+    status_kib(pid, "VmRSS:")
+}
+
+/// Returns the most memory of a process that was ever in RAM, in KiB.
+pub fn peak_kib(pid: u32) -> u64 {
+    status_kib(pid, "VmHWM:")
+}
+
+fn status_kib(pid: u32, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix(field))
         .expect("Linux tells");
     line.trim()
         .trim_end_matches(" kB")

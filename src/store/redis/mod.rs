@@ -176,7 +176,8 @@ impl RedisStore {
             surveyed: Redis::new(settings.redis.clone(), survey::LANES, survey::any())?,
             partitions: settings.partitions.clone(),
             left: Mutex::default(),
-            logs: (settings.layout == Layout::Log).then(Logs::default),
+            logs: (settings.layout == Layout::Log)
+                .then(|| Logs::new(settings.redis.timeouts.response)),
             keys,
         })
     }

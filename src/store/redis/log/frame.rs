@@ -4,6 +4,8 @@
 //! series, its events: the fingerprint of the user, and the time within the minute. A fingerprint is 64 bits of `SipHash` under
 //! a key that all nodes share and no sender knows, so two are equal by chance alone.
 //!
+//! A frame has at most [`FRAME_BYTES`], so that a reader knows what so many frames come to. What takes more goes into several.
+//!
 //! ```text
 //! frame   = version entries entry… parts…
 //! entry   = number length series           a series that the log has not named before
@@ -14,6 +16,11 @@
 //! ```
 
 use siphasher::sip::SipHasher13;
+
+/// The most bytes of a frame, except where the name of one series takes more. Two fit into a node of a list in Redis (8 KiB).
+pub(super) const FRAME_BYTES: usize = 4000;
+/// The most bytes of a frame beside its names, its events and its other parts.
+const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
 const VERSION: u8 = 1;
@@ -94,6 +101,21 @@ pub(super) struct Frame {
 }
 
 impl Frame {
+    /// Returns the number of events that fit into one more part, beside a name of so many bytes; 0: the frame is full.
+    pub(super) const fn room(&self, name: usize) -> usize {
+        let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
+        let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
+        if events == 0 && self.is_empty() {
+            1
+        } else {
+            events
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.dictionary.is_empty() && self.parts.is_empty()
+    }
+
     /// Gives a series a number.
     pub(super) fn name(&mut self, number: u32, series: &str) {
         self.entries += 1;

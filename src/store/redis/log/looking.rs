@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::frame::{self, Piece};
-use super::pieces::{Length, Place, Position};
+use super::pieces::{Length, Place, ReadBudget};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition};
 use crate::store::redis::RedisStore;
@@ -85,18 +85,29 @@ impl RedisStore {
             return Ok(Arc::clone(&look.counts));
         }
         let began = Instant::now();
-        let lengths = self.lengths(partition, minute, READING).await?;
+        look.counts = Arc::new(self.count_now(logs, partition, minute, READING).await?);
+        look.counted = Some((Instant::now(), began.elapsed()));
+        Ok(Arc::clone(&look.counts))
+    }
+
+    /// Returns what the logs of a minute come to now, in the order of the series.
+    pub(in crate::store::redis) async fn count_now(
+        &self,
+        logs: &Logs,
+        partition: Partition,
+        minute: Minute,
+        lane: Lane,
+    ) -> Result<Vec<SeriesCounts>, StoreError> {
+        let lengths = self.lengths(partition, minute, lane).await?;
         let place = Place {
             partition,
             minute,
-            lane: READING,
+            lane,
             generation: 0,
             may_go: true,
             logs: &lengths,
         };
-        look.counts = Arc::new(self.count(logs, place).await?.0);
-        look.counted = Some((Instant::now(), began.elapsed()));
-        Ok(Arc::clone(&look.counts))
+        Ok(self.count(logs, place).await?.0)
     }
 
     /// The logs of a minute as they are now.
@@ -145,6 +156,8 @@ impl RedisStore {
             users: HashSet::new(),
             last_used: Instant::now(),
         });
+        // It is never closed.
+        let _turn = logs.asking.acquire().await;
         let lengths = self.lengths(partition, minute, RECORDING).await?;
         let at = Place {
             partition,
@@ -154,11 +167,12 @@ impl RedisStore {
             may_go: true,
             logs: &lengths,
         };
+        let mut budget = ReadBudget::new(logs.response);
         for log in &lengths {
             let read = known.logs.entry(log.0.clone()).or_default();
             let users = &mut known.users;
-            let mut position = Position::at(read.frames);
-            while let Some(frames) = self.read(at, log, &mut position).await? {
+            let mut position = read.frames;
+            while let Some(frames) = self.read(&mut budget, at, log, &mut position).await? {
                 for bytes in frames {
                     frame::read(&bytes, |piece| match piece {
                         Piece::Entry(number, text) if text == series => read.number = Some(number),
@@ -168,7 +182,7 @@ impl RedisStore {
                         Piece::Entry(..) | Piece::Part(..) => {}
                     });
                 }
-                read.frames = position.frames;
+                read.frames = position;
             }
         }
         let key = self.gateway.fingerprint_key().await?;

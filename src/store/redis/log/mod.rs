@@ -18,6 +18,7 @@ mod tally;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -30,6 +31,8 @@ use crate::event::{Minute, Partition};
 
 /// The logs that are counted at the same time, each in the memory of a [`tally`].
 const COUNTED_AT_ONCE: usize = 2;
+/// The series whose users are read at the same time.
+const ASKED_AT_ONCE: usize = 1;
 
 /// What a process knows of the logs. Who works with a part of it takes that out and puts it back after success: what is lost by
 /// a failure is found out again, or begun anew.
@@ -42,10 +45,14 @@ pub(super) struct Logs {
     users: Taken<(Partition, Minute, String), SeriesUsers>,
     looks: Looks,
     counting: Semaphore,
+    asking: Semaphore,
+    /// The time-out of an answer.
+    response: Duration,
 }
 
-impl Default for Logs {
-    fn default() -> Self {
+impl Logs {
+    /// Returns what a process knows that begins, for a time-out of answers.
+    pub(super) fn new(response: Duration) -> Self {
         Self {
             own: Taken::default(),
             next: AtomicU64::new(0),
@@ -53,6 +60,8 @@ impl Default for Logs {
             users: Taken::default(),
             looks: Looks::default(),
             counting: Semaphore::new(COUNTED_AT_ONCE),
+            asking: Semaphore::new(ASKED_AT_ONCE),
+            response,
         }
     }
 }

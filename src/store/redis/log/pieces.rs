@@ -1,18 +1,21 @@
 //! Reading the frames of a log, a bounded piece at a time.
 
+use std::time::Duration;
+
 use ::redis::cmd;
 use redis_link::{Connection, Lane};
+use tokio::time::Instant;
 
 use super::LogKeys;
+use super::frame::FRAME_BYTES;
 use crate::event::{Minute, Partition};
 use crate::store::StoreError;
 use crate::store::redis::RedisStore;
 
-/// What is read at once, about. Redis serves nobody else meanwhile.
-const READ_BYTES: u64 = 512 << 10;
-/// The frames of the first reading, before it is known how large they are; and the most of any: 3.4 MB where all are large.
-const FRAMES_FIRST: u64 = 4;
-const FRAMES_MAX: u64 = 16;
+/// The most bytes that are read at once. Redis serves nobody else meanwhile.
+const READ_BYTES: usize = 512 << 10;
+/// The same as long as the answers were small, and say little about large ones.
+const UNTRIED_BYTES: usize = 64 << 10;
 
 /// A log, and how many frames of it count.
 pub(super) type Length = (String, u64);
@@ -31,63 +34,76 @@ pub(super) struct Place<'a> {
 }
 
 impl RedisStore {
-    /// The next frames of a log, some at a time; `None`: there are no more.
+    /// Returns the next frames of a log from this position on, which it moves; `None`: there are no more.
     pub(super) async fn read(
         &self,
+        budget: &mut ReadBudget,
         place: Place<'_>,
         (name, length): &Length,
-        position: &mut Position,
+        position: &mut u64,
     ) -> Result<Option<Vec<Vec<u8>>>, StoreError> {
-        let left = length.saturating_sub(position.frames);
+        let left = length.saturating_sub(*position);
         if left == 0 {
             return Ok(None);
         }
         let keys = self.keys(place.partition);
         let log = LogKeys::new(keys, place.minute).log(name);
-        let wanted = left.min(position.at_once);
+        let wanted = left.min(budget.frames());
         let mut range = cmd("LRANGE");
-        range
-            .arg(&log)
-            .arg(position.frames)
-            .arg(position.frames + wanted - 1);
+        range.arg(&log).arg(*position).arg(*position + wanted - 1);
         let ask = async move |connection: &mut Connection| {
             range.query_async::<Vec<Vec<u8>>>(connection).await
         };
         let (generation, lane) = (place.generation, place.lane);
+        let began = Instant::now();
         let run = self.gateway.repeat_in(generation, keys.slot, lane, ask);
         let frames = run.await?;
+        budget.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
         let read = frames.len() as u64;
-        position.advance(read, frames.iter().map(Vec::len).sum::<usize>() as u64);
+        *position += read;
         if read < wanted {
             if place.may_go {
                 return Ok(None);
             }
-            let message = format!("{log} has {} frames of {length}", position.frames);
+            let message = format!("{log} has {position} frames of {length}");
             return Err(StoreError::Unavailable(message));
         }
         Ok(Some(frames))
     }
 }
 
-/// How far a log was read.
+/// How much of logs is read at once: one frame at first, and more while answers are fast. The way to Redis may be slow, and an answer
+/// that is not there in time ends the connection.
 #[derive(Debug)]
-pub(super) struct Position {
-    pub(super) frames: u64,
-    /// How many are read at once.
-    at_once: u64,
+pub(super) struct ReadBudget {
+    bytes: usize,
+    /// Answers that take longer are slow.
+    slow: Duration,
 }
 
-impl Position {
-    pub(super) const fn at(frames: u64) -> Self {
-        let at_once = FRAMES_FIRST;
-        Self { frames, at_once }
+impl ReadBudget {
+    /// Returns the budget of the first reading, for a time-out of answers.
+    pub(super) fn new(response: Duration) -> Self {
+        Self {
+            bytes: FRAME_BYTES,
+            slow: response / 4,
+        }
     }
 
-    /// So many frames, of so many bytes, were read. Large ones may follow small ones: the next reading is twice this at most.
-    fn advance(&mut self, frames: u64, bytes: u64) {
-        self.frames += frames;
-        let fitting = READ_BYTES * frames / bytes.max(1);
-        self.at_once = fitting.clamp(1, FRAMES_MAX.min(2 * self.at_once));
+    /// Returns how many frames are read at once.
+    const fn frames(&self) -> u64 {
+        (self.bytes / FRAME_BYTES) as u64
+    }
+
+    /// Notes how long an answer of so many bytes took.
+    fn learn(&mut self, bytes: usize, took: Duration) {
+        if took > self.slow {
+            self.bytes = (self.bytes / 2).max(FRAME_BYTES);
+        } else if took < self.slow / 2 {
+            let is_large = bytes >= self.bytes / 2;
+            let most = if is_large { READ_BYTES } else { UNTRIED_BYTES };
+            self.bytes = self.bytes.max(most.min(2 * self.bytes));
+        }
     }
 }
 
@@ -95,16 +111,37 @@ impl Position {
 mod tests {
     use super::*;
 
+    const RESPONSE: Duration = Duration::from_secs(4);
+    const FAST: Duration = Duration::ZERO;
+
     #[test]
-    fn large_frames_after_small_ones_are_read_in_bounded_pieces() {
-        const LARGE: u64 = 213 << 10;
-        let mut position = Position::at(0);
-        let mut at_once = Vec::new();
-        for bytes in [60, 60, 60, LARGE, LARGE, 60] {
-            at_once.push(position.at_once);
-            position.advance(position.at_once, position.at_once * bytes);
+    fn more_is_read_at_once_while_answers_are_fast_and_much_only_after_large_ones() {
+        let mut budget = ReadBudget::new(RESPONSE);
+        assert_eq!(budget.frames(), 1);
+        for _ in 0..9 {
+            budget.learn(60, FAST);
         }
-        assert_eq!(at_once, [4, 8, 16, 16, 2, 2]);
-        assert_eq!((position.frames, position.at_once), (48, 4));
+        assert_eq!(budget.bytes, UNTRIED_BYTES);
+        for _ in 0..9 {
+            budget.learn(budget.bytes, FAST);
+        }
+        assert_eq!(budget.bytes, READ_BYTES);
+        budget.learn(60, FAST);
+        assert_eq!(budget.bytes, READ_BYTES);
+    }
+
+    #[test]
+    fn less_is_read_at_once_after_slow_answers() {
+        let mut budget = ReadBudget::new(RESPONSE);
+        budget.bytes = READ_BYTES;
+        // Neither fast nor slow.
+        budget.learn(READ_BYTES, RESPONSE / 5);
+        assert_eq!(budget.bytes, READ_BYTES);
+        budget.learn(READ_BYTES, RESPONSE / 3);
+        assert_eq!(budget.bytes, READ_BYTES / 2);
+        for _ in 0..9 {
+            budget.learn(60, RESPONSE / 3);
+        }
+        assert_eq!(budget.frames(), 1);
     }
 }

@@ -83,7 +83,7 @@ impl RedisStore {
         }
     }
 
-    /// Answers whether the log was as this process knows it.
+    /// Appends frames in one transaction. Returns false, and appends nothing, when the log is not as this process knows it.
     async fn append_to(
         &self,
         log: &mut Log,
@@ -95,7 +95,8 @@ impl RedisStore {
         let keys = self.keys(partition);
         let of = LogKeys::new(keys, minute);
         let key = self.gateway.fingerprint_key().await?;
-        let frame = log.frame(key, recordings);
+        let frames = log.frames(key, recordings);
+        let length = log.frames + frames.len() as u64;
         let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
         let mut script = scripts::APPEND.prepare_invoke();
         script
@@ -103,7 +104,8 @@ impl RedisStore {
             .key(&of.cut)
             .key(&keys.arrivals)
             .arg(&log.name)
-            .arg(log.frames + 1)
+            .arg(length)
+            .arg(frames.len())
             .arg(minute.to_string())
             .arg(events);
         // All or nothing, but where the server does not know the script. So what leads to a log is there before it.
@@ -115,7 +117,7 @@ impl RedisStore {
             transaction.sadd(&of.logs, &log.name).ignore();
         }
         let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
-        push.arg(of.log(&log.name)).arg(frame).ignore();
+        push.arg(of.log(&log.name)).arg(frames).ignore();
         cover(&mut transaction, keys, &self.node, seen, self.retention);
         transaction.invoke_script(&script);
         let append = async move |connection: &mut Connection| {
@@ -128,7 +130,7 @@ impl RedisStore {
             .gateway
             .run_in(log.generation, keys.slot, RECORDING, append);
         let [appended] = run.await?;
-        log.frames += 1;
+        log.frames = length;
         log.last_used = Instant::now();
         Ok(appended)
     }
@@ -142,27 +144,98 @@ impl RedisStore {
 }
 
 impl Log {
-    /// The next frame. From now on the log is taken to have it.
-    fn frame(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<u8> {
+    /// Returns the next frames, none of them large. From now on the log is taken to have them.
+    fn frames(&mut self, key: Key, recordings: &[&RecordRequest<'_>]) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
         let mut frame = Frame::default();
         for recording in recordings {
-            let batch = recording.batch;
-            let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
-            let known = self.numbers.get(recording.series).copied();
-            let number = known.unwrap_or_else(|| {
-                frame.name(next, recording.series);
-                self.numbers.insert(recording.series.into(), next);
-                next
-            });
+            let (series, batch) = (recording.series, recording.batch);
             let from = recording.overflowed_from;
             let from = from.map(|series| key.series(series_fingerprint(series)));
             let minute_start = recording.minute.start_nanos();
-            let events = recording.occurrences.iter().map(|it| Event {
-                user: key.user(batch.user(it)),
-                time: it.timestamp.wrapping_sub(minute_start).cast_unsigned(),
-            });
-            frame.add(number, from, events);
+            let mut left = recording.occurrences;
+            while !left.is_empty() {
+                let known = self.numbers.get(series).copied();
+                let room = frame.room(known.map_or(series.len(), |_| 0));
+                if room == 0 {
+                    frames.push(std::mem::take(&mut frame).bytes());
+                    continue;
+                }
+                let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
+                let number = known.unwrap_or_else(|| {
+                    frame.name(next, series);
+                    self.numbers.insert(series.into(), next);
+                    next
+                });
+                let (some, rest) = left.split_at(room.min(left.len()));
+                let events = some.iter().map(|it| Event {
+                    user: key.user(batch.user(it)),
+                    time: it.timestamp.wrapping_sub(minute_start).cast_unsigned(),
+                });
+                frame.add(number, from, events);
+                left = rest;
+            }
         }
-        frame.bytes()
+        frames.push(frame.bytes());
+        frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::{FRAME_BYTES, Piece, read};
+    use super::*;
+    use crate::event::Batch;
+
+    #[test]
+    fn frames_are_bounded_whatever_the_names_and_events() {
+        let minute = Minute::of_nanos(0);
+        let mut sent = vec![("x".repeat(2 * FRAME_BYTES), 3_usize)];
+        sent.extend((0..1000).map(|number| (format!("s={number:0998}"), 2)));
+        sent.push(("s=1".to_owned(), 100_000));
+        let mut batch = Batch::default();
+        for (series, events) in &sent {
+            for at in 0..*events {
+                let at = i64::try_from(at).unwrap();
+                assert!(batch.push(minute, series, "user", at));
+            }
+        }
+        let requests: Vec<_> = batch
+            .groups()
+            .iter()
+            .map(|group| RecordRequest {
+                minute,
+                series: &group.series,
+                overflowed_from: None,
+                new_users: None,
+                occurrences: &group.occurrences,
+                batch: &batch,
+            })
+            .collect();
+        let mut log = Log {
+            name: "n#1.0".to_owned(),
+            generation: 1,
+            frames: 0,
+            numbers: HashMap::new(),
+            last_used: Instant::now(),
+        };
+        let mut names: HashMap<u64, String> = HashMap::new();
+        let mut found: HashMap<String, usize> = HashMap::new();
+        for frame in log.frames(Key(1), &requests.iter().collect::<Vec<_>>()) {
+            let mut is_long = false;
+            let is_whole = read(&frame, |piece| match piece {
+                Piece::Entry(number, series) => {
+                    is_long |= series.len() > FRAME_BYTES;
+                    names.insert(number, series.to_owned());
+                }
+                Piece::Part(number, _, events) => {
+                    *found.entry(names[&number].clone()).or_default() += events.count();
+                }
+            });
+            assert!(is_whole);
+            let is_bounded = is_long || frame.len() <= FRAME_BYTES;
+            assert!(is_bounded, "{} bytes", frame.len());
+        }
+        assert_eq!(found, sent.into_iter().collect());
     }
 }

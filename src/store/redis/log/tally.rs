@@ -5,12 +5,14 @@ use std::collections::HashMap;
 
 use super::Logs;
 use super::frame::{self, Events, Piece};
-use super::pieces::{Place, Position};
+use super::pieces::{Place, ReadBudget};
 use crate::store::redis::RedisStore;
 use crate::store::{SeriesCounts, StoreError};
 
-/// The most fingerprints of a pass: 16 MiB, and as much again while a list of them grows.
+/// The most fingerprints that there is memory for in a pass: 16 MiB. A list that grows is copied, so it may be twice that for a moment.
 const HELD_MAX: usize = 2 << 20;
+/// The least by which a list grows.
+const LIST_MIN: usize = 4;
 
 impl RedisStore {
     /// The counts of all series in these logs, in the order of their names; and how many events there are, copies included.
@@ -22,20 +24,26 @@ impl RedisStore {
         // It is never closed.
         let _turn = logs.counting.acquire().await;
         let mut tally = Tally::new(HELD_MAX);
+        let mut budget = ReadBudget::new(logs.response);
         loop {
             for log in place.logs {
                 let mut numbers = Numbers::default();
-                let mut position = Position::at(0);
-                while let Some(frames) = self.read(place, log, &mut position).await? {
-                    for frame in &frames {
-                        tally.take(&mut numbers, frame);
-                        if tally.is_full() {
-                            tally = off_runtime(tally, Tally::shrink).await;
+                let mut position = 0;
+                while let Some(frames) = self.read(&mut budget, place, log, &mut position).await? {
+                    let take = move || {
+                        for frame in &frames {
+                            tally.take(&mut numbers, frame);
                         }
-                    }
+                        (tally, numbers)
+                    };
+                    (tally, numbers) = off_runtime(take).await;
                 }
             }
-            tally = off_runtime(tally, Tally::end_pass).await;
+            let end_pass = move || {
+                tally.end_pass();
+                tally
+            };
+            tally = off_runtime(end_pass).await;
             if tally.is_done {
                 let events = tally.events;
                 return Ok((tally.counts(), events));
@@ -45,13 +53,9 @@ impl RedisStore {
 }
 
 /// Sorting millions of numbers takes tens of ms.
-async fn off_runtime(mut tally: Tally, work: fn(&mut Tally)) -> Tally {
-    let worked = tokio::task::spawn_blocking(move || {
-        work(&mut tally);
-        tally
-    });
-    match worked.await {
-        Ok(tally) => tally,
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
@@ -69,12 +73,24 @@ struct Tally {
     first: u64,
     last: u64,
     is_done: bool,
+    /// The fingerprints that the lists of all series have memory for.
     held: usize,
     held_max: usize,
     /// The events that were read in the first pass.
     events: u64,
     /// Whether a frame was none.
     is_foreign: bool,
+}
+
+/// What a list of fingerprints is of.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Users,
+    Events,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Users, Self::Events];
 }
 
 #[derive(Debug, Default)]
@@ -121,8 +137,7 @@ impl Tally {
     }
 
     fn add(&mut self, numbers: &Numbers, number: u64, from: u64, events: Events<'_>) {
-        let series = numbers.0.get(&number);
-        let Some(series) = series.and_then(|place| self.series.get_mut(*place)) else {
+        let Some(&place) = numbers.0.get(&number) else {
             tracing::error!(
                 number,
                 "a log does not name the series of events, which are not counted"
@@ -132,27 +147,35 @@ impl Tally {
         if self.first == 0 {
             self.events += events.count() as u64;
         }
-        let pass = self.first..=self.last;
-        let before = series.held();
-        let users = events.iter().map(|event| event.user);
-        series.users.extend(users.filter(|it| pass.contains(it)));
-        let events = events.iter().map(|event| event.fingerprint(from));
-        series.events.extend(events.filter(|it| pass.contains(it)));
-        self.held += series.held() - before;
-    }
-
-    fn is_full(&self) -> bool {
-        self.held > self.held_max
-    }
-
-    /// Makes room: what is there twice goes, and where that is not enough the upper half of the range, until another pass.
-    fn shrink(&mut self) {
-        self.each(Series::distinct);
-        while self.held > self.held_max / 2 && self.first < self.last {
-            self.last = self.first + (self.last - self.first) / 2;
-            let last = self.last;
-            self.each(|series| series.keep_to(last));
+        for kind in Kind::ALL {
+            self.make_room(place, kind, events.count());
+            let pass = self.first..=self.last;
+            let fingerprints = events.iter().map(|event| match kind {
+                Kind::Users => event.user,
+                Kind::Events => event.fingerprint(from),
+            });
+            let list = self.series[place].list(kind);
+            list.extend(fingerprints.filter(|it| pass.contains(it)));
         }
+    }
+
+    /// Makes room for so many more fingerprints of a series. Where there is no memory for them copies go first, from all lists, and
+    /// where that is not enough the upper half of the range, until another pass.
+    fn make_room(&mut self, place: usize, kind: Kind, more: usize) {
+        let mut growth = growth(self.series[place].list(kind), more);
+        if growth > 0 && self.held + growth > self.held_max {
+            self.each(Series::distinct);
+            while self.held > self.held_max / 2 && self.first < self.last {
+                self.last = self.first + (self.last - self.first) / 2;
+                let last = self.last;
+                self.each(|series| series.keep_to(last));
+            }
+            growth = self::growth(self.series[place].list(kind), more);
+        }
+        let list = self.series[place].list(kind);
+        let before = list.capacity();
+        list.reserve_exact(before - list.len() + growth);
+        self.held += list.capacity() - before;
     }
 
     fn each(&mut self, change: impl Fn(&mut Series)) {
@@ -164,6 +187,7 @@ impl Tally {
     fn end_pass(&mut self) {
         self.is_done = self.last == u64::MAX;
         let mut size = self.last - self.first;
+        self.each(Series::distinct);
         if self.held < self.held_max / 4 {
             size = size.saturating_mul(2).saturating_add(1);
         }
@@ -190,31 +214,48 @@ impl Tally {
     }
 }
 
+/// Returns by how much a list grows that gets so many more. By little, so that lists that were shrunk to their contents leave room
+/// for much to come before they are shrunk again.
+fn growth(list: &Vec<u64>, more: usize) -> usize {
+    let spare = list.capacity() - list.len();
+    if spare >= more {
+        return 0;
+    }
+    (more - spare).max(list.capacity() / 4).max(LIST_MIN)
+}
+
 impl Series {
-    fn held(&self) -> usize {
-        self.users.len() + self.events.len()
+    const fn list(&mut self, kind: Kind) -> &mut Vec<u64> {
+        match kind {
+            Kind::Users => &mut self.users,
+            Kind::Events => &mut self.events,
+        }
+    }
+
+    const fn held(&self) -> usize {
+        self.users.capacity() + self.events.capacity()
     }
 
     fn distinct(&mut self) {
         for fingerprints in [&mut self.users, &mut self.events] {
             fingerprints.sort_unstable();
             fingerprints.dedup();
+            fingerprints.shrink_to_fit();
         }
     }
 
     fn keep_to(&mut self, last: u64) {
         for fingerprints in [&mut self.users, &mut self.events] {
             fingerprints.retain(|it| *it <= last);
-            fingerprints.shrink_to(2 * fingerprints.len());
+            fingerprints.shrink_to_fit();
         }
     }
 
     fn end_pass(&mut self) {
-        self.distinct();
         self.counted.0 += self.users.len() as u64;
         self.counted.1 += self.events.len() as u64;
-        self.users.clear();
-        self.events.clear();
+        self.users = Vec::new();
+        self.events = Vec::new();
     }
 }
 
@@ -253,9 +294,8 @@ mod tests {
                     let mut numbers = Numbers::default();
                     for frame in log {
                         tally.take(&mut numbers, frame);
-                        if tally.is_full() {
-                            tally.shrink();
-                        }
+                        // And what one part has.
+                        prop_assert!(tally.held <= held_max + 40, "{} held", tally.held);
                     }
                 }
                 tally.end_pass();
