@@ -51,8 +51,9 @@ impl Recording for Without {
             return self.store.admit(partition, request).await;
         }
         Ok(Admitted {
-            overflow_users: 0,
-            series: vec![Admission::Admitted { users: 0 }; request.series.len()],
+            overflow_users: Some(0),
+            arrivals: 0,
+            series: vec![Admission::Admitted { users: Some(0) }; request.series.len()],
         })
     }
 

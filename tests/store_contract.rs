@@ -65,7 +65,8 @@ suite! {
         each_minute_has_places_of_its_own
         gathered_events_of_different_series_stay_apart
         counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again
-        the_users_of_a_series_are_told;
+        the_users_of_a_series_are_told
+        what_is_not_told_of_users_at_once_can_be_counted;
     recording:
         the_same_batch_again_changes_nothing
         every_copy_is_told

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::event::{Minute, OverflowSeries, Partition};
 use crate::node::Throttle;
-use crate::store::{Admission, AdmitRequest, Recording, StoreError};
+use crate::store::{Admission, AdmitRequest, Admitted, Recording, StoreError};
 
 /// The most answers that are kept, in full minutes: one begins while another still has events.
 const FULL_MINUTES: usize = 2;
@@ -23,7 +23,7 @@ const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// The most series of one question. Redis serves nobody else meanwhile, a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
 /// A node adds one in so many of the users that a series has room for before it asks again how many there are. So each
-/// further node exceeds the cap by an eighth at most.
+/// further node exceeds the cap by an eighth at most, however often it begins anew.
 const USERS_UNASKED_SHARE: u64 = 8;
 /// How often a node warns of series beyond the cap, at most.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,7 +56,18 @@ pub(super) struct Caps {
 struct Answers {
     /// By a hash of the series: 128 bits, of which no two are equal by chance.
     series: HashMap<u128, Known>,
+    /// Of series that the store had admitted before it was first asked, and does not tell the users of.
+    before: Option<Before>,
     last_used: Instant,
+}
+
+/// How many users series had when the store was first asked about their minute, by whichever process or connection they came.
+#[derive(Debug)]
+struct Before {
+    /// Those that had more than half of the cap.
+    counted: HashMap<u128, u64>,
+    /// The most that any other had.
+    most: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +158,7 @@ impl Caps {
             let key = self.key(series);
             let answers = self.minutes.entry(minute).or_insert_with(|| Answers {
                 series: HashMap::new(),
+                before: None,
                 last_used: now,
             });
             answers.last_used = now;
@@ -175,10 +187,13 @@ impl Caps {
             overflow: self.overflow.of(minute),
         };
         let answer = store.admit(self.partition, &request).await?;
+        self.learn_before(store, minute, &answer).await?;
         let mut refused = None;
         for (&series, admission) in series.iter().zip(answer.series) {
             let known = match admission {
-                Admission::Admitted { users } => Known::Admitted(self.unasked(users)),
+                Admission::Admitted { users } => {
+                    Known::Admitted(self.unasked_of(minute, series, users))
+                }
                 Admission::Refused => {
                     refused = Some(series);
                     Known::Refused
@@ -188,11 +203,56 @@ impl Caps {
         }
         if let Some(series) = refused {
             let overflow = self.overflow.of(minute).to_owned();
-            let unasked = self.unasked(answer.overflow_users);
+            let unasked = self.unasked_of(minute, &overflow, answer.overflow_users);
             self.learn(minute, &overflow, Known::Admitted(unasked));
             self.warn(minute, series);
         }
         Ok(())
+    }
+
+    /// Finds out how many users series had that are not new to the store, where it does not tell them: no more than events arrived.
+    /// Only where these could come near the cap the store counts.
+    async fn learn_before(
+        &mut self,
+        store: &dyn Recording,
+        minute: Minute,
+        answer: &Admitted,
+    ) -> Result<(), StoreError> {
+        let Some(answers) = self.minutes.get(&minute) else {
+            return Ok(());
+        };
+        let arrivals = answer.arrivals;
+        let most = answers.before.as_ref().map_or(arrivals, |it| it.most);
+        let half = self.settings.users_max / 2;
+        let mut told = answer.series.iter();
+        let is_told = answer.overflow_users.is_some()
+            && told.all(|it| *it != Admission::Admitted { users: None });
+        let mut before = Before {
+            counted: HashMap::new(),
+            most,
+        };
+        if most > half && !is_told && self.settings.users_max > 0 {
+            let counts = store.counts(self.partition, minute).await?;
+            let near = counts.iter().filter(|counts| counts.unique > half);
+            before.counted = near.map(|it| (self.key(&it.series), it.unique)).collect();
+            before.most = half;
+        } else if answers.before.is_some() {
+            return Ok(());
+        }
+        if let Some(answers) = self.minutes.get_mut(&minute) {
+            answers.before = Some(before);
+        }
+        Ok(())
+    }
+
+    /// The same for a series that the store has admitted, and of which it has told so many users.
+    fn unasked_of(&self, minute: Minute, series: &str, told: Option<u64>) -> u64 {
+        let before = || {
+            let before = self.minutes.get(&minute)?.before.as_ref()?;
+            let counted = before.counted.get(&self.key(series)).copied();
+            Some(counted.unwrap_or(before.most))
+        };
+        self.unasked(told.or_else(before).unwrap_or_default())
     }
 
     /// How many users a series that has so many may get before the store has to be asked again.

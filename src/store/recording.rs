@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Store, StoreError};
+use super::{SeriesCounts, Store, StoreError};
 use crate::event::{Batch, Minute, Occurrence, Partition};
 
 /// The most bytes that a store is sent at once, roughly. Over a way of 1 MB/s they take 0.4 s, a small part of the time-out of an
@@ -55,10 +55,10 @@ pub struct AdmitRequest<'a> {
 /// What becomes of a series in a minute. It stays so for good, for every node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is recorded under its own name, and had so many users when the store answered.
+    /// It is recorded under its own name.
     Admitted {
-        /// The users.
-        users: u64,
+        /// The number of its users; `None`: it was admitted before, and a [count](Recording::counts) takes the store a while.
+        users: Option<u64>,
     },
     /// It is one too many: its events are recorded under the overflow series.
     Refused,
@@ -67,8 +67,10 @@ pub enum Admission {
 /// The answer to an [`AdmitRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// The users of the overflow series.
-    pub overflow_users: u64,
+    /// The number of users of the overflow series, as for any other.
+    pub overflow_users: Option<u64>,
+    /// The number of events recorded in the minute before, copies included: no series has more users.
+    pub arrivals: u64,
     /// What becomes of each series, in the order of the question.
     pub series: Vec<Admission>,
 }
@@ -93,6 +95,16 @@ pub trait Recording: Store {
         partition: Partition,
         request: &AdmitRequest<'_>,
     ) -> Result<Admitted, StoreError>;
+
+    /// Returns the counts of all series in a minute that is not sealed. Asked only of a store that does not tell the users of a
+    /// series that it admits.
+    async fn counts(
+        &self,
+        _partition: Partition,
+        _minute: Minute,
+    ) -> Result<Vec<SeriesCounts>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// How many users a series has in a minute, and which of these are among them.
     async fn users(

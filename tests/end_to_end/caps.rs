@@ -230,6 +230,57 @@ fn users_beyond_the_cap_are_rejected_by_every_node() {
     site.wait_redis_clean();
 }
 
+/// What a node knew of a series' users is gone with the connection, and Redis does not count those in logs at once.
+#[test]
+fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
+    const USERS_MAX: usize = 1000;
+    let site = Site::start();
+    let keys = [
+        ("store.layout", "log"),
+        ("store.partitions", "1"),
+        ("store.replay_window", "0s"),
+        ("input.max_users_per_series", "1000"),
+        ("flush.grace", "2s"),
+    ];
+    // While another node lags no minute is idle.
+    let lagging = "{eds:0}:lagging";
+    let until = i64::MAX >> 22;
+    site.redis
+        .query::<()>(&["HSET", lagging, "other#1", &until.to_string()]);
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let mut send = |users: std::ops::Range<usize>| {
+        for user in users {
+            let line = format!("s=1 value=u{user} {}", SEED_MINUTE_NS + 1);
+            sender.send_unrecorded(line.as_bytes(), &node, &[]);
+        }
+        sender.wait_received(&node);
+        wait_recorded(&node);
+    };
+    send(0..1200);
+    for round in 0..3 {
+        let lost = || node.log().matches("lost the connection to Redis").count();
+        let before = lost();
+        site.redis
+            .query::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        eventually("the node notices that", SOON, || {
+            when(lost() > before, node.log())
+        });
+        let first = 1200 + 100 * round;
+        send(first..first + 100);
+    }
+    let reason = [("reason", "too_many_users")];
+    let rejected = node
+        .metrics()
+        .count_of("eds_events_rejected_total", &reason);
+    assert_eq!(rejected, 500);
+    site.redis.query::<()>(&["DEL", lagging]);
+    let mut expected = Points::new();
+    insert(&mut expected, SEED_MINUTE_NS, "s=1", USERS_MAX, USERS_MAX);
+    site.wait_exact(&expected, Duration::from_secs(30));
+    site.wait_redis_clean();
+}
+
 /// A source that sends too much harms itself only.
 #[test]
 fn lines_beyond_the_rate_of_their_source_are_rejected() {

@@ -82,8 +82,9 @@ impl Recording for CountingStore {
         match self.server() {
             Some(server) => server.admit(partition, request).await,
             None => Ok(Admitted {
-                overflow_users: 0,
-                series: vec![Admission::Admitted { users: 0 }; request.series.len()],
+                overflow_users: Some(0),
+                arrivals: 0,
+                series: vec![Admission::Admitted { users: Some(0) }; request.series.len()],
             }),
         }
     }

@@ -247,13 +247,14 @@ impl RuledStore {
                 admitted.insert(series.clone());
             }
             if admitted.contains(series) {
-                Admission::Admitted { users: 0 }
+                Admission::Admitted { users: Some(0) }
             } else {
                 Admission::Refused
             }
         };
         Answer::Admitted(Admitted {
-            overflow_users: 0,
+            overflow_users: Some(0),
+            arrivals: 0,
             series: series.iter().map(admit).collect(),
         })
     }

@@ -284,12 +284,42 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     };
     assert_eq!(users(s0, &["x", "z", "y"]).await, three);
     assert_eq!(users(s1, &["y"]).await.count, 1);
-    // Whoever asks for a series hears how many users it has, where that is known at once.
+    // Whoever asks for a series hears how many users it has. A log has none of a series that was not admitted before.
     let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
     let known = |users| if ground.counts_at_once() { users } else { 0 };
-    let series = [known(1), known(3)].map(|users| Admission::Admitted { users });
+    let series = [known(1), known(3)].map(|users| Admission::Admitted { users: Some(users) });
     assert_eq!(
         (answer.overflow_users, &answer.series[..]),
-        (0, &series[..])
+        (Some(0), &series[..])
     );
+    assert_eq!(answer.arrivals, 4);
+}
+
+pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(3);
+    let [s0, s1, s2] = [0, 1, 2].map(|at| &series[at]);
+    let answer = ask(&node, SEED_MINUTE, &[s0], 9).await;
+    let nobody = Admission::Admitted { users: Some(0) };
+    assert_eq!((answer.arrivals, answer.series), (0, vec![nobody]));
+    let events = ["x", "y"].map(|user| event(SEED_MINUTE, s0, user, 1));
+    node.record(&events).await;
+    gather(&node, &[event(SEED_MINUTE, s2, "x", 1)]).await;
+    // Another connection, or another process.
+    let again = ground.node("a");
+    let answer = ask(&again, SEED_MINUTE, &[s0, s1, s2], 2).await;
+    let users = if ground.counts_at_once() {
+        Some(2)
+    } else {
+        None
+    };
+    let of_s0 = Admission::Admitted { users };
+    assert_eq!(answer.series, [of_s0, nobody, Admission::Refused]);
+    assert_eq!(answer.arrivals, 3);
+    if !ground.counts_at_once() {
+        let counts = again.0.counts(partition(), minute(SEED_MINUTE)).await;
+        let counts = counts.unwrap().into_iter().map(|of| (of.series, of.unique));
+        let expected = [(OVERFLOW.to_owned(), 1), (s0.clone(), 2)];
+        assert_eq!(counts.collect::<Vec<_>>(), expected);
+    }
 }

@@ -32,12 +32,18 @@ impl World<'_> {
         let mut model = self.nodes[at.node]
             .admit(partition(at.partition), &request)
             .await;
-        if let (true, Ok(model)) = (self.in_logs(), &mut model) {
-            // How many users there are is known when they are asked for.
-            model.overflow_users = 0;
-            for admission in &mut model.series {
-                if let Admission::Admitted { users } = admission {
-                    *users = 0;
+        if let (true, Ok(model), Ok(admitted)) = (self.in_logs(), &mut model, &admitted) {
+            // Logs tell nothing of series that were admitted before, and that those have nobody that were not.
+            let told = |model: &mut Option<u64>, told: Option<u64>| {
+                if told.is_none_or(|users| users == 0) {
+                    *model = told;
+                }
+            };
+            told(&mut model.overflow_users, admitted.overflow_users);
+            for both in model.series.iter_mut().zip(&admitted.series) {
+                if let (Admission::Admitted { users }, Admission::Admitted { users: heard }) = both
+                {
+                    told(users, *heard);
                 }
             }
         }

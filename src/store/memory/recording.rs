@@ -58,7 +58,7 @@ impl Recording for MemoryStore {
             }
             if minute.admits(series) {
                 let users = users(minute, series);
-                Admission::Admitted { users }
+                Admission::Admitted { users: Some(users) }
             } else {
                 Admission::Refused
             }
@@ -73,7 +73,8 @@ impl Recording for MemoryStore {
             state.next_expiry_ms = state.next_expiry_ms.min(expires_ms);
         }
         Ok(Admitted {
-            overflow_users: users(minute, request.overflow),
+            overflow_users: Some(users(minute, request.overflow)),
+            arrivals: minute.arrivals,
             series,
         })
     }

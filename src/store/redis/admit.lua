@@ -1,12 +1,12 @@
 #!lua
 -- Decides which series of a minute have sets of their own, once and for all nodes.
 --
--- KEYS  counts, division
+-- KEYS  counts, division, arrivals
 -- ARGV  most series, the overflow series, how long to keep in ms what nobody records, the minute's end in ms, what
---       the names of the sets of users begin with, if there are such, epoch minute, the number of partitions into which
---       the node divides it, series…
--- Gives how many users the overflow series has, and for each series how many it has, or -1 when it is refused; or nothing
---       when the minute is divided into another number
+--       the names of the sets of users begin with, if there are such, minute's name, epoch minute, the number of partitions into
+--       which the node divides it, series…
+-- Gives the arrivals of the minute, and how many users the overflow series has and each series, -1 when it is refused, -2 when
+--       only its log tells; or nothing when the minute is divided into another number
 --
 -- A series is admitted when it has a field in `counts`, which is empty until it is counted; none leaves it before
 -- the whole minute is forgotten, so their number never shrinks. The first that is refused enters the overflow
@@ -22,20 +22,24 @@ local most, overflow, users = tonumber(ARGV[1]), ARGV[2], ARGV[5]
 local division = redis.call('GET', KEYS[2])
 if division then
   local from, before, after = string.match(division, '^(-?%d+)|(%d+)|(%d+)$')
-  if ARGV[7] ~= (tonumber(ARGV[6]) < tonumber(from) and before or after) then
+  if ARGV[8] ~= (tonumber(ARGV[7]) < tonumber(from) and before or after) then
     return false
   end
 end
 
--- Logs have no sets of users.
-local function users_of(series)
-  return users == '' and 0 or redis.call('SCARD', users .. series)
+-- Logs have no sets of users; a series that is new there has none. What was admitted before had one at most for each arrival.
+local function users_of(series, is_known)
+  if users == '' then
+    return is_known and -2 or 0
+  end
+  return redis.call('SCARD', users .. series)
 end
 
+local arrived = tonumber(redis.call('HGET', KEYS[3], ARGV[6]) or '0')
 local expires = redis.call('PTTL', counts)
 local full = redis.call('HEXISTS', counts, overflow) == 1
 local admitted = redis.call('HLEN', counts)
-local answers = {users_of(overflow)}
+local answers = {users_of(overflow, full)}
 local new, is_new = {}, {}
 local function add(series)
   new[#new + 1], new[#new + 2] = series, ''
@@ -43,8 +47,8 @@ local function add(series)
 end
 in_slices(ARGV, function(...)
   for _, count in ipairs(redis.call('HMGET', counts, ...)) do
-    local series = ARGV[#answers + 7]
-    local has = users_of(series)
+    local series = ARGV[#answers + 8]
+    local has = users_of(series, count)
     if not count and not is_new[series] then
       if not full and admitted < most then
         add(series)
@@ -59,7 +63,7 @@ in_slices(ARGV, function(...)
     end
     answers[#answers + 1] = has
   end
-end, 8)
+end, 9)
 -- Redis keeps a few hundred short fields as a list, and reads it from its start for each. Beyond this many series a long value, which
 -- is gone at once, makes it keep a table from then on.
 local LISTED_MAX = 32
@@ -75,4 +79,4 @@ if expires ~= -1 then
   -- Never sooner: another node may keep counts for longer.
   redis.call('PEXPIRE', counts, math.max(expires, ARGV[3] + ahead))
 end
-return answers
+return {arrived, answers}

@@ -24,7 +24,8 @@ use super::keys::PartitionKeys;
 use super::{RedisStore, millis, scripts};
 use crate::event::{Batch, Minute, Partition, series_fingerprint};
 use crate::store::{
-    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
+    Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers,
+    StoreError,
 };
 
 /// The bytes of most members of a set of events: a user's name, and when.
@@ -59,28 +60,37 @@ impl Recording for RedisStore {
         };
         script
             .key(format!("{base}counts"))
-            .key(&keys.division)
+            .key(&[&keys.division, &keys.arrivals])
             .arg(request.series_max)
             .arg(request.overflow)
             .arg(millis(self.retention))
             .arg(request.minute.end_millis())
             .arg(sets)
+            .arg(minute.to_string())
             .arg(minute.epoch_minutes())
             .arg(divided)
             .arg(request.series);
         let ask = async move |connection: &mut Connection| {
-            script.invoke_async::<Option<Vec<i64>>>(connection).await
+            script
+                .invoke_async::<Option<(u64, Vec<i64>)>>(connection)
+                .await
         };
         let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
-        let answers = answers.ok_or_else(|| {
+        let (arrivals, answers) = answers.ok_or_else(|| {
             let message =
                 format!("minute {minute} is not divided into {divided} partitions any more");
             outdated(message)
         })?;
-        let mut users = answers.into_iter().map(u64::try_from);
-        let overflow_users = users.next().and_then(Result::ok).unwrap_or_default();
-        let series: Vec<_> = users
-            .map(|users| users.map_or(Admission::Refused, |users| Admission::Admitted { users }))
+        let mut answers = answers.into_iter();
+        let users = |answer: i64| u64::try_from(answer).ok();
+        let overflow_users = answers.next().and_then(users);
+        let series: Vec<_> = answers
+            .map(|answer| match answer {
+                -1 => Admission::Refused,
+                answer => Admission::Admitted {
+                    users: users(answer),
+                },
+            })
             .collect();
         if series.len() != request.series.len() {
             return Err(StoreError::Unavailable(
@@ -89,8 +99,21 @@ impl Recording for RedisStore {
         }
         Ok(Admitted {
             overflow_users,
+            arrivals,
             series,
         })
+    }
+
+    async fn counts(
+        &self,
+        partition: Partition,
+        minute: Minute,
+    ) -> Result<Vec<SeriesCounts>, StoreError> {
+        match &self.logs {
+            Some(logs) => self.count_now(logs, partition, minute, RECORDING).await,
+            // Its sets have told.
+            None => Ok(Vec::new()),
+        }
     }
 
     async fn users(
