@@ -286,7 +286,7 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
             // A field of another type than before, which the server refuses.
             1234 => format!("cpu,host=a usage=\"high\" {at_nanos}"),
             // The server repeats it in a header, with which its answer is none.
-            3456 => "cpu\u{1},host=a".to_owned(),
+            3456 => "cpu,host=a\u{1} usage=99999999999999999999i".to_owned(),
             _ => format!("cpu,host=h{} usage=0.5 {at_nanos}", at % 10),
         };
         format!("{other}\n{event}")
