@@ -155,7 +155,7 @@ pub enum LogFormat {
 // The first word of a line is its scope.
 keys! {
     top "" {
-        own node: Name(64) = "", "name of this node, unique in the cluster (default: the host name)";
+        each node: Name(64) = "", "name of this node or relay, unique among the nodes or the relays (default: the host name)";
     }
     input "input." {
         each listen: Addresses = "127.0.0.1:8094", "where events come in: UDP addresses, and unix:/path for senders of this host";
@@ -186,20 +186,20 @@ keys! {
         each drain_timeout: Span("0s", "10m") = "20s", "at shutdown, the longest to record what is queued, and to send what would end with the process";
     }
     store "store." {
-        own url: StoreUrl = "memory:", "where minutes are gathered";
-        own prefix: Name(32) = "eds", "what the names of all keys in Redis begin with";
+        each url: StoreUrl = "memory:", "where minutes are gathered; a relay reports itself there, unless it is memory:";
+        each prefix: Name(32) = "eds", "what the names of all keys in Redis begin with";
         alike partitions: Count<u16>(1, 1024) = "32", "parts that the series are divided into, the same on every node";
         alike partitions_before: CountOrNone(1024) = "0", "while that changes: the number before; 0: it does not change";
         alike partitions_from: Instant = "", "while that changes: the minute from which the new number holds (RFC 3339)";
         alike layout: Choice<Layout>(&[("sets", Layout::Sets), ("log", Layout::Log)]) = "sets", "how users and events are kept in Redis: as sets of names, or as logs of fingerprints";
-        own username: Text = "", "Redis ACL user; empty: the default user";
-        own password_file: File(Form::SecretFile) = "", "file with the Redis password";
-        own password: SecretText = "", "the Redis password, from the environment only";
-        own ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for Redis (rediss:// only); empty: the system's";
-        own cert_file: File(Form::Path) = "", "PEM file of this client's certificate chain (rediss:// only)";
-        own key_file: File(Form::Path) = "", "PEM file of this client's private key (rediss:// only)";
-        own connect_timeout: Span("10ms", "5m") = "2s", "the longest to wait for a connection to Redis";
-        own response_timeout: Span("10ms", "5m") = "3s", "the longest to wait for an answer of Redis";
+        each username: Text = "", "Redis ACL user; empty: the default user";
+        each password_file: File(Form::SecretFile) = "", "file with the Redis password";
+        each password: SecretText = "", "the Redis password, from the environment only";
+        each ca_file: File(Form::Path) = "", "PEM file of the authorities that vouch for Redis (rediss:// only); empty: the system's";
+        each cert_file: File(Form::Path) = "", "PEM file of this client's certificate chain (rediss:// only)";
+        each key_file: File(Form::Path) = "", "PEM file of this client's private key (rediss:// only)";
+        each connect_timeout: Span("10ms", "5m") = "2s", "the longest to wait for a connection to Redis";
+        each response_timeout: Span("10ms", "5m") = "3s", "the longest to wait for an answer of Redis";
         own replay_window: Span("0s", "10m") = "10s", "what was recorded this lately is recorded again after a failover";
         own counts_max: Count<u64>(1, 1_000_000_000_000) = "1000000", "most counts that are kept for queries after they are sent";
         own memory_max: Size("1MiB", "1TiB") = "1GiB", "most memory for open minutes and unsent counts (memory: only)";

@@ -50,7 +50,7 @@ pub use self::reader::OUTPUTS;
 pub use self::relay::RelayConfig;
 pub use self::service::ServiceSettings;
 pub use self::source::{Flags, RelayFlags};
-pub use self::store::Store;
+pub use self::store::{RelayStore, Store};
 pub use self::values::{Effective, Origin};
 
 use self::keys::{input, log as logging, top};

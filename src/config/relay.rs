@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Log;
-use super::keys::{http, input, relay, rest};
+use super::keys::{http, input, relay, rest, top};
 use super::reader::Reader;
 use super::relay_kind::{Place, RestUrlParts};
 use super::service::http_hosts;
-use super::store::{UserKeys, user};
+use super::store::{self, RelayStore, UserKeys, user};
 use super::url::{OutputUrlParts, host_in_the_clear, is_loopback};
 use crate::event::{LineLimits, LineRules, Precision};
 use crate::output::influxdb::{Api, Settings, certificates};
-use crate::relay::{RelaySettings, RestHttp, RestSettings};
+use crate::relay::{RelaySettings, RestHttp, RestSettings, leads_to_any};
 use crate::secret::Secret;
 
 /// A relay's configuration without mistakes.
@@ -20,6 +20,10 @@ use crate::secret::Secret;
 pub struct RelayConfig {
     /// The file that was read; none where nobody names one and there is none in the usual place.
     pub file: Option<PathBuf>,
+    /// Name of this relay: 1 to 64 of `[A-Za-z0-9._-]`.
+    pub name: String,
+    /// Where it reports itself; `None`: nowhere.
+    pub store: Option<RelayStore>,
     /// How it behaves.
     pub settings: RelaySettings,
     /// At shutdown, the longest to send what waits for the rest.
@@ -75,8 +79,18 @@ pub(super) fn read(reader: &mut Reader<'_>) -> RelayConfig {
         http: reader.read(&http::listen),
         http_hosts: http_hosts(reader),
     };
+    let listens = &settings.listen;
+    let is_own = |to: &&String| to.parse().is_ok_and(|to| leads_to_any(listens, to));
+    if let Some(own) = settings.to.iter().find(is_own) {
+        let text = format!(
+            "names {own}, where this relay itself listens: whatever it sends there would come back; name the nodes, or a relay nearer to them"
+        );
+        reader.together(&[relay::to.path, input::listen.path], false, &text);
+    }
     RelayConfig {
         file: reader.file(),
+        name: reader.read(&top::node),
+        store: store::read_for_relay(reader),
         settings,
         drain_timeout: reader.read(&input::drain_timeout),
         log: super::log(reader),

@@ -65,6 +65,25 @@ pub(super) fn read(
     (Store::Redis(Box::new(settings)), partitions)
 }
 
+/// The Redis of the nodes, to which a relay reports itself.
+#[derive(Debug, Clone)]
+pub struct RelayStore {
+    /// Where it is and how to reach it.
+    pub redis: redis_link::Settings,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+}
+
+/// Reads it, for a relay; `None`: it reports nowhere.
+pub(super) fn read_for_relay(reader: &mut Reader<'_>) -> Option<RelayStore> {
+    let url = reader.read(&store::url);
+    let prefix = reader.read(&store::prefix);
+    url.map(|link| RelayStore {
+        redis: connection(reader, link),
+        prefix,
+    })
+}
+
 /// Their number, and while it changes the number before and the minute from which the new one holds.
 fn partitions(reader: &mut Reader<'_>) -> (NonZeroU16, Option<(u16, Minute)>) {
     let count = reader.read(&store::partitions);

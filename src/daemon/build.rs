@@ -13,14 +13,13 @@ use coordination::redis::RedisArbiter;
 use redis_link::Address;
 
 use super::reporter::Reporter;
-use crate::config::{self, Config, Store, Target};
+use crate::config::{self, Config, RelayConfig, Store, Target};
 use crate::event::Partitions;
 use crate::flush::Destination;
 use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::stdout::Lines;
-use crate::relay::RelaySettings;
 use crate::store::memory::{MemoryStore, system_clock};
 use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
@@ -126,9 +125,11 @@ pub(super) fn left_for_http(config: &Config) -> usize {
 }
 
 /// The same for a relay.
-pub(super) fn left_for_http_of_relay(settings: &RelaySettings) -> usize {
-    let rest = PER_OUTPUT;
-    left_beside(BASE + settings.listen.len() * settings.threads + settings.to.len() + rest)
+pub(super) fn left_for_http_of_relay(config: &RelayConfig) -> usize {
+    let settings = &config.settings;
+    let servers = config.store.as_ref().map_or(0, |it| servers(&it.redis));
+    let to_servers = servers * PER_SERVER + PER_OUTPUT;
+    left_beside(BASE + settings.listen.len() * settings.threads + settings.to.len() + to_servers)
 }
 
 fn left_beside(needed: usize) -> usize {
@@ -150,14 +151,19 @@ fn left_beside(needed: usize) -> usize {
     left.max(CONNECTIONS_MIN)
 }
 
+/// The servers of Redis that there are connections to.
+fn servers(redis: &redis_link::Settings) -> usize {
+    match &redis.address {
+        Address::Cluster { nodes } => nodes.len() + UNNAMED_MASTERS,
+        Address::Sentinel { sentinels, .. } => sentinels.len() + 1,
+        Address::Tcp { .. } | Address::Unix(_) => 1,
+    }
+}
+
 fn needed(config: &Config) -> usize {
     let servers = match &config.store {
         Store::Memory { .. } => 0,
-        Store::Redis(settings) => match &settings.redis.address {
-            Address::Cluster { nodes } => nodes.len() + UNNAMED_MASTERS,
-            Address::Sentinel { sentinels, .. } => sentinels.len() + 1,
-            Address::Tcp { .. } | Address::Unix(_) => 1,
-        },
+        Store::Redis(settings) => servers(&settings.redis),
     };
     let service = &config.service;
     let spool = service.spool.as_ref().map_or(0, |_| SPOOL);

@@ -9,6 +9,7 @@ mod first_start;
 mod log;
 mod operate;
 mod relay;
+mod relay_view;
 mod reporter;
 mod service;
 mod status;
@@ -89,9 +90,10 @@ pub fn relay(
     let start = async |inherited: Vec<Inherited>, _: &CancellationToken| {
         let held = inherited.len();
         // It waits for nobody for long.
-        let relay = Relay::start(&config.settings, inherited).await?;
+        let relay = Relay::start(config, inherited).await?;
         let addresses: Vec<_> = relay.addresses.iter().map(ToString::to_string).collect();
         tracing::info!(
+            name = config.name,
             version = crate::VERSION,
             commit = crate::COMMIT,
             config = named(config.file.as_deref()),

@@ -5,11 +5,13 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
+use chrono::Utc;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -17,9 +19,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::relay_view::RelayView;
 use super::service::{SIDE_MAX, all_end, next_failure, until};
 use super::{PartFailed, Running, UNREAD_MAX, build};
-use crate::http::{self, Readiness, SOCKET_FAILS, Vitals};
+use crate::config::RelayConfig;
+use crate::http::{self, Readiness, RelayVitals, SOCKET_FAILS, Vitals};
 use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
@@ -27,6 +31,8 @@ use crate::relay::{
     Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Queue, READ_MAX, READ_TIMEOUT, Reader,
     RelaySettings, Rest, RestSettings, Sorter, Stamps, Writer, follow_name,
 };
+use crate::status::History;
+use crate::store::redis::RelayRegister;
 use crate::telemetry::{Format, per_second};
 
 /// How long the readers may take to read what the kernel holds, and to send it.
@@ -55,9 +61,10 @@ pub(super) struct Relay {
 impl Relay {
     /// Takes the inherited sockets, binds the others, and begins to read. Must be called inside a tokio runtime.
     pub(super) async fn start(
-        settings: &RelaySettings,
+        config: &RelayConfig,
         inherited: Vec<Inherited>,
     ) -> anyhow::Result<Self> {
+        let settings = &config.settings;
         let sockets = Sockets {
             listen: &settings.listen,
             how: BindSettings {
@@ -90,7 +97,9 @@ impl Relay {
             stop_side: CancellationToken::new(),
         };
         let rest = relay.start_rest(&settings.rest)?;
-        relay.start_http(settings).await?;
+        let view = relay.view(config, &rest);
+        relay.start_http(config, &view).await?;
+        relay.start_reporting(config, view)?;
         relay.follow_names(&rest).await?;
         relay.start_readers(settings, opened, &rest);
         Ok(relay)
@@ -118,7 +127,54 @@ impl Relay {
         })
     }
 
-    async fn start_http(&mut self, settings: &RelaySettings) -> anyhow::Result<()> {
+    fn view(&self, config: &RelayConfig, rest: &Rest) -> Arc<RelayView> {
+        let began = Instant::now();
+        let rest_outlet = match rest {
+            Rest::Udp(outlet) => Some(Arc::clone(outlet)),
+            Rest::Nowhere | Rest::Server(_) => None,
+        };
+        let shown = match &config.settings.rest {
+            RestSettings::Nowhere => "none:".to_owned(),
+            RestSettings::Udp(to) => format!("udp://{to}"),
+            RestSettings::Http(http) => http.server.url.to_string(),
+        };
+        Arc::new(RelayView {
+            name: config.name.clone(),
+            listen: self.addresses.iter().map(ToString::to_string).collect(),
+            rest: shown,
+            nodes: self.nodes.clone(),
+            rest_outlet,
+            ledger: Arc::clone(&self.ledger),
+            metrics: Arc::clone(&self.metrics),
+            progress: self.progress.clone(),
+            began,
+            started: Utc::now(),
+            history: Mutex::new(History::new(began)),
+            name_taken: AtomicBool::new(false),
+        })
+    }
+
+    /// Has the relay report itself to the Redis of the nodes, if the configuration names one.
+    fn start_reporting(
+        &mut self,
+        config: &RelayConfig,
+        view: Arc<RelayView>,
+    ) -> anyhow::Result<()> {
+        let register = config.store.as_ref().map(|store| {
+            let register = RelayRegister::new(store.redis.clone(), &store.prefix, &config.name);
+            register.context("store.url, store.ca_file, store.cert_file or store.key_file")
+        });
+        let stop = self.stop_side.clone();
+        self.side.spawn(view.run(register.transpose()?, stop));
+        Ok(())
+    }
+
+    async fn start_http(
+        &mut self,
+        config: &RelayConfig,
+        view: &Arc<RelayView>,
+    ) -> anyhow::Result<()> {
+        let settings = &config.settings;
         let Some(address) = settings.http else {
             return Ok(());
         };
@@ -131,14 +187,15 @@ impl Relay {
             progress: self.progress.clone(),
             metrics: Arc::clone(&self.metrics),
             draining: self.stop.clone(),
+            view: Arc::clone(view),
         });
         let server = http::Server {
             listener,
-            connections: build::left_for_http_of_relay(settings),
+            connections: build::left_for_http_of_relay(config),
             hosts: settings.http_hosts.clone(),
             stop: self.stop_side.clone(),
         };
-        self.side.spawn(server.serve_vitals(health));
+        self.side.spawn(server.serve_relay(health));
         Ok(())
     }
 
@@ -311,6 +368,13 @@ struct RelayHealth {
     progress: Progress,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
+    view: Arc<RelayView>,
+}
+
+impl RelayVitals for RelayHealth {
+    fn page(&self) -> String {
+        self.view.page()
+    }
 }
 
 #[async_trait]
@@ -336,7 +400,7 @@ impl Vitals for RelayHealth {
                 .reasons
                 .push("the relay is shutting down".to_owned());
         }
-        if self.metrics.is_any_failing() {
+        if self.metrics.sockets_failing() > 0 {
             readiness.reasons.push(SOCKET_FAILS.to_owned());
         }
         readiness

@@ -93,6 +93,12 @@ pub trait Vitals: std::fmt::Debug + Send + Sync {
     fn connections(&self) -> Gauge;
 }
 
+/// What a relay serves: health, metrics and a page.
+pub trait RelayVitals: Vitals {
+    /// Returns how the relay is, as text for people.
+    fn page(&self) -> String;
+}
+
 /// Where to answer, and whom.
 #[derive(Debug)]
 pub struct Server {
@@ -116,10 +122,20 @@ impl Server {
         self.serve_with(Arc::new(health), more, there_are).await;
     }
 
-    /// Serves health and metrics.
-    pub async fn serve_vitals(self, vitals: Arc<dyn Vitals>) {
-        let there_are = "/healthz, /readyz and /metrics";
-        self.serve_with(vitals, Router::new(), there_are).await;
+    /// Serves the page of a relay, health and metrics.
+    pub async fn serve_relay(self, relay: Arc<impl RelayVitals + 'static>) {
+        let there_are = "a page at /, /healthz, /readyz and /metrics";
+        let shown = Arc::clone(&relay);
+        let page = async move || {
+            let head = [
+                (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+                (header::CACHE_CONTROL, "no-store"),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            ];
+            (head, shown.page()).into_response()
+        };
+        let more = Router::new().route("/", get(page));
+        self.serve_with(relay, more, there_are).await;
     }
 
     /// Places for requests that wait, so many that the connections are enough for `share` times as many.

@@ -107,10 +107,10 @@ impl Metrics {
         samples.values().cloned().collect()
     }
 
-    /// Whether a socket cannot be read at the moment.
+    /// Returns how many threads cannot read their socket at the moment.
     #[must_use]
-    pub fn is_any_failing(&self) -> bool {
-        self.listeners_failing.load(Ordering::Relaxed) > 0
+    pub fn sockets_failing(&self) -> u64 {
+        self.listeners_failing.load(Ordering::Relaxed) as u64
     }
 
     /// All metrics as text.

@@ -81,7 +81,7 @@ pub struct RelaySettings {
     pub number: Option<u16>,
     /// Where all other lines go.
     pub rest: RestSettings,
-    /// Where health and metrics are served.
+    /// Where its page, health and metrics are served.
     pub http: Option<SocketAddr>,
     /// The names by which they may be asked for.
     pub http_hosts: Vec<String>,

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::relay_report::RelayReport;
 use super::report::{NodeReport, OutputReport};
 
 /// How everything is.
@@ -17,6 +18,8 @@ pub struct Status {
     pub findings: Vec<Finding>,
     /// The nodes, by name.
     pub nodes: Vec<NodeStatus>,
+    /// The relays that report themselves, by name.
+    pub relays: Vec<RelayStatus>,
     /// What waits.
     pub partitions: PartitionsStatus,
     /// The outputs, by name, those that are gone and that something waits for included.
@@ -101,6 +104,20 @@ pub struct NodeStatus {
     /// What it saw of the last minutes, as a share of what the node saw that saw most; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
+}
+
+/// A relay.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RelayStatus {
+    /// What it said last.
+    #[serde(flatten)]
+    pub report: RelayReport,
+    /// How long ago it said so.
+    pub last_seen_seconds: u64,
+    /// Whether that is too long.
+    pub silent: bool,
+    /// Whether what it said could be read in full.
+    pub readable: bool,
 }
 
 /// What waits, over all partitions.

@@ -3,7 +3,7 @@
 
 use super::answer::{Finding, OutputStatus, Severity, Status};
 use super::observer::Expected;
-use super::{node_findings, redis_findings};
+use super::{node_findings, redis_findings, relay_findings};
 use crate::store::StoreError;
 use Severity::{Critical, Note, Warning};
 
@@ -38,10 +38,16 @@ pub(super) fn of(
         difference,
     };
     let redis_and_nodes = redis_findings::RULES.iter().chain(node_findings::RULES);
-    let rules = redis_and_nodes.chain(RULES);
+    found(
+        &scene,
+        redis_and_nodes.chain(relay_findings::RULES).chain(RULES),
+    )
+}
+
+fn found<'a>(scene: &Scene<'_>, rules: impl Iterator<Item = &'a Rule>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = rules
         .flat_map(|rule| {
-            let found = (rule.find)(&scene).into_iter();
+            let found = (rule.find)(scene).into_iter();
             found.map(|(place, what, why, remedy)| Finding {
                 id: rule.id,
                 severity: rule.severity,
@@ -54,6 +60,16 @@ pub(super) fn of(
         .collect();
     findings.sort_by_key(|finding| finding.severity);
     findings
+}
+
+/// What is wrong with the relays alone, worst first.
+pub(super) fn of_relays(status: &Status) -> Vec<Finding> {
+    let scene = Scene {
+        status,
+        expected: &Expected::default(),
+        difference: None,
+    };
+    found(&scene, relay_findings::RULES.iter())
 }
 
 fn outputs(

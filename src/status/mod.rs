@@ -2,11 +2,12 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `report.rs` | what a node says of itself, and how what another version says is read |
-//! | `reporter.rs` | says it, every two seconds |
+//! | `report.rs`, `relay_report.rs` | what a node or a relay says of itself, and how what another version says is read |
+//! | `reporter.rs`, `history.rs` | says it of a node, every two seconds; its totals of the last minutes |
+//! | `relay_page.rs` | what a relay shows of itself, for people |
 //! | `answer.rs` | the answer, as `docs/openapi.json` describes it |
 //! | `summary.rs` | from what was seen to the answer. Pure |
-//! | `findings.rs`, `node_findings.rs`, `redis_findings.rs` | **the table of findings**: condition, words, remedy. Pure |
+//! | `findings.rs`, `node_findings.rs`, `redis_findings.rs`, `relay_findings.rs` | **the table of findings**: condition, words, remedy. Pure |
 //! | `observer.rs` | looks at the store, and answers |
 //! | `table.rs` | the answer for people |
 //!
@@ -14,9 +15,13 @@
 
 mod answer;
 mod findings;
+mod history;
 mod node_findings;
 mod observer;
 mod redis_findings;
+mod relay_findings;
+mod relay_page;
+mod relay_report;
 mod report;
 mod reporter;
 mod summary;
@@ -27,9 +32,12 @@ mod tests;
 
 pub use self::answer::{
     Answer, Finding, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
-    Persistence, RedisStatus, ServerStatus, Severity, States, Status,
+    Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States, Status,
 };
+pub use self::history::History;
 pub use self::observer::{Expected, Observer};
+pub use self::relay_page::relay_page;
+pub use self::relay_report::{RelayReport, RelayTotals, TargetReport, UnsentReport};
 pub use self::report::{NodeReport, OutputReport, Queue, Room, Totals};
 pub use self::reporter::{Latest, Reporter};
 pub use self::table::lines;

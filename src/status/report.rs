@@ -1,15 +1,16 @@
 //! [`NodeReport`]: what a node says of itself. Others may be of another version, or no nodes at all: what they say is read field by
 //! field, and every text of theirs is made fit for a terminal.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::node::Sample;
 use crate::text::beginning;
 
 /// The longest text of a report, in characters.
-const TEXT_CHARS_MAX: usize = 200;
+pub(super) const TEXT_CHARS_MAX: usize = 200;
 /// The most outputs, and the most workers, of a report.
-const LISTED_MAX: usize = 16;
+pub(super) const LISTED_MAX: usize = 16;
 
 /// What a node says of itself. It is at most some kilobytes long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -183,33 +184,11 @@ impl NodeReport {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads what a node sent: what cannot be understood is as if it were not there. Answers whether all could be.
+    /// Reads what a node sent. Answers whether all could be read.
     #[must_use]
     pub fn read(text: &str) -> (Self, bool) {
-        let (report, is_whole) = match serde_json::from_str::<Self>(text) {
-            Ok(report) => (report, true),
-            Err(_) => (Self::read_parts(text), false),
-        };
+        let (report, is_whole) = read::<Self>(text);
         (report.fit(), is_whole)
-    }
-
-    fn read_parts(text: &str) -> Self {
-        use serde_json::Value::Object;
-
-        let mut report = Self::default();
-        let Ok(Object(theirs)) = serde_json::from_str(text) else {
-            return report;
-        };
-        for field in theirs {
-            let Ok(Object(mut ours)) = serde_json::to_value(&report) else {
-                break;
-            };
-            ours.extend([field]);
-            if let Ok(read) = serde_json::from_value(Object(ours)) {
-                report = read;
-            }
-        }
-        report
     }
 
     /// The same with every text short and printable, and every list short.
@@ -248,4 +227,31 @@ impl NodeReport {
         }
         self
     }
+}
+
+/// Reads what another process sent: what cannot be understood is as if it were not there. Returns whether all could be.
+pub(super) fn read<T: Default + Serialize + DeserializeOwned>(text: &str) -> (T, bool) {
+    match serde_json::from_str::<T>(text) {
+        Ok(report) => (report, true),
+        Err(_) => (read_parts(text), false),
+    }
+}
+
+fn read_parts<T: Default + Serialize + DeserializeOwned>(text: &str) -> T {
+    use serde_json::Value::Object;
+
+    let mut report = T::default();
+    let Ok(Object(theirs)) = serde_json::from_str(text) else {
+        return report;
+    };
+    for field in theirs {
+        let Ok(Object(mut ours)) = serde_json::to_value(&report) else {
+            break;
+        };
+        ours.extend([field]);
+        if let Ok(read) = serde_json::from_value(Object(ours)) {
+            report = read;
+        }
+    }
+    report
 }

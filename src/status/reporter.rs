@@ -1,7 +1,6 @@
 //! [`Reporter`]: the task that writes into the store, every two seconds, how this node is. Nothing waits for it. It owns what
 //! the node said last, and takes it back when the node stops; a node that dies is seen as silent.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::history::{History, RECENT};
 use super::report::{NodeReport, OutputReport, Queue, Room, Totals};
 use crate::node::{DropReason, Node, Sample, Throttle, WINDOW_MS};
 use crate::store::{NodeStore, Reported, StoreError};
@@ -20,10 +20,6 @@ use crate::text::beginning;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long the store may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// What recent totals are of.
-const RECENT: Duration = Duration::from_secs(300);
-/// What rates are of.
-const RATED: Duration = Duration::from_secs(10);
 /// A worker that has not beaten for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(15);
 /// How far into a window the samples of the one before are compared: every node has reported it by then.
@@ -76,7 +72,7 @@ pub struct Reporter {
 struct Memory {
     began: Instant,
     started: DateTime<Utc>,
-    history: VecDeque<(Instant, Totals)>,
+    history: History<Totals>,
     lags_since: Option<Instant>,
     /// The window whose sample of unstamped lines was compared last.
     compared: i64,
@@ -92,7 +88,7 @@ impl Reporter {
         let mut memory = Memory {
             began,
             started: DateTime::from_timestamp_nanos(self.node.clock.now_nanos()),
-            history: [(began, Totals::default())].into(),
+            history: History::new(began),
             lags_since: None,
             compared: 0,
             copies_at: None,
@@ -195,30 +191,13 @@ impl Reporter {
     ) -> NodeReport {
         let now = Instant::now();
         let totals = self.totals();
-        let history = &mut memory.history;
-        while history.get(1).is_some_and(|(at, _)| now - *at >= RECENT) {
-            history.pop_front();
-        }
-        let before = |span: Duration| {
-            let is_before = |(at, _): &&(Instant, Totals)| now - *at >= span;
-            let found = history.iter().rev().find(is_before).or(history.front());
-            found.copied().unwrap_or((now, totals))
-        };
-        let ((rated_at, rated), (recent_at, recent)) = (before(RATED), before(RECENT));
-        let rated_for = (now - rated_at).as_secs_f64().max(0.001);
-        let rate = |now: u64, then: u64| {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a rate needs no more than 52 bits"
-            )]
-            let events = now.saturating_sub(then) as f64;
-            (events / rated_for * 10.0).round() / 10.0
-        };
+        let rated = memory.history.rated(now);
+        let recent = memory.history.recent(now);
         let lags = self.node.lag.partitions() as u64;
         let ledger = self.node.ledger.totals();
         let is_lagging = lags > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
-        history.push_back((now, totals));
+        memory.history.add(now, totals);
         let copies_at = memory.copies_at.as_ref();
         let copies_at = copies_at.filter(|(at, _)| now - *at < RECENT);
         let sums = self.metrics.sums(std::iter::empty());
@@ -251,11 +230,12 @@ impl Reporter {
                 .filter(|_| settings_error.is_none())
                 .map(|error| error.to_string()),
             settings_error,
-            received_per_second: rate(totals.received, rated.received),
-            recorded_per_second: rate(totals.recorded, rated.recorded),
-            old_minutes_per_second: rate(totals.old_minutes_sealed, rated.old_minutes_sealed),
-            recent: totals.since(&recent),
-            recent_seconds: (now - recent_at).as_secs(),
+            received_per_second: rated.rate(totals.received, rated.totals.received),
+            recorded_per_second: rated.rate(totals.recorded, rated.totals.recorded),
+            old_minutes_per_second: rated
+                .rate(totals.old_minutes_sealed, rated.totals.old_minutes_sealed),
+            recent: totals.since(&recent.totals),
+            recent_seconds: recent.ago.as_secs(),
             totals,
             lag_seconds: memory.lags_since.map_or(0, |since| (now - since).as_secs()),
             partitions_lagging: lags,

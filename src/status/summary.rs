@@ -7,14 +7,16 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::answer::{
     Answer, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
-    Persistence, RedisStatus, ServerStatus, Severity, States, Status,
+    Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States, Status,
 };
 use super::findings;
 use super::observer::Expected;
+use super::relay_report::RelayReport;
 use super::report::{NodeReport, OutputReport};
 use crate::event::Minute;
 use crate::store::{
-    Backlog, Coverage, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen, Surveyed,
+    Backlog, Coverage, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen, StoreError,
+    Surveyed,
 };
 use crate::text::beginning;
 
@@ -44,6 +46,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         at, expected, seen, ..
     } = looked;
     let mut nodes = nodes(looked);
+    let relays = relays(&seen.relays);
     let ahead_ms = seen
         .servers
         .iter()
@@ -63,9 +66,10 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     let mut status = Status {
         at: at.to_rfc3339_opts(SecondsFormat::Secs, true),
         healthy: true,
-        is_anything_lost: is_anything_lost(&nodes, seen.reports.is_ok()),
+        is_anything_lost: is_anything_lost(&nodes, &relays, seen.reports.is_ok()),
         findings: Vec::new(),
         nodes,
+        relays,
         partitions: PartitionsStatus {
             oldest_unsent: oldest,
             old,
@@ -113,6 +117,26 @@ fn other(reported: &Reported) -> NodeStatus {
         readable,
         coverage: None,
     }
+}
+
+fn relays(reported: &Result<Vec<Reported>, StoreError>) -> Vec<RelayStatus> {
+    let relay = |reported: &Reported| {
+        let (mut report, readable) = RelayReport::read(&reported.text);
+        // What the store knows it by.
+        report.name = beginning(&reported.name, 64);
+        report.instance = beginning(&reported.identity, 100);
+        report.version = beginning(&reported.version, 40);
+        RelayStatus {
+            report,
+            last_seen_seconds: reported.ago.as_secs(),
+            silent: reported.ago >= SILENT_AFTER,
+            readable,
+        }
+    };
+    let reported = reported.as_deref().unwrap_or_default();
+    let mut relays: Vec<_> = reported.iter().map(relay).collect();
+    relays.sort_by(|a, b| a.report.name.cmp(&b.report.name));
+    relays
 }
 
 /// Says of each node which share it saw of the minutes, held against the node that saw most of each. A minute in which a node
@@ -301,15 +325,28 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed)
     bytes
 }
 
-fn is_anything_lost(nodes: &[NodeStatus], is_known: bool) -> Lost {
+fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool) -> Lost {
     let sum = |part: fn(&NodeReport) -> u64| {
         let parts = nodes.iter().map(|node| part(&node.report));
         parts.fold(0, u64::saturating_add)
     };
+    let of_relays = |part: fn(&RelayReport) -> u64| {
+        let parts = relays.iter().map(|relay| part(&relay.report));
+        parts.fold(0, u64::saturating_add)
+    };
+    let kernel_drops = of_relays(|it| it.totals.kernel_drops);
     let each = [
         (sum(|it| it.totals.dropped), "events dropped by nodes"),
         (
-            sum(|it| it.totals.kernel_drops),
+            of_relays(|it| it.totals.nowhere),
+            "events that relays could send to no node",
+        ),
+        (
+            of_relays(|it| it.totals.rest_dropped),
+            "lines of the rest dropped by relays",
+        ),
+        (
+            sum(|it| it.totals.kernel_drops).saturating_add(kernel_drops),
             "datagrams dropped by kernels",
         ),
         (sum(|it| it.totals.forgotten), "events forgotten by Redis"),
@@ -320,10 +357,11 @@ fn is_anything_lost(nodes: &[NodeStatus], is_known: bool) -> Lost {
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
-    let silent: Vec<&str> = nodes
-        .iter()
-        .filter(|node| node.silent)
+    let silent_nodes = nodes.iter().filter(|node| node.silent);
+    let silent_relays = relays.iter().filter(|relay| relay.silent);
+    let silent: Vec<&str> = silent_nodes
         .map(|node| node.report.name.as_str())
+        .chain(silent_relays.map(|relay| relay.report.name.as_str()))
         .collect();
     let names: BTreeSet<_> = nodes.iter().map(|node| &node.report.name).collect();
     let (answer, sentence) = if !parts.is_empty() {

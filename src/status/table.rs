@@ -1,6 +1,6 @@
 //! The answer for people: what is wrong comes first, each with what to do.
 
-use super::answer::{NodeStatus, OutputStatus, ServerStatus, Status};
+use super::answer::{Finding, NodeStatus, OutputStatus, RelayStatus, ServerStatus, Status};
 
 /// A text over lines of so many characters, with this before the first and that before each further one.
 fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> {
@@ -32,17 +32,14 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
     lines.push(format!("{health}, at {}", status.at));
     let lost = &status.is_anything_lost.sentence;
     lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
-    for finding in &status.findings {
-        lines.push(String::new());
-        let severity = finding.severity.word().to_uppercase();
-        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.id);
-        lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
-        lines.extend(wrapped("  why: ", &finding.why, "       ", width));
-        lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
-    }
+    lines.extend(findings(&status.findings, width));
     lines.push(String::new());
     lines.extend(nodes(&status.nodes));
     lines.push(String::new());
+    if !status.relays.is_empty() {
+        lines.extend(relays(&status.relays, width));
+        lines.push(String::new());
+    }
     lines.extend(partitions(status, width));
     let is_known = status.nodes.iter().any(|node| !node.silent);
     for output in &status.outputs {
@@ -57,6 +54,71 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
             );
             let formula = bytes(redis.memory_by_formula);
             lines.push(format!("         by the formula it needs about {formula}"));
+        }
+    }
+    lines
+}
+
+/// Each with an empty line before it.
+pub(super) fn findings(findings: &[Finding], width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for finding in findings {
+        lines.push(String::new());
+        let severity = finding.severity.word().to_uppercase();
+        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.id);
+        lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
+        lines.extend(wrapped("  why: ", &finding.why, "       ", width));
+        lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
+    }
+    lines
+}
+
+/// The relays, each with what it sends to below it.
+pub(super) fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:14} {:>8} {:>9} {:>9} {:>7} {:>8} {:>9} {:>7}",
+        "relay", "up", "in/s", "event/s", "lost", "rejected", "discarded", "looped"
+    )];
+    for relay in relays {
+        let report = &relay.report;
+        let name: String = report.name.chars().take(14).collect();
+        if relay.silent {
+            lines.push(format!(
+                "{name:14} silent for {} s",
+                relay.last_seen_seconds
+            ));
+            continue;
+        }
+        let totals = &report.totals;
+        lines.push(format!(
+            "{name:14} {:>8} {:>9.0} {:>9.0} {:>7} {:>8} {:>9} {:>7}",
+            span(report.uptime_seconds),
+            report.received_per_second,
+            report.events_per_second,
+            totals.lost(),
+            totals.rejected,
+            totals.rest_discarded,
+            totals.looped,
+        ));
+        let text = format!(
+            "{}  listens at {}",
+            report.version,
+            report.listen.join(", ")
+        );
+        lines.extend(wrapped("  ", &text, "  ", width));
+        for (kind, target) in report
+            .to
+            .iter()
+            .map(|to| ("to", to))
+            .chain([("rest", &report.rest)])
+        {
+            let state = if target.up { "up" } else { "DOWN" };
+            let (sent, dropped, queued) = (target.sent, target.dropped, target.queued);
+            let text = format!(
+                "{}: {state}, {sent} lines sent, {dropped} dropped, {queued} queued",
+                target.to
+            );
+            lines.extend(wrapped(&format!("  {kind:5}"), &text, "       ", width));
         }
     }
     lines

@@ -141,6 +141,7 @@ impl Seen {
         });
         let surveyed = Surveyed {
             reports: away.clone().map_or(Ok(self.nodes), Err),
+            relays: Ok(Vec::new()),
             backlogs: away.clone().map_or(Ok(vec![self.backlog]), Err),
             seen: all(self.coverage),
             servers: servers.collect(),

@@ -76,6 +76,8 @@ pub struct Surveyed {
     pub servers: Vec<ServerSeen>,
     /// What the nodes reported.
     pub reports: Result<Vec<Reported>, StoreError>,
+    /// What the relays reported.
+    pub relays: Result<Vec<Reported>, StoreError>,
     /// What the partitions have to do.
     pub backlogs: Result<Vec<Backlog>, StoreError>,
     /// How many events of each of the minutes that were asked for every node saw.
@@ -98,6 +100,7 @@ impl Surveyed {
                 found: Err(why.clone()),
             }],
             reports: Err(why.clone()),
+            relays: Err(why.clone()),
             backlogs: Err(why.clone()),
             seen: Err(why.clone()),
             difference: None,

@@ -46,6 +46,7 @@ mod rejected_lines;
 mod relay;
 mod relay_loops;
 mod relay_rest;
+mod relay_status;
 mod scraped;
 mod secrets;
 mod seed;

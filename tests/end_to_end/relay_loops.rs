@@ -15,7 +15,8 @@ fn check_is_refused(mut relay: Node, key: &str) {
     relay.launch();
     let ended = relay.wait_for_exit(SOON);
     let log = relay.log();
-    assert_eq!(ended.code(), Some(1), "{log}");
+    // An address in the configuration is wrong usage.
+    assert!([Some(1), Some(2)].contains(&ended.code()), "{log}");
     let words = [key, &port.to_string(), "this relay itself"];
     assert!(words.iter().all(|word| log.contains(word)), "{log}");
 }

@@ -82,6 +82,32 @@ fn the_numbers_are_those_of_the_api() {
 }
 
 #[test]
+fn relay_is_shown_below_the_nodes() {
+    let ground = Ground::with_counts(&[]);
+    let node = &ground.node;
+    let to = node.udp().to_string();
+    let url = ground.redis.url();
+    let mut relay = Node::relay("east", &[&to], &[("node", "east"), ("store.url", &url)]);
+    relay.run();
+    let browser = ground.page();
+    browser.wait(
+        "the relay is shown",
+        "!document.querySelector('#relays-section').hidden && !!document.querySelector('#relays tbody tr')",
+        "document.querySelector('#relays').textContent",
+    );
+    let first = &rows(&browser, "#relays")[0];
+    assert_eq!(first[0], "east");
+    assert!(first.contains(&format!("{to} up, 0 dropped")), "{first:?}");
+    assert_clean(&browser, node);
+    assert_eq!(relay.terminate().code(), Some(0));
+    browser.wait(
+        "a relay that stopped is shown no more",
+        "document.querySelector('#relays-section').hidden",
+        "document.querySelector('#relays').textContent",
+    );
+}
+
+#[test]
 fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_events() {
     let ground = Ground::start(&[]);
     let mut sender = Sender::paced_by(&ground.node);

@@ -132,6 +132,33 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
 }
 
 #[test]
+fn relay_that_sends_to_itself_is_refused() {
+    for (listen, to) in [
+        ("127.0.0.1:8092", "127.0.0.1:8092"),
+        ("0.0.0.0:8092", "127.0.0.1:8092"),
+        ("[::]:8092", "0.0.0.0:8092"),
+    ] {
+        let variables = [("EDS_INPUT__LISTEN", listen), ("EDS_RELAY__TO", to)];
+        check_refused(&variables, "this relay itself listens");
+    }
+}
+
+#[test]
+fn relay_has_a_name_and_reports_where_the_configuration_says() {
+    let config = load_relay_with(RELAY, &[("EDS_NODE", "east")]).unwrap();
+    assert!(config.name == "east" && config.store.is_none());
+    let variables = [
+        ("EDS_STORE__URL", "redis://u@h:1"),
+        ("EDS_STORE__PASSWORD", "geheim"),
+        ("EDS_STORE__PREFIX", "other"),
+    ];
+    let store = load_relay_with(RELAY, &variables).unwrap().store.unwrap();
+    assert_eq!(store.prefix, "other");
+    let password = store.redis.credentials.password;
+    assert_eq!(password.as_deref(), Some("geheim"));
+}
+
+#[test]
 fn what_is_unwise_for_a_relay_is_warned_of() {
     for (variable, words) in [
         (
@@ -154,9 +181,9 @@ fn the_variables_of_the_other_program_are_passed_over() {
     load_relay_with(RELAY, &[("EDS_STORE__URL", "redis://h")]).unwrap();
     load_with("", &[("EDS_RELAY__TO", "a:1")], Flags::default()).unwrap();
     check_refused(&[("EDS_RELAY__TOO", "a:1")], "did you mean EDS_RELAY__TO?");
-    let refused = load_relay_with("[store]\nurl = \"memory:\"", &[]).unwrap_err();
+    let refused = load_relay_with("[flush]\ngrace = \"5s\"", &[]).unwrap_err();
     assert!(
-        refused.contains("unknown section [store]; did you mean ["),
+        refused.contains("unknown section [flush]; did you mean ["),
         "{refused}"
     );
 }

@@ -4,7 +4,7 @@
 import { ask, Gone, poll } from "./ask.js";
 import { counts } from "./counts.js";
 import { byId, clockSeconds, say, span } from "./dom.js";
-import { nodes, outputs, pipeline, store, verdict } from "./status.js";
+import { nodes, outputs, pipeline, relays, store, verdict } from "./status.js";
 
 const EVERY = 2000;
 // A node looks at its store for six seconds at most before it says that this does not answer.
@@ -30,6 +30,7 @@ async function status() {
     verdict(answer.is_anything_lost, answer.findings, speak);
     pipeline(answer);
     nodes(answer);
+    relays(answer);
     outputs(answer);
     store(answer);
     if (trouble?.away) {

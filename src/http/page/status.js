@@ -91,6 +91,29 @@ export function nodes(status) {
   show(byId("nodes"), status.nodes, () => table("Every node, with its numbers since its start", NODES, status.nodes));
 }
 
+const RELAYS = [
+  ["Relay", (it) => it.name],
+  ["Version", (it) => it.version],
+  ["Up for", (it) => span(it.uptime_seconds), "number"],
+  ["Received", (it) => rate(it.received_per_second), "number"],
+  ["Events", (it) => rate(it.events_per_second), "number"],
+  ["To no node", (it) => count(it.totals.nowhere), whenAny((it) => it.totals?.nowhere, "bad")],
+  ["By its kernel", (it) => count(it.totals.kernel_drops), whenAny((it) => it.totals?.kernel_drops, "bad")],
+  ["Rejected", (it) => count(it.totals.rejected), whenAny((it) => it.recent?.rejected, "warning")],
+  ["Discarded", (it) => count(it.totals.rest_discarded), whenAny((it) => it.recent?.rest_discarded, "warning")],
+  ["Came back", (it) => count(it.totals.looped), whenAny((it) => it.totals?.looped, "bad")],
+  ["Rest sent", (it) => count(it.rest.sent), "number"],
+  ["Rest dropped", (it) => count(it.rest.dropped), whenAny((it) => it.rest?.dropped, "bad")],
+  ["Nodes", (it) => it.to.map((to) => `${to.to} ${to.up ? "up" : "down"}, ${count(to.dropped)} dropped`).join("; "),
+    (it) => (it.to?.every((to) => to.up) ? "text" : "text warning")],
+  ["Last seen", (it) => `${span(it.last_seen_seconds)} ago`, (it) => (it.silent ? "number bad" : "number")],
+];
+
+export function relays(status) {
+  byId("relays-section").hidden = status.relays.length === 0;
+  show(byId("relays"), status.relays, () => table("Every relay, with its numbers since its start", RELAYS, status.relays));
+}
+
 const OUTPUTS = [
   ["Output", (it) => it.name],
   ["Where", (it) => it.url || "at no node any more", "text"],

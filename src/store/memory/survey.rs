@@ -42,6 +42,7 @@ impl Survey for MemoryStore {
         Surveyed {
             servers: Vec::new(),
             reports: Ok(Vec::new()),
+            relays: Ok(Vec::new()),
             backlogs: join_all(backlogs).await.into_iter().collect(),
             seen: Ok(BTreeMap::new()),
             difference: None,

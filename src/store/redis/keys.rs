@@ -139,6 +139,16 @@ impl Keys {
     pub(super) fn node(&self, name: &str) -> String {
         format!("{}:{name}", self.nodes())
     }
+
+    /// The names of all relays, as [`Self::nodes`].
+    pub(super) fn relays(&self) -> String {
+        relays(&self.prefix)
+    }
+}
+
+/// The names of all relays under a prefix.
+pub(super) fn relays(prefix: &str) -> String {
+    format!("{{{prefix}:relays}}")
 }
 
 impl PartitionKeys {

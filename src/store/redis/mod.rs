@@ -38,6 +38,7 @@ pub use self::keys::partitions;
 use self::keys::{Keys, PartitionKeys};
 use self::log::Logs;
 pub use self::repartition::ChangeError;
+pub use self::survey::RelayRegister;
 use super::{Store, StoreError};
 use crate::event::{Partition, Partitions};
 

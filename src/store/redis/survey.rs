@@ -2,18 +2,18 @@
 //! or one of other settings has to be seen, too.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures_util::future::join_all;
-use redis_link::{Connection, Lane, Lanes, Server, info_field, slot};
+use redis_link::{Connection, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
 
 use super::agreement::Compared;
 use super::backlog::{ask_backlog, read_backlog};
-use super::{RedisStore, fault, scripts};
+use super::{RedisStore, fault, keys, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::reading::by_name;
 use crate::store::survey::{REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
@@ -31,43 +31,141 @@ pub(super) fn any() -> redis_link::Check {
     std::sync::Arc::new(|_| Ok(()))
 }
 
-impl RedisStore {
-    async fn see<T, F>(&self, server: &Server, command: F) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        let run = async |connection: &mut Connection| match command(connection).await {
-            // It is as good a connection as before, and nobody has to hear of it each time.
-            Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
-            answer => answer.map(Ok),
-        };
-        let answer = self.surveyed.repeat_on(server, ONLY, 0, run).await?;
-        answer.map_err(|error| {
-            self.surveyed.suspect();
-            fault::store_error(&error)
+async fn see<T, F>(redis: &Redis, server: &Server, command: F) -> Result<T, StoreError>
+where
+    F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+{
+    let run = async |connection: &mut Connection| match command(connection).await {
+        // It is as good a connection as before, and nobody has to hear of it each time.
+        Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
+        answer => answer.map(Ok),
+    };
+    let answer = redis.repeat_on(server, ONLY, 0, run).await?;
+    answer.map_err(|error| {
+        redis.suspect();
+        fault::store_error(&error)
+    })
+}
+
+async fn see_by<T: FromRedisValue>(
+    redis: &Redis,
+    slot: u16,
+    script: ScriptInvocation<'_>,
+) -> Result<T, StoreError> {
+    let server = redis.server(slot).await?;
+    let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
+    see(redis, &server, invoke).await
+}
+
+/// Keeps this among `all`, which are the nodes or the relays, in the place of this name; empty: nothing any more. Returns what was
+/// there before.
+async fn say(
+    redis: &Redis,
+    all: &str,
+    name: &str,
+    report: &str,
+) -> Result<Option<String>, StoreError> {
+    let kept_ms = u64::try_from(REPORT_KEPT.as_millis()).unwrap_or(u64::MAX);
+    let mut script = scripts::REPORT.prepare_invoke();
+    script.key(&[&format!("{all}:{name}"), all]);
+    script.arg(name).arg(report).arg(kept_ms);
+    see_by(redis, slot(all.as_bytes()), script).await
+}
+
+/// The same with the process that reports; returns whether another process reports under its name. Each of two processes of one name
+/// that live overwrites what the other said, again and again; one that was started in the place of another finds it there
+/// once, before it has said anything itself.
+async fn say_as(
+    redis: &Redis,
+    all: &str,
+    identity: &str,
+    registered: &AtomicBool,
+    report: &str,
+) -> Result<bool, StoreError> {
+    // With its version: whoever changes something for all sees by it who would not understand.
+    let said = format!("{identity} {}\n{report}", crate::VERSION);
+    let before = say(redis, all, name_of(identity), &said).await?;
+    let was_there = registered.swap(true, Ordering::AcqRel);
+    let is_other = |before: String| before.split([' ', '\n']).next() != Some(identity);
+    Ok(was_there && before.is_some_and(is_other))
+}
+
+fn name_of(identity: &str) -> &str {
+    identity.rsplit_once('#').map_or(identity, |(name, _)| name)
+}
+
+/// Returns what the processes among `all` said last.
+async fn reports(redis: &Redis, all: &str) -> Result<Vec<Reported>, StoreError> {
+    let mut script = scripts::REPORTS.prepare_invoke();
+    script.key(all).arg(REPORTS_MAX).arg(REPORT_BYTES_MAX);
+    let found: Vec<(Vec<u8>, i64, Vec<u8>)> = see_by(redis, slot(all.as_bytes()), script).await?;
+    let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
+        let said = String::from_utf8_lossy(&said);
+        let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
+        let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
+        Reported {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            identity: identity.to_owned(),
+            version: version.to_owned(),
+            ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
+            text: text.to_owned(),
+        }
+    };
+    Ok(found.into_iter().map(read).collect())
+}
+
+/// Where a relay reports itself to those who look at the nodes. It does nothing else there.
+#[derive(Debug)]
+pub struct RelayRegister {
+    redis: Redis,
+    relays: String,
+    /// The name, and a number by chance.
+    identity: String,
+    /// Whether this relay has said that it lives.
+    registered: AtomicBool,
+}
+
+impl RelayRegister {
+    /// The register in this Redis, for the relay of this name. Connects with the first call.
+    pub fn new(
+        settings: redis_link::Settings,
+        prefix: &str,
+        name: &str,
+    ) -> Result<Self, SettingsError> {
+        Ok(Self {
+            redis: Redis::new(settings, LANES, any())?,
+            relays: keys::relays(prefix),
+            identity: format!("{name}#{:08x}", rand::random::<u32>()),
+            registered: AtomicBool::new(false),
         })
     }
 
-    async fn see_by<T: FromRedisValue>(
-        &self,
-        slot: u16,
-        script: ScriptInvocation<'_>,
-    ) -> Result<T, StoreError> {
-        let server = self.surveyed.server(slot).await?;
-        let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
-        self.see(&server, invoke).await
+    /// What this process is called there: `name#number`.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
     }
 
-    /// Says it in the node's place; empty: nothing any more. Answers what was there before.
-    async fn say(&self, report: &str) -> Result<Option<String>, StoreError> {
-        let (node, all) = (self.keys.node(&self.name), self.keys.nodes());
-        let kept_ms = u64::try_from(REPORT_KEPT.as_millis()).unwrap_or(u64::MAX);
-        let mut script = scripts::REPORT.prepare_invoke();
-        script.key(&[&node, &all]);
-        script.arg(&self.name).arg(report).arg(kept_ms);
-        self.see_by(slot(all.as_bytes()), script).await
+    /// Keeps what this relay says of itself for [`REPORT_KEPT`]. Returns whether another process does so under its name.
+    pub async fn report(&self, report: &str) -> Result<bool, StoreError> {
+        say_as(
+            &self.redis,
+            &self.relays,
+            &self.identity,
+            &self.registered,
+            report,
+        )
+        .await
     }
 
+    /// Takes the report back: the relay ends as it should.
+    pub async fn withdraw(&self) -> Result<(), StoreError> {
+        let name = name_of(&self.identity);
+        say(&self.redis, &self.relays, name, "").await.map(drop)
+    }
+}
+
+impl RedisStore {
     async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
         let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
@@ -76,7 +174,7 @@ impl RedisStore {
             let here_ms = i64::midpoint(asked_ms, Utc::now().timestamp_millis());
             Ok((info, seconds * 1000 + micros / 1000 - here_ms))
         };
-        let (info, clock_offset_ms) = self.see(server, looked).await?;
+        let (info, clock_offset_ms) = see(&self.surveyed, server, looked).await?;
         let mut found = found(&info);
         found.clock_offset_ms = clock_offset_ms;
         found.refuses_writes = self.refuses_writes(server).await;
@@ -98,7 +196,7 @@ impl RedisStore {
         let write = async |connection: &mut Connection| {
             cmd("PERSIST").arg(key).exec_async(connection).await
         };
-        let written = self.see(server, write).await;
+        let written = see(&self.surveyed, server, write).await;
         written.err().map(|error| error.to_string())
     }
 
@@ -112,7 +210,7 @@ impl RedisStore {
             let server = self.surveyed.server(keys.slot).await?;
             let ask =
                 async move |connection: &mut Connection| pipeline.query_async(connection).await;
-            let all: Vec<Vec<(String, u64)>> = self.see(&server, ask).await?;
+            let all: Vec<Vec<(String, u64)>> = see(&self.surveyed, &server, ask).await?;
             Ok(all.into_iter().map(by_name).collect())
         };
         if minutes.is_empty() {
@@ -137,7 +235,7 @@ impl RedisStore {
         let read = async |connection: &mut Connection| {
             ::redis::Cmd::hgetall(key).query_async(connection).await
         };
-        let shared = self.see(&server, read).await.ok()?;
+        let shared = see(&self.surveyed, &server, read).await.ok()?;
         self.gateway.agreement.difference(&shared, Compared::All)
     }
 }
@@ -152,39 +250,18 @@ impl Survey for RedisStore {
         self.surveyed.describe()
     }
 
-    /// Each of two processes of one name that live overwrites what the other said, again and again; one that was started
-    /// in the place of another finds it there once, before it has said anything itself.
     async fn report(&self, report: &str) -> Result<bool, StoreError> {
-        // With its version: whoever changes something for all sees by it who would not understand.
-        let said = format!("{} {}\n{report}", self.node, crate::VERSION);
-        let before = self.say(&said).await?;
-        let was_there = self.registered.swap(true, Ordering::AcqRel);
-        let is_other = |before: String| before.split([' ', '\n']).next() != Some(&*self.node);
-        Ok(was_there && before.is_some_and(is_other))
+        let (nodes, registered) = (self.keys.nodes(), &self.registered);
+        say_as(&self.surveyed, &nodes, &self.node, registered, report).await
     }
 
     async fn withdraw(&self) -> Result<(), StoreError> {
-        self.say("").await.map(drop)
+        let nodes = self.keys.nodes();
+        say(&self.surveyed, &nodes, &self.name, "").await.map(drop)
     }
 
     async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
-        let all = self.keys.nodes();
-        let mut script = scripts::REPORTS.prepare_invoke();
-        script.key(&all).arg(REPORTS_MAX).arg(REPORT_BYTES_MAX);
-        let found: Vec<(Vec<u8>, i64, Vec<u8>)> = self.see_by(slot(all.as_bytes()), script).await?;
-        let read = |(name, ago_ms, said): (Vec<u8>, i64, Vec<u8>)| {
-            let said = String::from_utf8_lossy(&said);
-            let (head, text) = said.split_once('\n').unwrap_or((&said, ""));
-            let (identity, version) = head.split_once(' ').unwrap_or((head, ""));
-            Reported {
-                name: String::from_utf8_lossy(&name).into_owned(),
-                identity: identity.to_owned(),
-                version: version.to_owned(),
-                ago: Duration::from_millis(u64::try_from(ago_ms).unwrap_or(0)),
-                text: text.to_owned(),
-            }
-        };
-        Ok(found.into_iter().map(read).collect())
+        reports(&self.surveyed, &self.keys.nodes()).await
     }
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
@@ -201,16 +278,22 @@ impl Survey for RedisStore {
         let servers = join_all(servers).await;
         let backlogs = join_all(self.partitions.iter().map(async |partition| {
             let keys = self.keys(partition);
-            let answer = self
-                .see_by(keys.slot, ask_backlog(keys, old_before))
-                .await?;
+            let ask = ask_backlog(keys, old_before);
+            let answer = see_by(&self.surveyed, keys.slot, ask).await?;
             Ok(read_backlog(answer))
         }));
-        let (reports, backlogs, seen, difference) =
-            futures_util::join!(self.reports(), backlogs, self.seen(minutes), self.differs());
+        let (nodes, relays) = (self.keys.nodes(), self.keys.relays());
+        let (reports, relays, backlogs, seen, difference) = futures_util::join!(
+            reports(&self.surveyed, &nodes),
+            reports(&self.surveyed, &relays),
+            backlogs,
+            self.seen(minutes),
+            self.differs()
+        );
         Surveyed {
             servers,
             reports,
+            relays,
             backlogs: backlogs.into_iter().collect(),
             seen,
             difference,

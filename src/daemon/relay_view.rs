@@ -1,0 +1,160 @@
+//! [`RelayView`]: makes the report of a relay, for its page and for the Redis of the nodes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::{Progress, Throttle};
+use crate::relay::{Ledger, Metrics, Outlet, Place, Sample};
+use crate::status::{History, RelayReport, RelayTotals, TargetReport, UnsentReport, relay_page};
+use crate::store::redis::RelayRegister;
+
+/// The time between two reports.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// The timeout of a report.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// A worker without a heartbeat for this time is reported as stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(15);
+/// The time between two log lines about a failed report or a name that is taken.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The parts of a relay that its report is made from.
+#[derive(Debug)]
+pub(super) struct RelayView {
+    pub(super) name: String,
+    pub(super) listen: Vec<String>,
+    /// `rest.url` without secrets.
+    pub(super) rest: String,
+    pub(super) nodes: Vec<Arc<Outlet>>,
+    pub(super) rest_outlet: Option<Arc<Outlet>>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) progress: Progress,
+    pub(super) began: Instant,
+    pub(super) started: DateTime<Utc>,
+    pub(super) history: Mutex<History<RelayTotals>>,
+    pub(super) name_taken: AtomicBool,
+}
+
+impl RelayView {
+    /// Reports every two seconds until it is stopped. Without a register only the page shows it.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        register: Option<RelayRegister>,
+        stop: CancellationToken,
+    ) {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let mut report = self.report();
+            self.lock().add(Instant::now(), report.totals);
+            let Some(register) = &register else {
+                continue;
+            };
+            report.instance = register.identity().to_owned();
+            let reported = timeout(ANSWERS_WITHIN, register.report(&report.to_json())).await;
+            match reported {
+                Ok(Ok(is_taken)) => {
+                    self.name_taken.store(is_taken, Ordering::Relaxed);
+                    if is_taken && taken.is_due() {
+                        tracing::warn!(
+                            name = self.name,
+                            "another process reports as a relay of this name; nothing is lost, but eds status shows only one of the two: give \
+                             each relay another name (node, EDS_NODE)"
+                        );
+                    }
+                }
+                failed if fails.is_due() => {
+                    let error = match failed {
+                        Ok(Err(error)) => error.to_string(),
+                        Ok(Ok(_)) | Err(_) => "no answer in time".to_owned(),
+                    };
+                    tracing::warn!(
+                        error,
+                        "this relay cannot report to the Redis of store.url. It relays lines as before, but eds status shows it as silent. Check \
+                         store.url and the rights of its user"
+                    );
+                }
+                _ => {}
+            }
+        }
+        if let Some(register) = register {
+            // A Redis that does not answer forgets it after some minutes.
+            let _ = timeout(ANSWERS_WITHIN, register.withdraw()).await;
+        }
+    }
+
+    /// Returns the page.
+    pub(super) fn page(&self) -> String {
+        let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+        relay_page(now, self.report())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, History<RelayTotals>> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self) -> RelayReport {
+        let now = Instant::now();
+        let counts = self.ledger.totals();
+        let totals = RelayTotals {
+            received: counts.received,
+            events: counts.events,
+            nowhere: counts.nowhere,
+            rejected: counts.rejected.iter().sum(),
+            looped: counts.looped,
+            rest_sent: counts.rest.sent,
+            rest_discarded: counts.rest.discarded(),
+            rest_dropped: counts.rest.lost(),
+            rest_queued: counts.rest.queued,
+            kernel_drops: self.metrics.kernel_drops.get(),
+        };
+        let (rated, recent) = {
+            let history = self.lock();
+            (history.rated(now), history.recent(now))
+        };
+        let target = |to: &str, up: bool, place: &Place| TargetReport {
+            to: to.to_owned(),
+            up,
+            sent: place.sent,
+            dropped: place.lost(),
+            queued: place.queued,
+        };
+        let nodes = self.nodes.iter().zip(&counts.nodes);
+        let rest_up = match &self.rest_outlet {
+            Some(outlet) => outlet.is_up(),
+            None => self.metrics.rest_up.get() == 1,
+        };
+        let unsent = |sample: Sample| UnsentReport {
+            reason: sample.reason.label().to_owned(),
+            source: sample.source.map(|source| source.to_string()),
+            line: sample.line,
+        };
+        RelayReport {
+            name: self.name.clone(),
+            instance: self.name.clone(),
+            version: crate::VERSION.to_owned(),
+            started: self.started.to_rfc3339_opts(SecondsFormat::Secs, true),
+            uptime_seconds: (now - self.began).as_secs(),
+            listen: self.listen.clone(),
+            received_per_second: rated.rate(totals.received, rated.totals.received),
+            events_per_second: rated.rate(totals.events, rated.totals.events),
+            recent: totals.since(&recent.totals),
+            recent_seconds: recent.ago.as_secs(),
+            totals,
+            to: nodes
+                .map(|(node, place)| target(node.name(), node.is_up(), place))
+                .collect(),
+            rest: target(&self.rest, rest_up, &counts.rest),
+            unsent: self.metrics.samples().into_iter().map(unsent).collect(),
+            sockets_failing: self.metrics.sockets_failing(),
+            stalled: self.progress.stalled(STALLED_AFTER),
+            name_taken: self.name_taken.load(Ordering::Relaxed),
+        }
+        .fit()
+    }
+}

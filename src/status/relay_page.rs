@@ -1,0 +1,51 @@
+//! [`relay_page`]: what a relay shows of itself at `/`, in the words of `eds status`.
+
+use super::answer::{Answer, Lost, PartitionsStatus, RelayStatus, Status};
+use super::relay_report::RelayReport;
+use super::{findings, table};
+
+/// How wide the text is.
+const WIDTH: usize = 100;
+
+/// Returns what is wrong with a relay, as it reports itself, and its numbers.
+#[must_use]
+pub fn relay_page(at: String, report: RelayReport) -> String {
+    let status = status_of(at, report);
+    let findings = findings::of_relays(&status);
+    let health = match findings.len() {
+        0 => "nothing is wrong".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    let mut lines = vec![format!("eds relay: {health}, at {}", status.at)];
+    lines.extend(table::findings(&findings, WIDTH));
+    lines.push(String::new());
+    lines.extend(table::relays(&status.relays, WIDTH));
+    lines.push(String::new());
+    lines.push("/healthz, /readyz and /metrics have the same for programs".to_owned());
+    lines.join("\n") + "\n"
+}
+
+/// A status that knows one relay and nothing else.
+pub(super) fn status_of(at: String, report: RelayReport) -> Status {
+    let relay = RelayStatus {
+        report: report.fit(),
+        last_seen_seconds: 0,
+        silent: false,
+        readable: true,
+    };
+    Status {
+        at,
+        healthy: true,
+        is_anything_lost: Lost {
+            answer: Answer::Unknown,
+            sentence: String::new(),
+        },
+        findings: Vec::new(),
+        nodes: Vec::new(),
+        relays: vec![relay],
+        partitions: PartitionsStatus::default(),
+        outputs: Vec::new(),
+        redis: None,
+    }
+}

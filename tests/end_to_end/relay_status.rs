@@ -1,0 +1,154 @@
+//! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
+
+use std::fs;
+use std::net::UdpSocket;
+
+use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+
+use crate::queries::check_schema;
+use crate::relay::{send, start_relay};
+use crate::site::Site;
+use crate::status::ask;
+use crate::support::node::Node;
+
+fn status(node: &Node) -> Value {
+    let answer = node.get("/api/v1/status").unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// Waits until the relay of this name is as it should be in the status of the node.
+#[track_caller]
+fn wait_relay(node: &Node, name: &str, is_meant: impl Fn(&Value) -> bool) -> Value {
+    eventually("the node shows the relay", SOON, || {
+        let status = status(node);
+        let relays = status["relays"].as_array().unwrap();
+        let found = relays.iter().any(|it| it["name"] == name && is_meant(it));
+        when(found, status.clone()).map(|()| status)
+    })
+}
+
+fn finding<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
+    let findings = status["findings"].as_array().unwrap();
+    findings.iter().find(|it| it["id"] == id)
+}
+
+/// The words behind `user eds-relay` in the file of rights.
+fn rights_of_relays() -> Vec<String> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/redis-acl.conf");
+    let text = fs::read_to_string(file).unwrap();
+    let of_relay = text
+        .lines()
+        .find_map(|line| line.strip_prefix("user eds-relay "));
+    of_relay.unwrap().split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn relay_is_shown_where_nodes_are_shown() {
+    let site = Site::start_at_second(10);
+    let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
+    let rights = rights_of_relays();
+    let command = ["ACL", "SETUSER", "eds-relay"];
+    let command: Vec<_> = (command.into_iter())
+        .chain(rights.iter().map(String::as_str))
+        .collect();
+    site.redis.query::<String>(&command);
+    let url = site
+        .redis
+        .url()
+        .replace("redis://", "redis://eds-relay:change-me@");
+    let keys = [("node", "east"), ("store.url", &*url)];
+    let mut relay = start_relay("east", std::slice::from_ref(&node), &keys);
+
+    send(["a=b value=u", "gorets:1|c", "a=b value=u\\"], &relay, &[]);
+    let seen = wait_relay(&node, "east", |it| {
+        it["totals"]["received"] == 3 && it["to"][0]["sent"] == 1
+    });
+    let file = include_str!("../../docs/openapi.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let schema = &file["components"]["schemas"]["RelayStatus"];
+    check_schema(&file, schema, &seen["relays"][0], "RelayStatus");
+    let relay_seen = &seen["relays"][0];
+    assert_eq!(relay_seen["listen"][0], relay.udp().to_string());
+    assert_eq!(relay_seen["silent"], false);
+    for (id, word) in [
+        ("relay-discards", "gorets:1|c"),
+        ("relay-rejects", "trailing_backslash"),
+    ] {
+        let found = finding(&seen, id).unwrap_or_else(|| panic!("{id}: {seen}"));
+        assert_eq!(found["where"], "relay east");
+        assert!(found["why"].as_str().unwrap().contains(word), "{found}");
+    }
+    assert_eq!(seen["healthy"], false);
+    let output = ask(&node, &[]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    let own = relay.get("/").unwrap();
+    assert_eq!(own.status, 200);
+    for text in [&table, &own.body] {
+        for words in [
+            "relay east: 1 lines discarded",
+            "gorets:1|c",
+            "listens at 127.0.0.1:",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in: {text}");
+        }
+    }
+    // It may do nothing else there.
+    let keys = site.redis.keys();
+    assert!(
+        keys.iter().any(|key| key == "{eds:relays}:east"),
+        "{keys:?}"
+    );
+
+    // Fifteen seconds without a report.
+    relay.signal("STOP");
+    site.clock().advance(20);
+    let silent = wait_relay(&node, "east", |it| it["silent"] == true);
+    assert!(finding(&silent, "relay-silent").is_some(), "{silent}");
+    assert_eq!(silent["is_anything_lost"]["answer"], "unknown");
+    relay.signal("CONT");
+    wait_relay(&node, "east", |it| it["silent"] == false);
+    assert_eq!(relay.terminate().code(), Some(0));
+    eventually("it has taken its report back", SOON, || {
+        let status = status(&node);
+        when(status["relays"] == Value::Array(Vec::new()), status)
+    });
+}
+
+#[test]
+fn what_a_relay_loses_is_in_the_answer_whether_anything_is_lost() {
+    let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
+    let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
+    let nobody = format!("nowhere.invalid:{}", free_port());
+    let mut relay = Node::relay("west", &[&nobody], &[("store.url", &site.redis.url())]);
+    relay.set("node", "west");
+    relay.launch();
+    eventually("it serves", SOON, || relay.get("/healthz").map(drop));
+    send(["a=b value=u"; 5], &relay, &[]);
+    let seen = wait_relay(&node, "west", |it| it["totals"]["nowhere"] == 5);
+    assert_eq!(seen["is_anything_lost"]["answer"], "yes");
+    let found = finding(&seen, "relay-nowhere").unwrap();
+    assert_eq!(found["severity"], "critical");
+    assert!(finding(&seen, "relay-node-down").is_some(), "{seen}");
+}
+
+/// Nobody waits for the Redis of the nodes.
+#[test]
+fn relay_relays_while_the_redis_that_it_reports_to_does_not_answer() {
+    let node = Node::start("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let mut relay = start_relay("relay", std::slice::from_ref(&node), &[("store.url", &url)]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"a=b value=u", relay.udp()).unwrap();
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
+    eventually("it is told", SOON, || {
+        let log = relay.log();
+        when(log.contains("cannot report to the Redis of store.url"), log)
+    });
+    assert_eq!(relay.terminate().code(), Some(0));
+}
