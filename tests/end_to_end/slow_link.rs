@@ -22,6 +22,8 @@ const LOADED: Duration = Duration::from_secs(120);
 /// A link, and a burst that it takes several times the longest wait for an answer to carry.
 struct Burst {
     layout: &'static str,
+    /// The fewer there are, the larger are their transactions.
+    partitions: &'static str,
     bytes_per_second: u32,
     series: usize,
     response_timeout: &'static str,
@@ -36,6 +38,7 @@ impl Burst {
         let keys = [
             ("store.url", &*proxy.url()),
             ("store.layout", self.layout),
+            ("store.partitions", self.partitions),
             ("store.response_timeout", self.response_timeout),
             ("store.replay_window", self.replay_window),
             ("flush.max_hold", "10m"),
@@ -91,6 +94,7 @@ fn burst_line(number: usize) -> String {
 
 const SLOW: Burst = Burst {
     layout: "sets",
+    partitions: "2",
     bytes_per_second: 1_000_000,
     series: 3200,
     response_timeout: "1500ms",
@@ -106,6 +110,7 @@ fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second() {
 fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second_from_logs() {
     let burst = Burst {
         layout: "log",
+        partitions: "32",
         ..SLOW
     };
     burst.assert_published_exactly(LOADED);
@@ -144,6 +149,7 @@ fn sixty_thousand_long_names_are_published_over_slow_links() {
     ] {
         let burst = Burst {
             layout,
+            partitions: "32",
             bytes_per_second,
             series: 60_000,
             response_timeout: "3s",
