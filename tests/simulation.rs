@@ -219,6 +219,8 @@ mutants! {
     an_output_that_speaks_for_all_is_caught: OneForAll within 50, "is unsent" | "ended" | "a stale token";
     counts_that_are_forgotten_with_the_first_output_are_caught: OneForgets within 50, "the counts of";
     a_minute_that_an_output_has_and_that_stays_open_is_caught: NotClosed within 400, "the compaction of";
+    counts_that_are_written_without_a_word_before_are_caught: NoAnnouncement within 50, "before the other nodes have heard";
+    counts_that_are_written_before_the_others_have_heard_are_caught: NoWait within 50, "before the other nodes have heard";
     overflow_events_without_their_series_are_caught: SeriesForgotten within 50, "the events of" | "the sets of";
 }
 
@@ -248,6 +250,11 @@ const REACHED: &[(&str, &str)] = &[
     ("a write that arrives late", "a late write arrives"),
     ("counts that are quarantined", "Quarantine("),
     ("a late event", "sealed: 0, late: 1,"),
+    ("a minute that is announced", "= Ok(Announced([Heard"),
+    (
+        "a node that waits until another has heard",
+        "= Ok(Announced([Unheard",
+    ),
     ("a store that forgets", "the store forgets"),
     ("a node that hears so when it checks in", "Err(Forgot)"),
     ("a node that reports its lag", " }, true, "),

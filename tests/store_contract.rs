@@ -143,5 +143,10 @@ suite! {
         what_was_closed_stays_closed_when_its_counts_are_forgotten
         an_old_minute_with_events_is_not_passed_by_newer_ones
         a_store_that_lacks_what_a_node_has_seen_grants_nothing
-        a_clock_that_is_not_as_expected_closes_nothing;
+        a_clock_that_is_not_as_expected_closes_nothing
+        a_stamp_grows_with_every_check_in
+        what_is_about_to_be_written_is_heard_by_every_node_that_is_alive
+        a_claim_that_is_lost_announces_nothing
+        a_minute_that_is_handed_back_as_announced_is_heard_as_such
+        late_events_are_told_again_until_the_node_hears_of_them;
 }

@@ -50,13 +50,17 @@ const STEPS_SHOWN: usize = 25;
 const SHORTENING: Duration = Duration::from_secs(30);
 
 /// What must happen in a run, as a step and a part of the answer to it.
-const REACHED: [(&str, &str); 24] = [
+const REACHED: [(&str, &str); 28] = [
     ("Claim ", "taken_over: true"),
     ("Claim ", "back to what it was"),
     ("Claim ", "another generation"),
     ("CheckIn ", "back to what it was"),
     ("CheckIn ", "closed: [Minute"),
+    ("CheckIn ", "announced: [Minute"),
     ("CheckIn ", "since: Some(Minute"),
+    ("Announce ", "[ClaimLost]"),
+    ("Announce ", "[Unheard]"),
+    ("Announce ", "[Heard]"),
     ("Claim ", "output: Some(OutputName(\"two\"))"),
     ("Compact ", "late: 2"),
     ("Compact ", "output: Some(OutputName(\"two\"))"),

@@ -1,13 +1,15 @@
 //! Asking the store for minutes. Before it claims anything a node hands back what the store forgot, and checks in.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 use tokio::time::Instant;
 
 use super::FlushSettings;
+use super::settling::looked_within;
 use super::worker::Worker;
-use crate::event::Partition;
+use crate::event::{Minute, Partition};
 use crate::node::Throttle;
 use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, OutputName, StoreError};
 
@@ -65,7 +67,11 @@ impl Worker {
         let asked = async {
             let generation = self.store.generation(partition);
             self.hand_back(partition, generation).await?;
-            let (lags, is_due) = self.check_in(partition).await?;
+            let (mut lags, mut is_due, is_awaited) = self.check_in(partition).await?;
+            if is_awaited {
+                // Who announced it waits until this node has said that it heard so.
+                (lags, is_due, _) = self.check_in(partition).await?;
+            }
             // Another server may claim than the one that knows that this node lags.
             let is_another = self.store.generation(partition) != generation;
             let began_to_lag = !lags && self.node.lag.is_lagging(partition);
@@ -87,9 +93,9 @@ impl Worker {
         asked
     }
 
-    /// Reports whether this node lags, and takes in what the store says. Answers whether it lags, and whether there may be something
-    /// to claim.
-    async fn check_in(&self, partition: Partition) -> Result<(bool, bool), StoreError> {
+    /// Reports whether this node lags, and takes in what the store says. Answers whether it lags, whether there may be something to
+    /// claim, and whether somebody waits until this node has heard of what is about to be written.
+    async fn check_in(&self, partition: Partition) -> Result<(bool, bool, bool), StoreError> {
         let FlushSettings {
             interval,
             grace,
@@ -105,22 +111,43 @@ impl Worker {
             (lags, watch.witness.known(now))
         };
         let asked_nanos = self.node.clock.now_nanos();
-        let news = self.store.check_in(partition, &known, lags, lease).await?;
+        let alive = looked_within(interval);
+        let news = self.store.check_in(partition, &known, lags, lease, alive);
+        let news = news.await?;
         let now = Instant::now();
         let mut watch = self.watches.of(partition);
         let jump_ms = watch.witness.heard(&news, recorded, now);
         watch.rest.heard(&news, now, interval, grace);
+        let late = watch.witness.found_late(news.late);
         if jump_ms > CLOCK_TOLERANCE_MS {
             let hold_max = max_hold.max(MINUTE + grace);
             let ahead = Duration::from_millis(jump_ms.unsigned_abs());
             watch.settling.jumped(ahead, hold_max, now);
         }
+        drop(watch);
+        self.found_late(partition, None, late);
         // As of the middle of the call.
         let nanos = i64::midpoint(asked_nanos, self.node.clock.now_nanos());
         self.node
             .clock
             .set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
-        Ok((lags, news.is_due))
+        Ok((lags, news.is_due, !news.announced.is_empty()))
+    }
+
+    /// Counts events that came too late, in this minute if that is known.
+    pub(super) fn found_late(&self, partition: Partition, minute: Option<Minute>, events: u64) {
+        if events == 0 {
+            return;
+        }
+        self.metrics.events_late.inc_by(events);
+        let now = self.node.clock.now_nanos();
+        self.watches.late().add(partition, minute, events, now);
+        let partition = partition.index();
+        tracing::debug!(
+            partition,
+            events,
+            "events came after their counts were sealed"
+        );
     }
 
     /// Claims what may be claimed in a store that has settled.
@@ -192,6 +219,7 @@ impl Worker {
         };
         self.metrics.store_rollbacks.inc();
         self.metrics.events_forgotten.inc_by(rollback.events);
+        self.log_unconfirmed(&rollback.unconfirmed);
         tracing::error!(
             store = self.store.describe(),
             partitions,
@@ -200,6 +228,26 @@ impl Worker {
             events = rollback.events,
             "the store forgot what it had confirmed in this time; so many events of this node were recorded in it and \
              cannot be recorded again; minutes that were published keep their values; give Redis an append-only file \
+             (appendonly yes)"
+        );
+    }
+
+    /// Tells of minutes whose counts may be lost: the store forgot them when they were about to be written, and from now on nobody
+    /// writes them.
+    fn log_unconfirmed(&self, minutes: &BTreeSet<Minute>) {
+        let (Some(first), Some(last)) = (minutes.first(), minutes.last()) else {
+            return;
+        };
+        self.metrics
+            .minutes_unconfirmed
+            .inc_by(minutes.len() as u64);
+        tracing::error!(
+            store = self.store.describe(),
+            minutes = minutes.len(),
+            %first,
+            %last,
+            "these minutes were forgotten while their counts were written: an output may lack some of them for good, and no point \
+             gets another value; compare the points of these minutes with what you expect, and give Redis an append-only file \
              (appendonly yes)"
         );
     }

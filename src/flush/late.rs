@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::event::Minute;
+use crate::event::{Minute, Partition};
 use crate::node::Throttle;
-use crate::store::Claim;
 
 /// How often late events are logged, at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -16,7 +15,7 @@ pub(super) struct Late {
     throttle: Throttle,
     events: u64,
     partitions: BTreeSet<usize>,
-    /// The oldest and the newest of their minutes.
+    /// The oldest and the newest of their minutes, as far as they are known.
     minutes: Option<(Minute, Minute)>,
     /// The longest time from the end of a minute until they were found.
     longest: Duration,
@@ -35,11 +34,19 @@ impl Default for Late {
 }
 
 impl Late {
-    /// So many were found in a claim, now (nanoseconds since the epoch).
-    pub(super) fn add(&mut self, claim: &Claim, events: u64, now: i64) {
-        let minute = claim.minute;
+    /// So many were found in a partition, now (nanoseconds since the epoch). Of which minute is not known where the answer was lost.
+    pub(super) fn add(
+        &mut self,
+        partition: Partition,
+        minute: Option<Minute>,
+        events: u64,
+        now: i64,
+    ) {
         self.events += events;
-        self.partitions.insert(claim.partition.index());
+        self.partitions.insert(partition.index());
+        let Some(minute) = minute else {
+            return;
+        };
         let (first, last) = self.minutes.unwrap_or((minute, minute));
         self.minutes = Some((first.min(minute), last.max(minute)));
         let after_ms = (now / 1_000_000).saturating_sub(minute.end_millis());
@@ -49,16 +56,17 @@ impl Late {
 
     /// Logs them, if there are any and it is time, or the node ends.
     pub(super) fn report(&mut self, at_end: bool) {
-        let Some((first, last)) = self.minutes else {
-            return;
-        };
-        if !at_end && !self.throttle.is_due() {
+        if self.events == 0 || (!at_end && !self.throttle.is_due()) {
             return;
         }
+        let minutes = self.minutes.map_or_else(
+            || "unknown".to_owned(),
+            |(first, last)| format!("{first} to {last}"),
+        );
         let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
         let partitions = partitions.join(", ");
         tracing::warn!(
-            events = self.events, partitions, %first, %last,
+            events = self.events, partitions, minutes,
             after = %humantime::format_duration(self.longest),
             "events came when the counts of their minutes were sealed, so long after the end of the minute at most; they are \
              not published, unless they are copies of sealed ones: raise flush.grace if senders or the network are slow, \

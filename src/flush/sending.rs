@@ -1,10 +1,11 @@
-//! One round of sending: from counts to points. It reads what is unsent, writes it in large pieces, and acknowledges.
+//! One round of sending: from counts to points. It reads what is unsent, announces it, writes it in large pieces, and acknowledges.
 //!
 //! It writes all that it has once, recent minutes before old ones and those that are claimed for the first time before those that
 //! lapsed, and acknowledges what the output accepts. Only then it searches what was not accepted ([`Delivery`]), for a limited time:
 //! the next minutes must not wait. What it has not come to lapses with its claim, and is taken up again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,6 +20,8 @@ use crate::telemetry::Metrics;
 
 /// How long a round searches at most, and how long it writes what is old or lapsed: a third of the lease, and no more than this.
 const TURN_MAX: Duration = Duration::from_secs(4);
+/// The counts that are in memory before any of them is announced.
+const READ_FIRST_MAX: usize = 20_000;
 
 impl Sender {
     pub(super) async fn send_all(&mut self, claims: &[Claim]) -> Result<(), WriteError> {
@@ -48,7 +51,8 @@ impl Sender {
         result
     }
 
-    /// Writes everything once. What is old or lapsed goes last, and only as long as its turn lasts.
+    /// Writes everything once. What is old or lapsed goes last, and only as long as its turn lasts. It stands apart:
+    /// old suspects would make suspects of the new counts beside them, and recent counts wait for no old ones.
     async fn write_all(
         &mut self,
         delivery: &mut Delivery<'_>,
@@ -56,26 +60,40 @@ impl Sender {
         turn: Duration,
     ) -> Result<(), WriteError> {
         let began = Instant::now();
-        let most = self.write_counts_max;
+        let kind = |claim: &Claim| (self.is_recent(claim), claim.taken_over);
+        let groups = claims.chunk_by(|a, b| kind(a) == kind(b));
+        let groups: Vec<_> = groups.map(|it| (kind(&it[0]), it.len())).collect();
+        let mut from = 0;
+        for (kind, length) in groups {
+            let until = (kind != (true, false)).then_some(began + turn);
+            let places = from..from + length;
+            self.write_some(delivery, claims, places, until).await?;
+            from += length;
+        }
+        Ok(())
+    }
+
+    /// Writes the counts of some of the claims, as far as it comes until an instant. All of these claims are announced before the first
+    /// write, and many of their counts are read by then: they can be written whatever the store forgets from then on.
+    async fn write_some(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        claims: &[Claim],
+        places: Range<usize>,
+        until: Option<Instant>,
+    ) -> Result<(), WriteError> {
+        let some = &claims[places.clone()];
+        let (first, most) = (places.start, self.write_counts_max);
         let mut pending = Body::default();
-        let mut kind = (true, false);
-        for (index, claim) in claims.iter().enumerate() {
+        let mut is_announced = false;
+        for (index, claim) in places.zip(some) {
             if !self.outbox.held.has(claim) {
                 continue;
             }
-            let is_of = (self.is_recent(claim), claim.taken_over);
-            if is_of != kind {
-                kind = is_of;
-                // Old suspects would make suspects of the new counts beside them, and recent ones wait for no old ones.
-                self.write(delivery, claims, std::mem::take(&mut pending))
-                    .await?;
-            }
-            if kind != (true, false) && began.elapsed() >= turn {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 // Sooner than those that were tried in this round, so that these come first in the next.
-                self.outbox
-                    .held
-                    .let_lapse(&*self.store, &claims[index..], Duration::ZERO)
-                    .await;
+                let (held, rest) = (&self.outbox.held, &some[index - first..]);
+                held.let_lapse(&*self.store, rest, Duration::ZERO).await;
                 break;
             }
             match self.read(claim).await {
@@ -83,13 +101,23 @@ impl Sender {
                 Ok(counts) => pending.push(index, counts),
                 Err(error) => self.failed(claim, &error),
             }
-            while pending.len() >= most {
-                let rest = pending.split_off(most);
-                let full = std::mem::replace(&mut pending, rest);
-                self.write(delivery, claims, full).await?;
+            if !is_announced && pending.len() >= READ_FIRST_MAX {
+                is_announced = true;
+                self.announce(some).await;
+                pending.retain(|index| self.outbox.held.has(&claims[index]));
+            }
+            while is_announced && pending.len() >= most {
+                self.write(delivery, claims, &mut pending).await?;
             }
         }
-        self.write(delivery, claims, pending).await
+        if !is_announced && pending.len() > 0 {
+            self.announce(some).await;
+            pending.retain(|index| self.outbox.held.has(&claims[index]));
+        }
+        while pending.len() > 0 {
+            self.write(delivery, claims, &mut pending).await?;
+        }
+        Ok(())
     }
 
     /// All unsent counts of a claim, before any of them is acknowledged, which would move the pages.
@@ -112,18 +140,15 @@ impl Sender {
         Ok(counts)
     }
 
+    /// Writes the first of what is pending, as much as a body holds.
     async fn write(
         &mut self,
         delivery: &mut Delivery<'_>,
         claims: &[Claim],
-        body: Body,
+        pending: &mut Body,
     ) -> Result<(), WriteError> {
-        if body.len() == 0 {
-            return Ok(());
-        }
-        let minutes = body.claims.iter().map(|&index| &claims[index]);
-        let minutes = minutes.map(|claim| (claim.partition, claim.minute));
-        self.watches.publishes(minutes).await;
+        let rest = pending.split_off(self.write_counts_max.min(pending.len()));
+        let body = std::mem::replace(pending, rest);
         if let Some(accepted) = delivery.write(body).await? {
             self.note_health(delivery);
             self.acknowledge_all(claims, &accepted).await;

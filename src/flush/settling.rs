@@ -13,10 +13,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The least time that all nodes get to record what waited: a few times the longest pause between attempts.
-const SETTLE_MIN: Duration = Duration::from_secs(5);
+/// The least time that all nodes get to record what waited: a few times the longest pause between attempts. Nothing is claimed from
+/// a store for as long after it went back.
+pub(super) const SETTLE_MIN: Duration = Duration::from_secs(5);
 /// So many intervals are enough for every node to look at the store.
 const LOOKS: u32 = 3;
+
+/// How long it takes every node that is alive, and looks at the store at this interval, to have looked at it.
+pub(super) fn looked_within(interval: Duration) -> Duration {
+    SETTLE_MIN.max(LOOKS * interval)
+}
 
 /// When the store was last seen in trouble.
 #[derive(Debug, Default)]
@@ -85,9 +91,8 @@ impl Settling {
 
     /// Whether lapsed claims may be taken over: every node that lives has looked at the store since it changed.
     pub(super) fn may_take_over(&self, now: Instant, interval: Duration) -> bool {
-        let settled = SETTLE_MIN.max(LOOKS * interval);
         self.changed
-            .is_none_or(|at| now.duration_since(at) >= settled)
+            .is_none_or(|at| now.duration_since(at) >= looked_within(interval))
     }
 }
 

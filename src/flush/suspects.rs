@@ -43,6 +43,17 @@ impl Body {
         self.counts.append(&mut other.counts);
     }
 
+    /// Leaves the counts of some claims here, by the places of these.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(usize) -> bool) {
+        let mut kept = Self::default();
+        for (claim, counts) in self.claims.drain(..).zip(self.counts.drain(..)) {
+            if is_kept(claim) {
+                kept.push(claim, vec![counts]);
+            }
+        }
+        *self = kept;
+    }
+
     /// Leaves the first counts here.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         Self {

@@ -1,7 +1,6 @@
 //! What a worker knows of each partition from one round to the next: whether it may claim there, and what it bears
 //! witness of.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +12,7 @@ use super::late::Late;
 use super::rest::Rest;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
-use crate::event::{Minute, Partition, Partitions};
+use crate::event::{Partition, Partitions};
 use crate::node::{Throttle, files};
 
 /// How often it is logged that the witness cannot be written.
@@ -103,19 +102,14 @@ impl Watches {
             from_ms: one.from_ms.min(other.from_ms),
             to_ms: one.to_ms.max(other.to_ms),
             events: one.events + other.events,
+            unconfirmed: &one.unconfirmed | &other.unconfirmed,
         });
         all.map(|all| (all, count))
     }
 
-    /// Points of these minutes are about to be written. Returns when that will not be forgotten: from now on no store may
-    /// give them another value.
-    pub(super) async fn publishes(&self, minutes: impl Iterator<Item = (Partition, Minute)>) {
-        let minutes: BTreeSet<(Partition, Minute)> = minutes.collect();
-        let mut is_news = false;
-        for (partition, minute) in minutes {
-            is_news |= self.of(partition).witness.publishes(minute);
-        }
-        let (true, Some(file)) = (is_news, self.file.clone()) else {
+    /// Writes down what is known, where there is a disk for it.
+    pub(super) async fn save(&self) {
+        let Some(file) = self.file.clone() else {
             return;
         };
         // Of two that write at a time one would replace the other's file with an older one, or with half of it.
@@ -184,6 +178,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::event::Minute;
 
     #[tokio::test]
     async fn what_is_published_outlives_the_process() {
@@ -193,12 +188,11 @@ mod tests {
         let minute = Minute::from_epoch_minutes(7).unwrap();
         let partition = partitions.of("a=1", minute);
         let watches = Watches::open(&partitions, file.clone());
-        watches
-            .publishes(std::iter::once((partition, minute)))
-            .await;
+        watches.of(partition).witness.publishes(minute);
+        watches.save().await;
         let again = Watches::open(&partitions, file.clone());
         let testimony = again.of(partition).witness.testimony(0).unwrap();
-        assert_eq!(testimony.closed, [minute].into());
+        assert_eq!(testimony.announced, [minute].into());
         // Another number of partitions, or no file at all, is not what was written.
         let one = Partitions::new(NonZeroU16::MIN);
         let other = Watches::open(&one, file.clone());
@@ -225,12 +219,11 @@ mod tests {
                 for number in 0..50 {
                     let minute = Minute::from_epoch_minutes(4 * number + sender).unwrap();
                     let partition = partitions.of("", minute);
-                    watches
-                        .publishes(std::iter::once((partition, minute)))
-                        .await;
+                    watches.of(partition).witness.publishes(minute);
+                    watches.save().await;
                     let again = Watches::open(&partitions, file.clone());
                     let testimony = again.of(partition).witness.testimony(0).unwrap();
-                    assert!(testimony.closed.contains(&minute), "{minute:?} is lost");
+                    assert!(testimony.announced.contains(&minute), "{minute:?} is lost");
                 }
             });
         }

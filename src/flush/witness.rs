@@ -1,8 +1,8 @@
 //! What this node knows of a partition's past, to be handed back to a store that forgets it. Pure: the caller brings the
 //! time.
 //!
-//! Every node is a witness: it hears of each minute that is closed, and knows of which it has written points itself. A
-//! store that went back hears it again before it is asked for claims; so nothing that was published is counted anew.
+//! Every node is a witness: it hears of each minute whose counts are about to be written, and knows of which it writes points
+//! itself. A store that went back hears it again before it is asked for claims; so nothing that was published is counted anew.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -25,27 +25,45 @@ pub(super) struct Witness {
     attested: Option<u64>,
     /// The store's clock, and when it was that, in ms since the epoch.
     clock: Option<(i64, Instant)>,
-    /// The store's clock, and how many events this process had recorded by then.
-    notes: VecDeque<(i64, u64)>,
+    /// Check-ins, the last behind.
+    notes: VecDeque<Note>,
+    /// How many events this process found too late, in all; `None`: it has not heard yet what the store has counted.
+    late: Option<u64>,
+}
+
+/// A check-in that is remembered.
+#[derive(Debug)]
+struct Note {
+    stamp: u64,
+    at: Instant,
+    /// How many events this process had recorded by then.
+    recorded: u64,
 }
 
 /// The part of it that outlives the process where there is a disk for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Past {
     epoch: u64,
-    stamp_ms: i64,
+    stamp: u64,
+    /// The store's clock at that stamp, in ms since the epoch.
+    clock_ms: i64,
     since: Option<i64>,
     closed: BTreeSet<i64>,
+    /// Those of which it was heard that their counts are about to be written, and not that an output has them. None is in `closed`.
+    announced: BTreeSet<i64>,
 }
 
 /// A stretch of time of which the store forgot what it had confirmed. In ms of its clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rollback {
     /// Everything before this is there; 0: nothing is.
     pub(super) from_ms: i64,
     pub(super) to_ms: i64,
     /// The most events that this process had recorded meanwhile.
     pub(super) events: u64,
+    /// Minutes whose counts were about to be written: an output may lack some of them, for good.
+    pub(super) unconfirmed: BTreeSet<Minute>,
 }
 
 impl Witness {
@@ -71,15 +89,12 @@ impl Witness {
         if self.has_attested(generation) {
             return None;
         }
-        let minutes = |numbers: &BTreeSet<i64>| {
-            let minutes = numbers.iter().copied();
-            minutes.filter_map(Minute::from_epoch_minutes).collect()
-        };
         Some(Testimony {
             epoch: self.past.epoch,
-            stamp_ms: self.past.stamp_ms,
+            stamp: self.past.stamp,
             since: self.past.since.and_then(Minute::from_epoch_minutes),
             closed: minutes(&self.past.closed),
+            announced: minutes(&self.past.announced),
         })
     }
 
@@ -95,18 +110,30 @@ impl Witness {
         // What is closed is heard of from the beginning: numbers of before may be given again.
         self.sequence = 0;
         let before = std::mem::replace(&mut self.past.epoch, answer.epoch);
-        let to_ms = self.past.stamp_ms;
+        self.past.stamp = answer.stamp;
         if before == 0 || before == answer.epoch {
             return None;
         }
-        let from_ms = answer.forgot_from_ms.min(to_ms);
-        self.past.stamp_ms = 0;
-        let events = recorded - self.recorded_by(from_ms, recorded);
+        let to_ms = self.past.clock_ms;
+        let mut notes = self.notes.iter().rev();
+        let note = notes.find(|note| note.stamp <= answer.forgot_from);
+        let mut from_ms = answer.forgot_from_ms;
+        if from_ms > to_ms {
+            // The clock was set back meanwhile: by the clock as it is now.
+            let last = self.clock.as_ref().map(|&(_, at)| at);
+            let ago_ms = note
+                .zip(last)
+                .map_or(0, |(note, last)| millis_since(note.at, last));
+            from_ms = to_ms - ago_ms;
+        }
+        let events = recorded.saturating_sub(note.map_or(0, |note| note.recorded));
         self.notes.clear();
+        self.late = None;
         Some(Rollback {
             from_ms,
             to_ms,
             events,
+            unconfirmed: minutes(&self.past.announced),
         })
     }
 
@@ -119,7 +146,7 @@ impl Witness {
         let expected = |&(ms, at): &(i64, Instant)| ms + millis_since(at, now);
         Known {
             epoch: self.past.epoch,
-            stamp_ms: self.past.stamp_ms,
+            stamp: self.past.stamp,
             sequence: self.sequence,
             expected_ms: self.clock.as_ref().map(expected),
         }
@@ -130,35 +157,54 @@ impl Witness {
     pub(super) fn heard(&mut self, news: &News, recorded: u64, now: Instant) -> i64 {
         let expected = self.known(now).expected_ms.unwrap_or(news.now_ms);
         self.clock = Some((news.now_ms, now));
-        self.past.stamp_ms = news.stamp_ms;
+        let past = &mut self.past;
+        past.stamp = news.stamp;
+        past.clock_ms = news.now_ms;
         self.sequence = news.sequence;
-        let closed = news.closed.iter().map(|minute| minute.epoch_minutes());
-        self.past.closed.extend(closed);
-        if let Some(since) = news.since {
-            let since = self.past.since.max(Some(since.epoch_minutes()));
-            self.past.since = since;
-            self.past.closed = self.past.closed.split_off(&since.unwrap_or(i64::MIN));
+        for minute in &news.closed {
+            past.announced.remove(&minute.epoch_minutes());
+            past.closed.insert(minute.epoch_minutes());
         }
-        self.note(recorded);
+        let announced = news.announced.iter().map(|minute| minute.epoch_minutes());
+        let announced = announced.filter(|minute| !past.closed.contains(minute));
+        past.announced.extend(announced);
+        if let Some(since) = news.since {
+            let since = past.since.max(Some(since.epoch_minutes()));
+            past.since = since;
+            for minutes in [&mut past.closed, &mut past.announced] {
+                *minutes = minutes.split_off(&since.unwrap_or(i64::MIN));
+            }
+        }
+        self.note(recorded, now);
         news.now_ms - expected
     }
 
-    /// Points of this minute may be written from now on. Answers whether that is news.
-    pub(super) fn publishes(&mut self, minute: Minute) -> bool {
+    /// Points of this minute may be written from now on.
+    pub(super) fn publishes(&mut self, minute: Minute) {
         let number = minute.epoch_minutes();
         let is_past = self.past.since.is_some_and(|since| number < since);
-        !is_past && self.past.closed.insert(number)
+        if !is_past && !self.past.closed.contains(&number) {
+            self.past.announced.insert(number);
+        }
     }
 
-    fn note(&mut self, recorded: u64) {
-        if self
-            .notes
-            .back()
-            .is_some_and(|&(_, count)| count == recorded)
-        {
+    /// Takes in how many events the store says that this process found too late, in all. Answers how many of them are news.
+    pub(super) fn found_late(&mut self, in_all: u64) -> u64 {
+        let before = self.late.unwrap_or(in_all);
+        self.late = Some(before.max(in_all));
+        in_all.saturating_sub(before)
+    }
+
+    fn note(&mut self, recorded: u64, at: Instant) {
+        let last = self.notes.back();
+        if last.is_some_and(|note| note.recorded == recorded) {
             return;
         }
-        self.notes.push_back((self.past.stamp_ms, recorded));
+        self.notes.push_back(Note {
+            stamp: self.past.stamp,
+            at,
+            recorded,
+        });
         if self.notes.len() > NOTES_MAX {
             let mut place = 0;
             self.notes.retain(|_| {
@@ -167,12 +213,11 @@ impl Witness {
             });
         }
     }
+}
 
-    /// How many events were recorded by this time, or fewer.
-    fn recorded_by(&self, stamp_ms: i64, recorded: u64) -> u64 {
-        let before = self.notes.iter().rev().find(|(at, _)| *at <= stamp_ms);
-        before.map_or(0, |&(_, count)| count).min(recorded)
-    }
+fn minutes(numbers: &BTreeSet<i64>) -> BTreeSet<Minute> {
+    let minutes = numbers.iter().copied();
+    minutes.filter_map(Minute::from_epoch_minutes).collect()
 }
 
 fn millis_since(at: Instant, now: Instant) -> i64 {

@@ -8,9 +8,10 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
+/// A check-in is stamped with the second in which it comes first.
 fn news(now_ms: i64, closed: &[i64], since: Option<i64>) -> News {
     News {
-        stamp_ms: now_ms,
+        stamp: now_ms.unsigned_abs() / 1000,
         now_ms,
         closed: closed.iter().copied().map(minute).collect(),
         since: since.map(minute),
@@ -21,6 +22,8 @@ fn news(now_ms: i64, closed: &[i64], since: Option<i64>) -> News {
 fn attested(epoch: u64, forgot_from_ms: i64) -> Attested {
     Attested {
         epoch,
+        stamp: 0,
+        forgot_from: forgot_from_ms.unsigned_abs() / 1000,
         forgot_from_ms,
     }
 }
@@ -33,13 +36,19 @@ fn what_is_heard_and_what_is_written_is_handed_back_once_for_each_generation() {
     assert_eq!(witness.attested(1, attested(7, 0), 0), None);
     assert_eq!(witness.testimony(1), None);
     witness.heard(&news(60_000, &[3, 4], Some(4)), 0, now);
-    assert!(witness.publishes(minute(5)));
-    assert!(!witness.publishes(minute(5)));
-    assert!(!witness.publishes(minute(3)), "it is before the first");
+    // The first is before all that is listed.
+    for number in [3, 4, 5] {
+        witness.publishes(minute(number));
+    }
     let testimony = witness.testimony(2).unwrap();
-    assert_eq!((testimony.epoch, testimony.stamp_ms), (7, 60_000));
+    assert_eq!((testimony.epoch, testimony.stamp), (7, 60));
     assert_eq!(testimony.since, Some(minute(4)));
+    assert_eq!(testimony.closed, [4].map(minute).into());
+    assert_eq!(testimony.announced, [5].map(minute).into());
+    witness.heard(&news(61_000, &[5], Some(4)), 0, now);
+    let testimony = witness.testimony(2).unwrap();
     assert_eq!(testimony.closed, [4, 5].map(minute).into());
+    assert_eq!(testimony.announced, [].into());
 }
 
 #[test]
@@ -55,6 +64,11 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
             0
         );
     }
+    let announced = News {
+        announced: vec![minute(8), minute(9)],
+        ..news(3000, &[8], None)
+    };
+    witness.heard(&announced, 60, now + Duration::from_secs(3));
     witness.forgotten();
     assert!(witness.testimony(1).is_some());
     let rollback = witness.attested(1, attested(8, 2000), 75);
@@ -62,6 +76,7 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
         from_ms: 2000,
         to_ms: 3000,
         events: 45,
+        unconfirmed: [minute(9)].into(),
     };
     assert_eq!(rollback, Some(expected));
     assert_eq!(
@@ -69,6 +84,39 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
         None,
         "it is reported once"
     );
+}
+
+#[test]
+fn a_rollback_after_the_clock_was_set_back_is_told_in_the_time_that_it_shows_now() {
+    let now = Instant::now();
+    let mut witness = Witness::default();
+    witness.attested(1, attested(7, 0), 0);
+    let at = |second| now + Duration::from_secs(second);
+    let stamped = |stamp, now_ms| News {
+        stamp,
+        ..news(now_ms, &[], None)
+    };
+    witness.heard(&stamped(1, 7_200_000), 10, at(1));
+    witness.heard(&stamped(2, 3_600_000), 30, at(2));
+    witness.heard(&stamped(3, 3_605_000), 60, at(7));
+    witness.forgotten();
+    let answer = Attested {
+        epoch: 8,
+        stamp: 2,
+        forgot_from: 1,
+        forgot_from_ms: 7_200_000,
+    };
+    let rollback = witness.attested(1, answer, 60).unwrap();
+    assert_eq!((rollback.from_ms, rollback.to_ms), (3_599_000, 3_605_000));
+    assert_eq!(rollback.events, 50);
+}
+
+#[test]
+fn late_events_are_news_once_whatever_answer_is_lost() {
+    let mut witness = Witness::default();
+    let found = [4, 4, 9, 7, 10].map(|in_all| witness.found_late(in_all));
+    // What it found in an earlier life is told already, and an answer that was overtaken has nothing new.
+    assert_eq!(found, [0, 0, 5, 0, 1]);
 }
 
 #[test]

@@ -329,17 +329,10 @@ impl Worker {
                 Ok(done) => {
                     self.metrics.series_sealed.inc_by(done.sealed);
                     self.metrics.events_repeated.inc_by(done.repeated);
-                    if done.late > 0 {
-                        self.metrics.events_late.inc_by(done.late);
-                        let now = self.node.clock.now_nanos();
-                        self.watches.late().add(claim, done.late, now);
-                        tracing::debug!(
-                            minute = %claim.minute,
-                            partition = claim.partition.index(),
-                            events = done.late,
-                            "events came after their counts were sealed"
-                        );
-                    }
+                    let mut watch = self.watches.of(claim.partition);
+                    let late = watch.witness.found_late(done.late);
+                    drop(watch);
+                    self.found_late(claim.partition, Some(claim.minute), late);
                     if done.left == 0 {
                         held.let_go(claim);
                         for claim in &done.sending {

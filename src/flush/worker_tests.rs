@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::output::{SealedCounts, WriteError};
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Attested, Backlog, ClaimRequest, Compaction, Known, News, Page, RecordRequest, Recording,
-    SeriesCounts, Store, Testimony,
+    Announced, Attested, Backlog, ClaimRequest, Compaction, Known, News, Page, RecordRequest,
+    Recording, SeriesCounts, Store, Testimony,
 };
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Holder, Locking, Name};
@@ -96,8 +96,9 @@ impl Draining for Slow {
         known: &Known,
         lags: bool,
         lease: Duration,
+        alive: Duration,
     ) -> Result<News, StoreError> {
-        self.store.check_in(at, known, lags, lease).await
+        self.store.check_in(at, known, lags, lease, alive).await
     }
 
     async fn claim(
@@ -123,6 +124,15 @@ impl Draining for Slow {
 
     async fn unsent(&self, claim: &Claim, from: u64) -> Result<Page<SeriesCounts>, StoreError> {
         self.store.unsent(claim, from).await
+    }
+
+    async fn announce(
+        &self,
+        at: Partition,
+        known: &Known,
+        claims: &[&Claim],
+    ) -> Result<Vec<Announced>, StoreError> {
+        self.store.announce(at, known, claims).await
     }
 
     async fn acknowledge(

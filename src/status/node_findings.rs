@@ -195,6 +195,19 @@ pub(super) static RULES: &[Rule] = &[
         remedy: "give Redis appendonly yes; give a master with replicas min-replicas-to-write 1; raise store.replay_window",
     },
     Rule {
+        id: "unconfirmed",
+        severity: Critical,
+        find: |scene| {
+            recent(
+                scene,
+                |node| node.report.recent.unconfirmed,
+                "minutes forgotten by Redis while they were written",
+                "an output may lack some of their counts, for good; its log says which minutes",
+            )
+        },
+        remedy: "compare the points of these minutes with what you expect; give Redis appendonly yes",
+    },
+    Rule {
         id: "spool-fills",
         severity: Critical,
         find: |scene| {

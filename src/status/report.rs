@@ -95,6 +95,8 @@ pub struct Totals {
     pub queued: u64,
     pub kernel_drops: u64,
     pub forgotten: u64,
+    /// Minutes of partitions.
+    pub unconfirmed: u64,
     pub late: u64,
     pub rounded: u64,
     pub coinciding: u64,
@@ -159,10 +161,11 @@ impl Totals {
             };
         }
         less!(received recorded repeated overflowed rejected dropped dropped_queue_full dropped_spool_full
-            dropped_spool_failed kernel_drops forgotten late rounded coinciding sealed old_minutes_sealed sent quarantined discarded)
+            dropped_spool_failed kernel_drops forgotten unconfirmed late rounded coinciding sealed old_minutes_sealed
+            sent quarantined discarded)
     }
 
-    /// Events and points that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
+    /// Events, points and minutes that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
     /// are not among them: they are recorded, and not published.
     #[must_use]
     pub fn lost(&self) -> u64 {
@@ -170,6 +173,7 @@ impl Totals {
             self.dropped,
             self.kernel_drops,
             self.forgotten,
+            self.unconfirmed,
             self.discarded,
         ]
         .iter()

@@ -170,6 +170,7 @@ impl Reporter {
             queued: ledger.queued,
             kernel_drops: sums.kernel_drops,
             forgotten: sums.events_forgotten,
+            unconfirmed: sums.minutes_unconfirmed,
             late: sums.events_late,
             rounded: sums.events_rounded,
             coinciding: sums.events_coinciding,

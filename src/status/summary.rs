@@ -350,6 +350,10 @@ fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool
             "datagrams dropped by kernels",
         ),
         (sum(|it| it.totals.forgotten), "events forgotten by Redis"),
+        (
+            sum(|it| it.totals.unconfirmed),
+            "minutes that Redis forgot while they were written",
+        ),
         (sum(|it| it.totals.discarded), "points discarded"),
     ];
     let parts: Vec<_> = each

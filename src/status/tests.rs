@@ -364,6 +364,7 @@ fn what_a_node_lost_lately_is_critical_and_what_it_lost_earlier_a_note() {
         &["input.receive_buffer"],
     );
     Seen::with(|it| it.recent.forgotten = 1).finds("forgotten", Critical, &["appendonly"]);
+    Seen::with(|it| it.recent.unconfirmed = 1).finds("unconfirmed", Critical, &["appendonly"]);
     Seen::with(|it| it.recent.discarded = 1).finds("discarded", Critical, &["eds quarantine"]);
     Seen::with(|it| it.recent.late = 1).finds("late", Warning, &["flush.grace"]);
     Seen::with(|it| it.recent.overflowed = 1).finds(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Attested, Known, News, Page, SeriesCounts, Store, StoreError, Testimony};
+use super::{Announced, Attested, Known, News, Page, SeriesCounts, Store, StoreError, Testimony};
 use crate::event::{Minute, Partition};
 
 /// The name of an output: short enough for keys and labels, and of letters that need no escapes there.
@@ -110,13 +110,20 @@ pub struct Claim {
     pub taken_over: bool,
 }
 
+impl Claim {
+    /// The node that holds it.
+    pub(super) fn node(&self) -> &str {
+        self.token.rsplit_once('|').map_or("", |(node, _)| node)
+    }
+}
+
 /// What a compaction did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compaction {
     /// Series whose counts are sealed now.
     pub sealed: u64,
-    /// Events of series whose counts were sealed before: too late. Copies of sealed events count here too,
-    /// since nobody can tell them apart any more.
+    /// How many events this node found in the partition, in all, whose series' counts were sealed before: too late. Copies of sealed
+    /// events count here too, since nobody can tell them apart any more. An answer that is lost takes none with it.
     pub late: u64,
     /// Copies among the events of these series, where recording did not tell them.
     pub repeated: u64,
@@ -174,7 +181,8 @@ pub trait Draining: Store {
 
     /// Reports whether this node lags, for the length of a lease unless it reports again: whether it has events of the
     /// partition which are not recorded, in memory or on disk. As long as any node lags, no claim closes a minute before
-    /// `max_hold` because it is idle. Answers what was closed since the node last heard of it. Fails with
+    /// `max_hold` because it is idle. Answers what was closed since the node last heard of it. Unless it checks in again this
+    /// node counts as alive for so long, and who is about to write counts waits for it to hear so. Fails with
     /// [`StoreError::Forgot`] when the store lacks what the node knows.
     async fn check_in(
         &self,
@@ -182,6 +190,7 @@ pub trait Draining: Store {
         known: &Known,
         lags: bool,
         lease: Duration,
+        alive: Duration,
     ) -> Result<News, StoreError>;
 
     /// Claims minutes: to be sealed, lapsed claims first, from the longest lapsed on, then minutes that are over and idle,
@@ -195,7 +204,7 @@ pub trait Draining: Store {
         sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError>;
 
-    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Those of a minute that was
+    /// Seals the counts of at most `series_max` series for these outputs and renews the lease. Events of a minute that was
     /// closed are late. When no sets are left the claim ends, and claims to send what was sealed take its place. Changes
     /// nothing when the generation is not that of the claim: what was recorded may not all be there yet.
     async fn compact(
@@ -209,9 +218,18 @@ pub trait Draining: Store {
     /// Reads a page of the counts that the output of a claim has not confirmed, from `cursor` on; 0 is the first.
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError>;
 
+    /// Makes it known that counts of these claims, all of one partition and output, are about to be written, which closes their
+    /// minutes, and answers for each who has heard so. To be asked again until every node has. Fails with
+    /// [`StoreError::Forgot`] when the store lacks what the node knows.
+    async fn announce(
+        &self,
+        partition: Partition,
+        known: &Known,
+        claims: &[&Claim],
+    ) -> Result<Vec<Announced>, StoreError>;
+
     /// Marks the counts of these series confirmed by the output of the claim and renews the lease. Answers true when it
-    /// lacks none, which ends the claim. The first output that has all closes the minute: what comes later is late. The
-    /// counts get their time to live with the last.
+    /// lacks none, which ends the claim. The counts get their time to live with the last output.
     async fn acknowledge(
         &self,
         claim: &Claim,

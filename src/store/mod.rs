@@ -25,8 +25,9 @@
 //! 3. [`compact`](Draining::compact) turns the sets into counts, once for good, and drops the sets. With the last set the
 //!    claim ends, and the node gets a claim for each output, to send the counts to it.
 //! 4. [`unsent`](Draining::unsent) reads the counts that the output of such a claim has not confirmed.
-//! 5. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim. The first output that
-//!    has all closes the minute. [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
+//! 5. [`announce`](Draining::announce) tells the other nodes that they are about to be written, which closes the minute.
+//! 6. [`acknowledge`](Draining::acknowledge) marks them confirmed, and with the last one ends the claim.
+//!    [`extend`](Draining::extend) keeps a claim, or lets it lapse sooner.
 //!
 //! Which minutes are closed is known to all nodes: each hears it when it [checks in](Draining::check_in), and hands it back
 //! ([`attest`](Draining::attest)) to a store that forgets.
@@ -56,7 +57,7 @@ pub use self::recording::{
     SeriesUsers,
 };
 pub use self::survey::{REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed};
-pub use self::witness::{Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
+pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;
 
 /// Why the store did not do what it was asked.

@@ -1,9 +1,13 @@
 //! What nodes know to be closed, so that a store which forgets it learns it again.
 //!
 //! A store may go back: to a snapshot, to a log without its last seconds, to a replica that lagged, to nothing. Whenever a
-//! node checks in it stamps its clock into the partition, for that node, and its data has an *epoch*. A node whose stamp is older
-//! than it was, or that finds another epoch, knows that the store forgot something; it hands back which minutes are closed
-//! ([`attest`](super::Draining::attest)) before it claims anything again.
+//! node checks in it leaves a stamp in the partition, a number that grows with every check-in, and the data has an *epoch*. A node
+//! whose stamp is lower than it was, or that finds another epoch, knows that the store forgot something; it hands back which
+//! minutes are closed ([`attest`](super::Draining::attest)) before it claims anything again. Clocks decide none of that: one that
+//! is set back would hide it.
+//!
+//! A minute is closed from when its counts are about to be written. A node *announces* it, and writes when every other node that
+//! is alive has heard so ([`announce`](super::Draining::announce)); so whoever dies behind a write takes no knowledge along.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,8 +22,8 @@ pub const CLOCK_TOLERANCE_MS: i64 = 2000;
 pub struct Known {
     /// The epoch of the store's data; 0: none is known.
     pub epoch: u64,
-    /// Its last stamp, in ms of the store's clock.
-    pub stamp_ms: i64,
+    /// Its last stamp.
+    pub stamp: u64,
     /// The number of the last closing that it has heard of.
     pub sequence: u64,
     /// What the store's clock should show now, in ms since the epoch.
@@ -29,18 +33,22 @@ pub struct Known {
 /// What a node learns when it checks in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct News {
-    /// The node's stamp: the store's clock, or more where that was set back.
-    pub stamp_ms: i64,
+    /// The node's stamp.
+    pub stamp: u64,
     /// The store's clock, in ms since the epoch.
     pub now_ms: i64,
     /// The number of the last closing in this answer.
     pub sequence: u64,
     /// Minutes that were closed after the one that the node had heard of last.
     pub closed: Vec<Minute>,
+    /// Minutes that were announced after that one: their counts are about to be written, and no output is known to have them.
+    pub announced: Vec<Minute>,
     /// All minutes before this one count as closed; `None`: none does.
     pub since: Option<Minute>,
     /// Whether to ask for claims: a minute is over, one is claimed, or a node lags, or has lagged until it died.
     pub is_due: bool,
+    /// How many events this node found too late in the partition, in all.
+    pub late: u64,
 }
 
 /// What a node hands back.
@@ -48,12 +56,33 @@ pub struct News {
 pub struct Testimony {
     /// The epoch that it knows; 0: none.
     pub epoch: u64,
-    /// Its last stamp, in ms of the store's clock.
-    pub stamp_ms: i64,
+    /// Its last stamp.
+    pub stamp: u64,
     /// All minutes before this one are closed.
     pub since: Option<Minute>,
-    /// Minutes that are closed, or of which points may be written.
+    /// Minutes that are closed.
     pub closed: BTreeSet<Minute>,
+    /// Minutes of which points may be written, and that no output is known to have.
+    pub announced: BTreeSet<Minute>,
+}
+
+/// The minutes that are handed back at once: what bounds the time that it blocks Redis.
+const HANDED_BACK_MAX: usize = 1000;
+
+impl Testimony {
+    /// The epoch minutes in parts, each with whether they are only announced. At least one, which may be empty.
+    pub(super) fn parts(&self) -> Vec<(bool, Vec<i64>)> {
+        let mut parts = Vec::new();
+        for (is_announced, minutes) in [(false, &self.closed), (true, &self.announced)] {
+            let numbers: Vec<_> = minutes.iter().map(|it| it.epoch_minutes()).collect();
+            let chunks = numbers.chunks(HANDED_BACK_MAX);
+            parts.extend(chunks.map(|part| (is_announced, part.to_vec())));
+        }
+        if parts.is_empty() {
+            parts.push((false, Vec::new()));
+        }
+        parts
+    }
 }
 
 /// What a store answers to a testimony.
@@ -61,8 +90,23 @@ pub struct Testimony {
 pub struct Attested {
     /// The epoch from now on. Another one than before when the store forgot something.
     pub epoch: u64,
-    /// From when on the store knows nothing of what was before this epoch, in ms of its clock; 0: from the beginning.
+    /// The node's stamp.
+    pub stamp: u64,
+    /// The last stamp that the store had before it forgot everything up to this epoch; 0: it had nothing.
+    pub forgot_from: u64,
+    /// The store's clock at about that stamp, in ms since the epoch; 0: it had nothing.
     pub forgot_from_ms: i64,
+}
+
+/// How far other nodes know that counts of a minute are about to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// The claim is no longer this node's, and nobody announced the minute.
+    ClaimLost,
+    /// A node that is alive has not heard it yet.
+    Unheard,
+    /// Every node that is alive has heard it.
+    Heard,
 }
 
 /// For how many minutes before the newest closed one it is listed which are closed; all before count as closed. One more

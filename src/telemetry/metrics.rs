@@ -180,6 +180,8 @@ metrics! {
     /// Events that this node had recorded in what the store forgot, and cannot record again. Those of minutes that were
     /// closed by then are among them, and are published.
     events_forgotten: Counter = Counter::default();
+    /// Minutes of partitions that the store forgot while their counts were written: an output may lack some of them for good.
+    minutes_unconfirmed: Counter = Counter::default();
     /// 1 while the store answers this node and has room for events.
     store_up: Gauge = Gauge::default();
 }

@@ -3,9 +3,13 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
+use testing::http_proxy::Mode;
 use testing::load::SEED_MINUTE_NS;
+use testing::points::compare;
 use testing::redis::RedisServer;
 
 use crate::site::Site;
@@ -78,15 +82,17 @@ fn wait_reported(nodes: &[Node]) {
 fn wait_stamped(redis: &RedisServer) {
     let [seconds, micros]: [u64; 2] = redis.query(&["TIME"]);
     let now_ms = seconds * 1000 + micros / 1000;
-    eventually("all partitions are stamped", SOON, || {
+    // Not what is left of a clock that was ahead.
+    let looked_at = now_ms + 1..now_ms + 60_000;
+    eventually("all partitions are looked at", SOON, || {
         let keys = redis.keys().into_iter();
-        let stamps: Vec<u64> = keys
+        let clocks: Vec<u64> = keys
             .filter(|key| key.ends_with(":witness"))
-            .map(|key| redis.query(&["HGET", &key, "stamp"]))
+            .map(|key| redis.query(&["HGET", &key, "clock"]))
             .collect();
         when(
-            stamps.len() == 32 && stamps.iter().all(|stamp| *stamp > now_ms),
-            format!("{stamps:?} after {now_ms}"),
+            !clocks.is_empty() && clocks.iter().all(|clock| looked_at.contains(clock)),
+            format!("{clocks:?} after {now_ms}"),
         )
     });
 }
@@ -132,6 +138,127 @@ fn a_snapshot_of_the_middle_of_a_minute_changes_no_published_point() {
     // And it goes on.
     send(&mut sender, &nodes, &load(1000, 1));
     site.wait_exact(&sender.expected.points(), SOON);
+}
+
+/// Redis' clock is set back by so many seconds, and what is recorded while it shows an earlier time is forgotten.
+fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &str) {
+    let clock = Clock::ahead_by(0);
+    let redis = RedisServer::start_with_clock(&clock, &[]);
+    let mut site = Site::with_redis(redis);
+    let keys = [
+        ("store.replay_window", "0s"),
+        ("store.layout", layout),
+        ("store.partitions", "4"),
+        ("flush.grace", "20s"),
+    ];
+    let nodes = two_nodes(&site, &keys);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams = load(3000, 0);
+    let (before, after) = datagrams.split_at(datagrams.len() / 10);
+    send(&mut sender, &nodes, before);
+    clock.advance(-seconds);
+    wait_stamped(&site.redis);
+    let _: String = site.redis.query(&["SAVE"]);
+    send(&mut sender, &nodes, after);
+    wait_stamped(&site.redis);
+    site.redis.kill();
+    site.redis.restart();
+    wait_reported(&nodes);
+    for node in &nodes {
+        let forgotten = node.metrics().count("eds_events_forgotten_total");
+        assert!((2600..=3000).contains(&forgotten), "{forgotten}");
+        let log = node.log();
+        let line = log.lines().find(|line| line.contains("the store forgot"));
+        let time = |name: &str| {
+            let value = line.unwrap().split_once(&format!(" {name}="));
+            let value = value.unwrap().1.trim_start_matches('"');
+            humantime::parse_rfc3339(&value[..24]).unwrap()
+        };
+        // By the clock as Redis has it now.
+        let (from, to) = (time("from"), time("to"));
+        assert!(from < to && to <= clock.now(), "{line:?}");
+        let minute = Duration::from_secs(60);
+        assert!(
+            clock.now().duration_since(from).unwrap() < minute,
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn a_clock_of_redis_set_back_by_90_seconds_hides_no_rollback() {
+    a_rollback_is_noticed_after_redis_clock_was_set_back(90, "sets");
+}
+
+#[test]
+fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback() {
+    a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "sets");
+}
+
+#[test]
+fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback_in_logs() {
+    a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "log");
+}
+
+/// The node that writes a minute is killed when InfluxDB has it, before it can say so, and Redis comes back from a snapshot of the
+/// middle of that minute.
+fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str) {
+    let mut site = Site::start();
+    let keys = [
+        ("store.replay_window", "0s"),
+        ("store.layout", layout),
+        ("store.partitions", "1"),
+        ("flush.grace", "5s"),
+    ];
+    let mut nodes = two_nodes(&site, &keys);
+    let mut sender = Sender::paced_by(&nodes[0]);
+    let datagrams = load(3000, 0);
+    let (before, after) = datagrams.split_at(datagrams.len() / 2);
+    send(&mut sender, &nodes, before);
+    wait_stamped(&site.redis);
+    let _: String = site.redis.query(&["SAVE"]);
+    // InfluxDB takes what is written, and nobody hears so.
+    site.writes.set(Mode::TakeAndHang);
+    send(&mut sender, &nodes, after);
+    site.wait_exact(&sender.expected.points(), SOON);
+    let tokens: Vec<String> = site.redis.query(&["HVALS", "{eds:0}:tokens:default"]);
+    let writer = usize::from(tokens[0].starts_with("two#"));
+    nodes[writer].kill();
+    site.redis.kill();
+    site.redis.restart();
+    site.writes.set(Mode::Pass);
+    let [one, two] = nodes;
+    let other = [if writer == 0 { two } else { one }];
+    wait_reported(&other);
+    wait_done(&site.redis);
+    // The minute was claimed again, and half of it was all that there was.
+    other[0].wait_count("eds_events_late_total", |late| late > 0);
+    assert_unchanged(&site, &sender);
+    // Nobody knows whether all of it was written.
+    let log = other[0].log();
+    let told = |line: &&str| line.contains("ERROR") && line.contains("an output may lack");
+    assert_eq!(log.lines().filter(told).count(), 1, "{log}");
+    let unconfirmed = "eds_minutes_unconfirmed_total";
+    assert_eq!(other[0].metrics().count(unconfirmed), 1);
+    // And it goes on: the node that is gone holds nothing up.
+    let mut sender = Sender::paced_by(&other[0]);
+    send(&mut sender, &other, &load(1000, 1));
+    eventually("the next minute is exact", SOON, || {
+        let mut points = site.points();
+        let expected = sender.expected.points();
+        points.retain(|point, _| expected.contains_key(point));
+        compare(&expected, &points)
+    });
+}
+
+#[test]
+fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back() {
+    a_written_point_keeps_its_value_when_writer_and_redis_are_killed("sets");
+}
+
+#[test]
+fn a_written_point_keeps_its_value_when_its_writer_dies_and_redis_goes_back_in_logs() {
+    a_written_point_keeps_its_value_when_writer_and_redis_are_killed("log");
 }
 
 fn append_only_file(redis: &RedisServer) -> PathBuf {

@@ -269,3 +269,48 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     assert_eq!(metrics.count("eds_events_late_total"), 0);
     site.wait_redis_clean();
 }
+
+/// The answer to a step of sealing is lost that found late events.
+fn late_events_are_counted_when_the_answer_is_lost(layout: &str, script: &'static str) {
+    const LATE: u64 = 20;
+    let site = Site::start();
+    let proxy = RedisProxy::start(site.redis.address());
+    let keys = [
+        ("store.url", &*proxy.url()),
+        ("store.layout", layout),
+        ("store.partitions", "1"),
+        ("store.replay_window", "0s"),
+    ];
+    let node = site.start_node("one", &keys);
+    let mut sender = Sender::paced_by(&node);
+    let line =
+        |number: u64| format!("event_type=a,product=b value=user{number} 1480876680000000000");
+    sender.send(line(0).as_bytes(), &node, &[]);
+    site.wait_exact(&sender.expected.points(), SOON);
+    let (lost, losses) = mpsc::channel();
+    proxy.at(1, script, When::After, move || {
+        lost.send(()).unwrap();
+        Then::Cut
+    });
+    for number in 1..=LATE {
+        sender.send_unrecorded(line(number).as_bytes(), &node, &[]);
+    }
+    losses.recv_timeout(SOON).unwrap();
+    node.wait_count("eds_events_late_total", |late| late >= LATE);
+    // As many again, which are answered.
+    for number in 1..=LATE {
+        sender.send_unrecorded(line(LATE + number).as_bytes(), &node, &[]);
+    }
+    node.wait_count("eds_events_late_total", |late| late == 2 * LATE);
+    site.wait_exact(&sender.expected.points(), SOON);
+}
+
+#[test]
+fn late_events_are_counted_when_the_answer_to_compaction_is_lost() {
+    late_events_are_counted_when_the_answer_is_lost("sets", scripts::compact_sha1());
+}
+
+#[test]
+fn late_events_are_counted_when_the_answer_to_sealing_is_lost() {
+    late_events_are_counted_when_the_answer_is_lost("log", scripts::seal_sha1());
+}

@@ -6,9 +6,9 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Group, Minute, Partition};
 use event_data_service::store::memory::{MemoryStore, State};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, StoreError,
-    Testimony,
+    AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
+    Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts,
+    SeriesUsers, StoreError, Testimony,
 };
 
 use super::event::{Event, series_number, user_number};
@@ -23,10 +23,11 @@ pub(crate) enum Call {
     Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
-    CheckIn(Partition, Known, bool, Duration),
+    CheckIn(Partition, Known, bool, [Duration; 2]),
     Claim(Partition, ClaimRequest, Vec<(OutputName, usize)>),
     Compact(Claim, usize, Duration, Vec<OutputName>),
     Unsent(Claim, u64),
+    Announce(Partition, Known, Vec<Claim>),
     Acknowledge(Claim, Vec<String>, Duration),
     Quarantine(Claim, Vec<(String, String)>),
     Extend(Partition, Vec<Claim>, Duration),
@@ -45,6 +46,7 @@ pub(crate) enum Answer {
     Claims(Vec<Claim>),
     Compaction(Compaction),
     Page(Page<SeriesCounts>),
+    Announced(Vec<Announced>),
     Yes(bool),
     Kept(Vec<bool>),
     Held(usize),
@@ -150,10 +152,11 @@ impl Call {
     ) -> Result<Answer, StoreError> {
         let stale = self.is_stale(world);
         let before = stale.then(|| world.store.look(|state| state.clone()));
+        let late_before = world.store.look(|state| self.late(state));
         let answer = store.ask(self).await;
         let verdict = world.store.look(|state| match &before {
             Some(before) => self.changed_nothing(&answer, before, state),
-            None => self.report(world, &answer, state),
+            None => self.report(world, &answer, late_before, state),
         });
         world.judge(verdict);
         answer
@@ -186,8 +189,8 @@ impl Call {
             Self::Attest(partition, testimony) => {
                 Answer::Attested(store.attest(*partition, testimony).await?)
             }
-            Self::CheckIn(partition, known, lags, lease) => {
-                let checked_in = store.check_in(*partition, known, *lags, *lease);
+            Self::CheckIn(partition, known, lags, [lease, alive]) => {
+                let checked_in = store.check_in(*partition, known, *lags, *lease, *alive);
                 Answer::News(checked_in.await?)
             }
             Self::Claim(partition, request, sending) => {
@@ -209,6 +212,10 @@ impl Call {
                     .collect();
                 Answer::Kept(store.quarantine(claim, &refused).await?)
             }
+            Self::Announce(partition, known, claims) => {
+                let claims: Vec<&Claim> = claims.iter().collect();
+                Answer::Announced(store.announce(*partition, known, &claims).await?)
+            }
             Self::Extend(partition, claims, lease) => {
                 let claims: Vec<&Claim> = claims.iter().collect();
                 Answer::Held(store.extend(*partition, &claims, *lease).await?)
@@ -220,11 +227,25 @@ impl Call {
         })
     }
 
+    /// How many events the holder of a claim that is sealed has found late.
+    fn late(&self, state: &State) -> u64 {
+        let Self::Compact(claim, ..) = self else {
+            return 0;
+        };
+        let node = claim.token.rsplit_once('|').map_or("", |(node, _)| node);
+        let stamps = &state.partitions[claim.partition.index()].witness.stamps;
+        stamps.get(node).map_or(0, |stamp| stamp.late)
+    }
+
     /// Whether it changes what a claim is held for.
     pub(crate) const fn is_of_a_claim(&self) -> bool {
         matches!(
             self,
-            Self::Compact(..) | Self::Acknowledge(..) | Self::Quarantine(..) | Self::Extend(..)
+            Self::Compact(..)
+                | Self::Announce(..)
+                | Self::Acknowledge(..)
+                | Self::Quarantine(..)
+                | Self::Extend(..)
         )
     }
 
@@ -256,7 +277,13 @@ impl Call {
         }
     }
 
-    fn report(&self, world: &World, answer: &Result<Answer, StoreError>, state: &State) -> Verdict {
+    fn report(
+        &self,
+        world: &World,
+        answer: &Result<Answer, StoreError>,
+        late_before: u64,
+        state: &State,
+    ) -> Verdict {
         let now_ms = world.time.now_ms();
         let deadline = |lease: &Duration| now_ms + i64::try_from(lease.as_millis()).unwrap();
         let mut oracle = world.oracle();
@@ -287,7 +314,15 @@ impl Call {
                 oracle.claimed(partition.index(), request, claims, now_ms, state)
             }
             (Self::Compact(claim, _, lease, _), Ok(Answer::Compaction(done))) => {
-                oracle.compacted(claim, done, (now_ms, deadline(lease)), state)
+                let done = Compaction {
+                    late: done.late - late_before,
+                    ..done.clone()
+                };
+                oracle.compacted(claim, &done, (now_ms, deadline(lease)), state)
+            }
+            (Self::Announce(partition, _, claims), Ok(Answer::Announced(states))) => {
+                let states = claims.iter().zip(states.iter().copied());
+                oracle.announced(partition.index(), states, now_ms, state)
             }
             (Self::Acknowledge(claim, series, lease), Ok(Answer::Yes(done))) => {
                 let series: Vec<u8> = series.iter().map(|series| series_number(series)).collect();
@@ -315,7 +350,7 @@ impl Call {
                 Ok(_),
             )
             // A node that knows more than the store has; after a call that came late, one may have handed it back already.
-            | (Self::CheckIn(..) | Self::Claim(..), Err(StoreError::Forgot)) => Ok(()),
+            | (Self::CheckIn(..) | Self::Claim(..) | Self::Announce(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }
     }

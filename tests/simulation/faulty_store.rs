@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known,
-    News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers, Store,
-    StoreError, Testimony,
+    AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
+    Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts,
+    SeriesUsers, Store, StoreError, Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -119,6 +119,17 @@ impl FaultyStore {
         if let (Call::CheckIn(partition, ..), Ok(Answer::News(news))) = (&call, &answer) {
             let mut oracle = self.world.oracle();
             oracle.knows(number, partition.index(), &news.closed);
+            oracle.knows(number, partition.index(), &news.announced);
+            self.life.heard_of_late(*partition, news.late);
+        }
+        if let (Call::Announce(partition, _, claims), Ok(Answer::Announced(states))) =
+            (&call, &answer)
+        {
+            let heard = claims.iter().zip(states);
+            let heard = heard.filter(|(_, state)| **state == Announced::Heard);
+            let heard: Vec<_> = heard.map(|(claim, _)| claim.minute).collect();
+            let mut oracle = self.world.oracle();
+            oracle.may_write(number, partition.index(), &heard);
         }
         if let Call::CheckIn(partition, ..) | Call::Claim(partition, ..) = &call {
             self.life.heard_of_claim(*partition, answer.is_err());
@@ -266,6 +277,7 @@ impl Draining for FaultyStore {
         let mut testimony = testimony.clone();
         if self.mutant == Some(Mutant::NoWitness) {
             testimony.closed.clear();
+            testimony.announced.clear();
             testimony.since = None;
         }
         let call = Call::Attest(partition, testimony);
@@ -278,10 +290,11 @@ impl Draining for FaultyStore {
         known: &Known,
         lags: bool,
         lease: Duration,
+        alive: Duration,
     ) -> Result<News, StoreError> {
         let lags = lags && self.mutant != Some(Mutant::NoLag);
         self.world.judge(self.life.may_report(partition, lags));
-        let call = Call::CheckIn(partition, *known, lags, lease);
+        let call = Call::CheckIn(partition, *known, lags, [lease, alive]);
         let news = answer!(self, call, Answer::News(news) => news)?;
         self.life.reported_lag(partition, lags);
         Ok(news)
@@ -326,6 +339,28 @@ impl Draining for FaultyStore {
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {
         answer!(self, Call::Unsent(claim.clone(), cursor), Answer::Page(page) => page)
+    }
+
+    async fn announce(
+        &self,
+        partition: Partition,
+        known: &Known,
+        claims: &[&Claim],
+    ) -> Result<Vec<Announced>, StoreError> {
+        if self.mutant == Some(Mutant::NoAnnouncement) {
+            return Ok(vec![Announced::Heard; claims.len()]);
+        }
+        let claims = claims.iter().map(|&claim| claim.clone()).collect();
+        let call = Call::Announce(partition, *known, claims);
+        let answer = answer!(self, call, Answer::Announced(announced) => announced);
+        if self.mutant == Some(Mutant::NoWait) {
+            let hear = |state: Announced| match state {
+                Announced::Unheard => Announced::Heard,
+                state => state,
+            };
+            return answer.map(|states| states.into_iter().map(hear).collect());
+        }
+        answer
     }
 
     async fn acknowledge(

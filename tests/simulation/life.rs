@@ -10,6 +10,7 @@ use std::time::Duration;
 use event_data_service::event::Partition;
 use event_data_service::node::{Clock, Node, Rng};
 use event_data_service::store::ClaimRequest;
+use event_data_service::telemetry::Metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,9 @@ pub(crate) struct Life {
     unrecorded: Mutex<BTreeMap<usize, Instant>>,
     /// The partitions of which the store knows that the node lags.
     reported: Mutex<BTreeSet<usize>>,
+    /// By partition: how many events the node had found late when the life first asked.
+    late_before: Mutex<BTreeMap<usize, u64>>,
+    metrics: Mutex<Option<Arc<Metrics>>>,
     /// By partition: when a claim last failed.
     unclaimed: Mutex<BTreeMap<usize, Instant>>,
 }
@@ -56,7 +60,7 @@ impl Life {
             ..Node::default()
         };
         Self {
-            number: world.oracle().born(),
+            number: world.oracle().born(node),
             node,
             shared: Arc::new(shared),
             stop: CancellationToken::new(),
@@ -69,6 +73,8 @@ impl Life {
             began: Instant::now(),
             unrecorded: Mutex::default(),
             reported: Mutex::default(),
+            late_before: Mutex::default(),
+            metrics: Mutex::default(),
             unclaimed: Mutex::default(),
         }
     }
@@ -100,6 +106,37 @@ impl Life {
             let mut unclaimed = self.unclaimed.lock().unwrap();
             unclaimed.insert(partition.index(), Instant::now());
         }
+    }
+
+    /// The life counts with these.
+    pub(crate) fn counts_with(&self, metrics: &Arc<Metrics>) {
+        *self.metrics.lock().unwrap() = Some(Arc::clone(metrics));
+    }
+
+    pub(crate) fn heard_of_late(&self, partition: Partition, late: u64) {
+        let mut before = self.late_before.lock().unwrap();
+        before.entry(partition.index()).or_insert(late);
+    }
+
+    /// Whether all late events that the store counted for it are in its metrics.
+    pub(crate) fn has_counted_late(&self) -> Verdict {
+        let before = self.late_before.lock().unwrap();
+        let found = self.world.store.look(|state| {
+            let found = before.iter().map(|(partition, before)| {
+                let stamps = &state.partitions[*partition].witness.stamps;
+                stamps[&format!("node{}", self.node)].late - before
+            });
+            found.sum::<u64>()
+        });
+        let metrics = self.metrics.lock().unwrap();
+        let counted = metrics.as_ref().unwrap().events_late.get();
+        if counted == found {
+            return Ok(());
+        }
+        Err(format!(
+            "life {} has counted {counted} late events of {found}",
+            self.number
+        ))
     }
 
     pub(crate) fn reported_lag(&self, partition: Partition, lags: bool) {

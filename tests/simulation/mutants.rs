@@ -56,6 +56,10 @@ pub(crate) enum Mutant {
     NotClosed,
     /// Old minutes come before those that have just ended.
     OldestFirst,
+    /// Counts are written without a word to the other nodes before.
+    NoAnnouncement,
+    /// Counts are written before the other nodes have heard so.
+    NoWait,
     /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is answered that it does.
     NoProof,
 }

@@ -106,7 +106,11 @@ impl Node {
 
     pub(crate) fn settle_last(&self) {
         let life = self.life.lock().unwrap();
-        self.settle(life.as_ref().unwrap());
+        let life = life.as_ref().unwrap();
+        self.settle(life);
+        if self.world.plan.forgets.is_empty() {
+            self.world.judge(life.has_counted_late());
+        }
     }
 
     /// Lives again and again.
@@ -136,6 +140,7 @@ impl Node {
         let world = &self.world;
         let plan = &world.plan;
         let metrics = Arc::new(Metrics::new(Arc::clone(&life.shared)));
+        life.counts_with(&metrics);
         let abort = CancellationToken::new();
         let inner = super::mutants::store(self.mutant, world, life);
         let store = |role| {

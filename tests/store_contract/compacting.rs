@@ -114,7 +114,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     for step in 0..40 {
         let done = a.try_compact(&claim, 3).await.unwrap();
         sealed += done.sealed;
-        late += done.late;
+        late = done.late;
         sending = done.sending;
         match step {
             0 => record(&a, &series[..10], 3).await,

@@ -57,12 +57,12 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
     node.record(&events).await;
     assert_eq!(node.finish_all().await, model(&events));
 
-    for _ in 0..2 {
+    for late in 1..=2 {
         node.record(&[event(SEED_MINUTE, &series[0], "y", 2)]).await;
         let claim = node.claim_one(&AT_ONCE).await;
         assert!(!claim.taken_over);
         let done = node.try_compact(&claim, 9).await.unwrap();
-        assert_eq!((done.sealed, done.late, done.left), (0, 1, 0));
+        assert_eq!((done.sealed, done.late, done.left), (0, late, 0));
         assert_eq!(done.sending, []);
         assert_eq!(node.backlog().await, (0, 0, 0));
         assert_only_counts(ground, &[SEED_MINUTE]);

@@ -39,7 +39,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
 /// What a node has seen that has just come.
 pub(crate) const NOTHING_KNOWN: Known = Known {
     epoch: 0,
-    stamp_ms: 0,
+    stamp: 0,
     sequence: 0,
     expected_ms: None,
 };
@@ -248,7 +248,9 @@ impl Node {
     /// Of every partition.
     pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
-            let checked_in = self.0.check_in(partition, &NOTHING_KNOWN, lags, lease);
+            let checked_in =
+                self.0
+                    .check_in(partition, &NOTHING_KNOWN, lags, lease, Duration::ZERO);
             checked_in.await.unwrap();
         }
     }

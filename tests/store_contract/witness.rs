@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
+    Announced, Attested, Claim, ClaimRequest, Known, News, StoreError, Testimony,
 };
 use testing::eventually::SOON;
 
@@ -33,7 +33,9 @@ async fn publish(node: &Node, number: i64) {
 
 async fn check_in(node: &Node, known: Known) -> Result<News, StoreError> {
     let lease = AT_ONCE.lease;
-    node.0.check_in(partition(), &known, false, lease).await
+    node.0
+        .check_in(partition(), &known, false, lease, ALIVE)
+        .await
 }
 
 async fn claim(node: &Node, known: Known) -> Result<Vec<Claim>, StoreError> {
@@ -45,7 +47,10 @@ async fn attest(node: &Node, testimony: &Testimony) -> Attested {
     node.0.attest(partition(), testimony).await.unwrap()
 }
 
-/// Seals what is there; answers how many series were sealed and how many events were late.
+/// How long nodes count as alive in most tests.
+const ALIVE: Duration = Duration::from_secs(600);
+
+/// Seals what is there; answers how many series were sealed and how many events were late in all.
 async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
     let done = node.try_compact(claim, 9).await.unwrap();
     assert_eq!((done.left, done.sending), (0, Vec::new()));
@@ -113,20 +118,21 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
         epoch,
         ..Known::default()
     };
-    let stamp_ms = check_in(&a, known_first).await.unwrap().stamp_ms;
+    let stamp = check_in(&a, known_first).await.unwrap().stamp;
     a.record(&[one(SEED_MINUTE, "x")]).await;
     let known = Known {
-        stamp_ms,
+        stamp,
         ..known_first
     };
-    let lags = a.0.check_in(partition(), &known, true, AT_ONCE.lease);
-    let stamp_ms = lags.await.unwrap().stamp_ms;
+    let lags =
+        a.0.check_in(partition(), &known, true, AT_ONCE.lease, ALIVE);
+    let stamp = lags.await.unwrap().stamp;
     // Its answer, that the store lacks nothing, goes nowhere.
     let _ = check_in(&a, known_first).await;
     assert!(b.claim(&AT_ONCE).await.is_empty());
-    let mut known = Known { stamp_ms, ..known };
+    let mut known = Known { stamp, ..known };
     for _ in 0..2 {
-        known.stamp_ms = check_in(&a, known).await.unwrap().stamp_ms;
+        known.stamp = check_in(&a, known).await.unwrap().stamp;
     }
     assert_eq!(b.claim(&AT_ONCE).await.len(), 1);
 }
@@ -160,10 +166,10 @@ pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(g
     publish(&node, SEED_MINUTE).await;
     publish(&node, SEED_MINUTE + 10).await;
     tokio::time::sleep(RETENTION).await;
-    for number in [SEED_MINUTE, SEED_MINUTE - 1000] {
+    for (late, number) in [(1, SEED_MINUTE), (2, SEED_MINUTE - 1000)] {
         node.record(&[one(number, "z")]).await;
         let claim = node.claim_one(&AT_ONCE).await;
-        assert_eq!(seal(&node, &claim).await, (0, 1));
+        assert_eq!(seal(&node, &claim).await, (0, late));
     }
     // A minute that was never closed and is not as old is counted.
     publish(&node, SEED_MINUTE + 9).await;
@@ -189,12 +195,11 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
         epoch,
         ..Known::default()
     };
-    let stamp_ms = check_in(&a, known).await.unwrap().now_ms;
+    let News { stamp, now_ms, .. } = check_in(&a, known).await.unwrap();
     a.record(&[one(SEED_MINUTE, "x")]).await;
-    // As if the store were the one of an hour ago, or an empty one.
-    let ahead = 3_600_000;
+    // As if the store were an earlier one, or an empty one.
     let went_back = Known {
-        stamp_ms: stamp_ms + ahead,
+        stamp: stamp + 1,
         ..known
     };
     let another = Known {
@@ -212,19 +217,20 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     }
     let testimony = Testimony {
         epoch,
-        stamp_ms: stamp_ms + ahead,
+        stamp: stamp + 1,
         ..Testimony::default()
     };
     let attested = attest(&a, &testimony).await;
     assert_ne!(attested.epoch, epoch);
-    assert!((stamp_ms..stamp_ms + ahead).contains(&attested.forgot_from_ms));
+    assert_eq!(
+        (attested.forgot_from, attested.forgot_from_ms),
+        (stamp, now_ms)
+    );
     // Whoever comes later hears of it by the epoch, and from the same instant.
     assert!(matches!(check_in(&b, known).await, Err(StoreError::Forgot)));
-    let later = Testimony {
-        stamp_ms,
-        ..testimony
-    };
-    assert_eq!(attest(&b, &later).await, attested);
+    let later = attest(&b, &testimony).await;
+    let forgot = |it: Attested| (it.epoch, it.forgot_from, it.forgot_from_ms);
+    assert_eq!(forgot(later), forgot(attested));
     let known = Known {
         epoch: attested.epoch,
         ..Known::default()
@@ -253,4 +259,155 @@ pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Grou
         ..known
     };
     assert_eq!(claim(&node, known).await.unwrap().len(), 1);
+}
+
+pub(crate) async fn a_stamp_grows_with_every_check_in(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let attested = attest(&a, &Testimony::default()).await;
+    let mut known = Known {
+        epoch: attested.epoch,
+        stamp: attested.stamp,
+        ..Known::default()
+    };
+    for _ in 0..3 {
+        check_in(&b, Known { stamp: 0, ..known }).await.unwrap();
+        let stamp = check_in(&a, known).await.unwrap().stamp;
+        assert!(stamp > known.stamp, "{stamp} after {}", known.stamp);
+        known.stamp = stamp;
+    }
+}
+
+async fn announce(node: &Node, known: Known, claim: &Claim) -> Announced {
+    let states = node.0.announce(partition(), &known, &[claim]).await;
+    let states = states.unwrap();
+    assert_eq!(states.len(), 1);
+    states[0]
+}
+
+pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_alive(
+    ground: &Ground,
+) {
+    let [a, b, dead, away] = ["a", "b", "dead", "away"].map(|name| ground.node(name));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    for node in [&a, &b] {
+        check_in(node, known).await.unwrap();
+    }
+    let soon_dead = Duration::from_millis(100);
+    let lease = AT_ONCE.lease;
+    let last = dead
+        .0
+        .check_in(partition(), &known, false, lease, soon_dead);
+    last.await.unwrap();
+    attest(&away, &Testimony::default()).await;
+    a.record(&[one(SEED_MINUTE, "x")]).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    let claim = a.seal(&claim).await;
+    assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
+    // It seals nothing new from then on.
+    b.record(&[event(SEED_MINUTE, &series_of_one_partition(2)[1], "y", 1)])
+        .await;
+    let again = b.claim_one(&AT_ONCE).await;
+    assert_eq!(seal(&b, &again).await, (0, 1));
+    // It is heard, and that is said when the node comes again.
+    let news = check_in(&b, known).await.unwrap();
+    assert_eq!((news.announced, news.closed), (vec![claim.minute], vec![]));
+    assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
+    let heard = Known {
+        sequence: news.sequence,
+        ..known
+    };
+    assert_eq!(check_in(&b, heard).await.unwrap().announced, []);
+    let began = Instant::now();
+    while announce(&a, known, &claim).await == Announced::Unheard {
+        assert!(began.elapsed() < SOON, "the dead node holds it up");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let stale = Claim {
+        token: "nobody|1".to_owned(),
+        ..claim.clone()
+    };
+    assert_eq!(
+        announce(&a, known, &stale).await,
+        Announced::Heard,
+        "whoever writes it writes the same"
+    );
+    // An output has it: whoever comes later hears that.
+    assert_eq!(a.finish(&[claim]).await.len(), 1);
+    let news = check_in(&b, heard).await.unwrap();
+    assert_eq!(news.closed, [minute(SEED_MINUTE)]);
+    let news = check_in(&away, known).await.unwrap();
+    assert_eq!((news.announced, news.closed.len()), (vec![], 1));
+}
+
+pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
+    let a = ground.node("a");
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    a.record(&[one(SEED_MINUTE, "x")]).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    let claim = a.seal(&claim).await;
+    let stale = Claim {
+        token: "a|1".to_owned(),
+        ..claim.clone()
+    };
+    assert_eq!(announce(&a, known, &stale).await, Announced::ClaimLost);
+    let lacks = Known {
+        stamp: 1000,
+        ..known
+    };
+    let forgot = a.0.announce(partition(), &lacks, &[&claim]).await;
+    assert!(matches!(forgot, Err(StoreError::Forgot)), "{forgot:?}");
+    assert_eq!(check_in(&a, known).await.unwrap().announced, []);
+    assert_eq!(announce(&a, known, &claim).await, Announced::Heard);
+}
+
+pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let testimony = Testimony {
+        closed: [minute(SEED_MINUTE)].into(),
+        announced: [minute(SEED_MINUTE + 1)].into(),
+        ..Testimony::default()
+    };
+    let epoch = attest(&a, &testimony).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    let news = check_in(&b, known).await.unwrap();
+    assert_eq!(news.closed, [minute(SEED_MINUTE)]);
+    assert_eq!(news.announced, [minute(SEED_MINUTE + 1)]);
+    for number in [SEED_MINUTE, SEED_MINUTE + 1] {
+        b.record(&[one(number, "x")]).await;
+    }
+    for claim in b.claim(&AT_ONCE).await {
+        assert_eq!(b.try_compact(&claim, 9).await.unwrap().sealed, 0);
+    }
+}
+
+/// The answer to a step of sealing is lost, and so is the node's claim.
+pub(crate) async fn late_events_are_told_again_until_the_node_hears_of_them(ground: &Ground) {
+    let (a, b) = (ground.node("a"), ground.node("b"));
+    let epoch = attest(&a, &Testimony::default()).await.epoch;
+    let known = Known {
+        epoch,
+        ..Known::default()
+    };
+    publish(&a, SEED_MINUTE).await;
+    a.record(&[one(SEED_MINUTE, "y"), one(SEED_MINUTE, "z")])
+        .await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    let _lost = a.try_compact(&claim, 9).await.unwrap();
+    assert_eq!(check_in(&a, known).await.unwrap().late, 2);
+    a.record(&[one(SEED_MINUTE, "w")]).await;
+    let claim = a.claim_one(&AT_ONCE).await;
+    assert_eq!(seal(&a, &claim).await, (0, 3));
+    assert_eq!(check_in(&a, known).await.unwrap().late, 3);
+    assert_eq!(check_in(&b, known).await.unwrap().late, 0, "another's");
 }

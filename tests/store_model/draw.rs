@@ -105,7 +105,7 @@ impl Drawing {
             0..2 => Knowledge::Nothing,
             2 => Knowledge::Altered {
                 epochs_back: self.index(3),
-                stamp_ms: self.dice.pick(&[-1, 0, 1]),
+                stamps_ahead: self.dice.pick(&[-1, 0, 1]),
                 closings_back: self.dice.below(4),
             },
             _ => Knowledge::Own,
@@ -135,7 +135,7 @@ impl Drawing {
         if self.crowded && self.dice.one_in(6) {
             return self.quarantine();
         }
-        match self.dice.below(139) {
+        match self.dice.below(151) {
             0..20 => self.clock(),
             20..40 => self.record(),
             40..60 => self.claim(lease_ms),
@@ -216,6 +216,11 @@ impl Drawing {
                 let partition = self.partition();
                 self.fill(partition)
             }
+            139..151 => Step::Announce {
+                node,
+                claim: self.pick(),
+                known: self.knowledge(),
+            },
             _ => Step::Read {
                 partition: self.partition(),
                 minute: self.minute(),
@@ -343,6 +348,7 @@ impl Drawing {
             known: self.knowledge(),
             since: self.dice.one_in(4).then(|| self.minute() - 4),
             closed,
+            announced: (0..self.dice.below(2)).map(|_| self.minute()).collect(),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Ground {
         for partition in partitions().iter() {
             ground.clear();
             let (known, lease) = (Known::default(), Duration::ZERO);
-            let checked_in = ground.nodes[0].check_in(partition, &known, false, lease);
+            let checked_in = ground.nodes[0].check_in(partition, &known, false, lease, lease);
             checked_in.await.unwrap();
             let keys = ground.names("*:stamps");
             ground

@@ -6,7 +6,9 @@ use std::iter;
 
 use event_data_service::event::Minute;
 use event_data_service::store::Quarantined;
-use event_data_service::store::memory::{Held, MinuteState, OpenSets, PartitionState, State};
+use event_data_service::store::memory::{
+    Held, MinuteState, OpenSets, PartitionState, Stamp, State,
+};
 use redis::{Connection, Value, from_redis_value, pipe};
 
 /// Name → content, in an order of its own.
@@ -182,11 +184,12 @@ fn of_partition(
     }
     let witness = &partition.witness;
     let there =
-        |name: &str, value: i64, is_there: bool| is_there.then(|| format!("{name}={value}"));
+        |name: &str, value: u64, is_there: bool| is_there.then(|| format!("{name}={value}"));
     let fields = [
         (witness.epoch != 0).then(|| format!("epoch={}", number(witness.epoch))),
-        there("forgot_from", witness.forgot_from_ms, witness.epoch != 0),
-        there("stamp", witness.stamp_ms, witness.stamp_ms != 0),
+        there("forgot_from", witness.forgot_from, witness.epoch != 0),
+        (witness.epoch != 0).then(|| format!("forgot_from_ms={}", witness.forgot_from_ms)),
+        there("stamp", witness.stamp, witness.stamp != 0),
         witness.clock_ms.map(|clock| format!("clock={clock}")),
         (witness.sequence != 0).then(|| format!("sequence={}", witness.sequence)),
         witness.since.map(|since| format!("since={since}")),
@@ -200,7 +203,15 @@ fn of_partition(
     put(
         "stamps",
         stamps
-            .map(|(node, stamp)| format!("{node}={stamp}"))
+            .map(|(node, stamp)| {
+                let Stamp {
+                    number,
+                    heard,
+                    alive_until_ms,
+                    late,
+                } = stamp;
+                format!("{node}={number}|{heard}|{alive_until_ms}|{late}")
+            })
             .collect(),
         None,
     );

@@ -54,10 +54,10 @@ pub(crate) struct Event {
 pub(crate) enum Knowledge {
     Nothing,
     Own,
-    /// Its own, but for an epoch so many before the last one, a stamp so much later, and so many closings fewer.
+    /// Its own, but for an epoch so many before the last one, so many stamps more, and so many closings fewer.
     Altered {
         epochs_back: usize,
-        stamp_ms: i64,
+        stamps_ahead: i64,
         closings_back: u64,
     },
 }
@@ -109,6 +109,12 @@ pub(crate) enum Step {
         known: Knowledge,
         since: Option<i64>,
         closed: Vec<i64>,
+        announced: Vec<i64>,
+    },
+    Announce {
+        node: usize,
+        claim: Pick,
+        known: Knowledge,
     },
     Claim {
         at: At,

@@ -1,6 +1,6 @@
 //! Claiming and handing back, with all that a node may know or take for known.
 
-use event_data_service::store::{ClaimRequest, Known, Testimony};
+use event_data_service::store::{Claim, ClaimRequest, Known, Testimony};
 
 use super::answers::{Both, refused, text};
 use super::ground::{output, partition};
@@ -16,11 +16,11 @@ impl World<'_> {
             Knowledge::Own => own,
             Knowledge::Altered {
                 epochs_back,
-                stamp_ms,
+                stamps_ahead,
                 closings_back,
             } => Known {
                 epoch: own.epoch.saturating_sub(epochs_back as u64),
-                stamp_ms: own.stamp_ms + stamp_ms,
+                stamp: own.stamp.saturating_add_signed(stamps_ahead),
                 sequence: own.sequence.saturating_sub(closings_back),
                 ..own
             },
@@ -45,18 +45,19 @@ impl World<'_> {
             .epochs_of(said.epoch)
             .map(|epoch| Known { epoch, ..said });
         let (partition, lease) = (partition(at.partition), millis(lease_ms));
+        let alive = lease * 2;
         let node = &self.ground.nodes[at.node];
         let generation = node.generation(partition);
-        let redis = node.check_in(partition, &real, lags, lease).await;
+        let redis = node.check_in(partition, &real, lags, lease, alive).await;
         let mut answer = text(&redis);
         if let Ok(news) = &redis {
             let own = &mut self.known[at.node][at.partition];
-            (own.stamp_ms, own.sequence) = (news.stamp_ms, news.sequence);
+            (own.stamp, own.sequence) = (news.stamp, news.sequence);
         } else if node.generation(partition) == generation {
             answer += " in the same generation";
         }
         let memory = &self.nodes[at.node];
-        let memory = memory.check_in(partition, &model, lags, lease).await;
+        let memory = memory.check_in(partition, &model, lags, lease, alive).await;
         Both::of(answer, text(&memory))
     }
 
@@ -119,19 +120,42 @@ impl World<'_> {
         Both::of(answer, text(&memory))
     }
 
+    /// Announces a claim, by a node that knows this.
+    pub(super) async fn announce(
+        &mut self,
+        node: usize,
+        claim: &Claim,
+        knowledge: Knowledge,
+    ) -> Both {
+        let at = At {
+            node,
+            partition: claim.partition.index(),
+        };
+        let said = self.known(at, knowledge);
+        let [real, model] = self
+            .epochs_of(said.epoch)
+            .map(|epoch| Known { epoch, ..said });
+        let redis = &self.ground.nodes[node];
+        let redis = redis.announce(claim.partition, &real, &[claim]).await;
+        let memory = &self.nodes[node];
+        let memory = memory.announce(claim.partition, &model, &[claim]).await;
+        Both::of(text(&redis), text(&memory))
+    }
+
     pub(super) async fn attest(
         &mut self,
         at: At,
         knowledge: Knowledge,
         since: Option<i64>,
-        closed: &[i64],
+        (closed, announced): (&[i64], &[i64]),
     ) -> Both {
         let said = self.known(at, knowledge);
         let testimony = |epoch| Testimony {
             epoch,
-            stamp_ms: said.stamp_ms,
+            stamp: said.stamp,
             since: since.map(minute_of),
             closed: closed.iter().copied().map(minute_of).collect(),
+            announced: announced.iter().copied().map(minute_of).collect(),
         };
         let epochs = self.epochs_of(said.epoch);
         let of = partition(at.partition);
@@ -162,7 +186,8 @@ impl World<'_> {
             }
         }
         if let Ok(attested) = &answers[0] {
-            self.known[at.node][at.partition].epoch = attested.epoch;
+            let own = &mut self.known[at.node][at.partition];
+            (own.epoch, own.stamp) = (attested.epoch, attested.stamp);
         }
         Both::of(text(&answers[0]), text(&answers[1]))
     }

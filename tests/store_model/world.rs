@@ -170,7 +170,8 @@ impl<'a> World<'a> {
                 known,
                 since,
                 closed,
-            } => self.attest(*at, *known, *since, closed).await,
+                announced,
+            } => self.attest(*at, *known, *since, (closed, announced)).await,
             &Step::CheckIn {
                 at,
                 known,
@@ -178,6 +179,10 @@ impl<'a> World<'a> {
                 lease_ms,
             } => self.check_in(at, known, lags, lease_ms).await,
             Step::Claim { .. } => self.claim(step).await,
+            Step::Announce { node, claim, known } => match self.picked(*node, claim) {
+                Some(claim) => self.announce(*node, &claim, *known).await,
+                None => Both::nothing(),
+            },
             Step::Compact { node, claim, .. }
             | Step::Unsent { node, claim }
             | Step::Acknowledge { node, claim, .. }

@@ -30,7 +30,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
 
 const NOTHING_KNOWN: Known = Known {
     epoch: 0,
-    stamp_ms: 0,
+    stamp: 0,
     sequence: 0,
     expected_ms: None,
 };
@@ -123,7 +123,7 @@ pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> 
 }
 
 pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), StoreError> {
-    let checked_in = store.check_in(partition(), &NOTHING_KNOWN, lags, LEASE);
+    let checked_in = store.check_in(partition(), &NOTHING_KNOWN, lags, LEASE, Duration::ZERO);
     checked_in.await.map(drop)
 }
 

@@ -73,8 +73,7 @@ impl PartitionState {
     ) -> Vec<Claim> {
         let last = self.claims.remove(&sealed.minute);
         let number = micros.max(last.map_or(0, |held| held.number) + 1);
-        let node = sealed.token.rsplit_once('|').map_or("", |(node, _)| node);
-        let token = format!("{node}|{number}");
+        let token = format!("{}|{number}", sealed.node());
         let mut handed_out = Vec::new();
         for output in outputs.iter().filter(|it| lacking.contains(*it)) {
             let claims = self.sending.entry(output.clone()).or_default();

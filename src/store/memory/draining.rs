@@ -11,8 +11,8 @@ use super::state::{PartitionState, deadline, unsent_bytes};
 use super::witness::is_expected;
 use crate::event::{Minute, Partition};
 use crate::store::{
-    Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, LOOKED_AT_MAX, News,
-    OutputBacklog, OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError,
+    Announced, Attested, Backlog, Claim, ClaimRequest, Compaction, Draining, Known, LOOKED_AT_MAX,
+    News, OutputBacklog, OutputName, Page, QUARANTINE_MAX, Quarantined, SeriesCounts, StoreError,
     Testimony, is_recent,
 };
 
@@ -35,6 +35,7 @@ impl Draining for MemoryStore {
         known: &Known,
         lags: bool,
         lease: Duration,
+        alive: Duration,
     ) -> Result<News, StoreError> {
         let now_ms = self.now_ms();
         let mut state = self.lock();
@@ -46,15 +47,18 @@ impl Draining for MemoryStore {
             lagging.remove(&self.node);
         }
         partition.witness.check(&self.node, known)?;
-        partition.witness.put_stamp(&self.node, now_ms);
         partition.set_back(now_ms, lease);
+        let witness = &mut partition.witness;
+        witness.check_in(&self.node, known.sequence, now_ms, alive);
+        let (closed, announced, sequence) = witness.closed_after(known.sequence);
         let witness = &partition.witness;
-        let (closed, sequence) = witness.closed_after(known.sequence);
         Ok(News {
-            stamp_ms: witness.stamp_ms,
+            stamp: witness.stamp,
             now_ms,
             sequence,
             closed,
+            announced,
+            late: witness.stamp_of(&self.node).late,
             since: witness.since.and_then(Minute::from_epoch_minutes),
             is_due: partition.is_due(self.closes_until_ms(now_ms)),
         })
@@ -188,6 +192,7 @@ impl Draining for MemoryStore {
             }
         }
         done.left = minute.sets.len() as u64;
+        done.late = partition.witness.late_in_all(claim.node(), done.late);
         if done.left > 0 {
             return Ok(done);
         }
@@ -214,6 +219,32 @@ impl Draining for MemoryStore {
             items: items.into_iter().filter_map(counts).collect(),
             next,
         })
+    }
+
+    async fn announce(
+        &self,
+        index: Partition,
+        known: &Known,
+        claims: &[&Claim],
+    ) -> Result<Vec<Announced>, StoreError> {
+        if claims.iter().any(|claim| claim.output.is_none()) {
+            return Err(StoreError::ClaimLost);
+        }
+        let now_ms = self.now_ms();
+        let mut state = self.lock();
+        state.partition(index).witness.check(&self.node, known)?;
+        let mut announced = Vec::new();
+        for claim in claims {
+            let is_held = state.held(claim).is_ok();
+            let witness = &mut state.partition(index).witness;
+            announced.push(if is_held || witness.has_closed(claim.minute) {
+                witness.announce(claim.minute);
+                witness.announced(claim.minute, &self.node, now_ms)
+            } else {
+                Announced::ClaimLost
+            });
+        }
+        Ok(announced)
     }
 
     async fn acknowledge(

@@ -23,7 +23,7 @@ use super::{Store, StoreError};
 use crate::event::{Minute, Partition, Partitions};
 
 pub use sets::{OpenSets, Sets};
-pub use state::{Held, Idle, MinuteState, PartitionState, State, Witness};
+pub use state::{Held, Idle, MinuteState, PartitionState, Stamp, State, Witness};
 pub use users::Users;
 
 /// A clock that answers microseconds since the epoch.

@@ -51,22 +51,37 @@ pub struct PartitionState {
 pub struct Witness {
     /// Lasts as long as the store forgets nothing; 0 before the first node came.
     pub epoch: u64,
-    /// The clock when a node last checked in, in ms since the epoch. Never goes back.
-    pub stamp_ms: i64,
-    /// The same for each node.
-    pub stamps: BTreeMap<String, i64>,
-    /// The same, but goes back with the clock.
+    /// How often nodes checked in or handed something back.
+    pub stamp: u64,
+    /// What is known of each node.
+    pub stamps: BTreeMap<String, Stamp>,
+    /// The clock when a node last checked in, in ms since the epoch.
     pub clock_ms: Option<i64>,
     /// The last stamp of the epoch before this one.
+    pub forgot_from: u64,
+    /// The clock at about that stamp, in ms since the epoch.
     pub forgot_from_ms: i64,
-    /// How many minutes were closed.
+    /// How often a minute was announced or closed.
     pub sequence: u64,
-    /// Closed minutes, each with its number in the order of closing.
+    /// Closed minutes, each with twice its number in the order of closing; one more when an output has it.
     pub closed: BTreeMap<Minute, u64>,
     /// All minutes before this one are closed, too.
     pub since: Option<i64>,
     /// The highest minute that was closed.
     pub newest: Option<i64>,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// The number of its last check-in.
+    pub number: u64,
+    /// The last closing that it has heard of.
+    pub heard: u64,
+    /// Until when it counts as alive, in ms since the epoch.
+    pub alive_until_ms: i64,
+    /// The events that it found too late.
+    pub late: u64,
 }
 
 /// A claim as the store sees it. The default has lapsed, and nobody holds it.

@@ -19,7 +19,7 @@ use crate::store::StoreError;
 
 /// The formats that this version reads: what the names of the keys, their contents and the scripts mean. The last is
 /// the one that it writes.
-pub const FORMATS: RangeInclusive<u32> = 3..=3;
+pub const FORMATS: RangeInclusive<u32> = 4..=4;
 /// Beside the settings: the format, and the version that wrote it.
 pub(super) const FORMAT: &str = "format";
 pub(super) const FORMAT_BY: &str = "format_by";

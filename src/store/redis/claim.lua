@@ -3,7 +3,7 @@
 --
 -- KEYS  minutes, claims, tokens, arrivals, idle, lagging, witness, stamps
 -- ARGV  node, grace ms, max_hold ms, lease ms, most lapsed claims, most finished minutes, most minutes looked at,
---       what the node knows: epoch (0: nothing), its last stamp ms; what it expects the clock to show in ms (0: unknown),
+--       what the node knows: epoch (0: nothing), its last stamp; what it expects the clock to show in ms (0: unknown),
 --       and how far it may be from that; the most finished minutes that are old, and for how many ms after its end a minute
 --       is not; then each output and the most lapsed claims to send to it
 -- Gives a list of {minute's name, token, 1 if taken over from a lapsed claim, output or empty for a claim to seal}; or
@@ -16,7 +16,7 @@ local grace, max_hold, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(AR
 local lapsed_max, finished_max, looked_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local old_max, recent = tonumber(ARGV[12]), tonumber(ARGV[13])
 
-local own = tonumber(redis.call('HGET', stamps, node) or '0')
+local own = stamp_of(stamps, node) or 0
 if ARGV[8] ~= '0' and (redis.call('HGET', witness, 'epoch') ~= ARGV[8] or own < tonumber(ARGV[9])) then
   -- Redis went back since the node checked in.
   return false

@@ -2,11 +2,11 @@
 -- Turns the sets of some series of a claimed minute into counts, once, and drops the sets. With the last set the claim ends,
 -- and its holder gets one for each output that lacks counts, to send them.
 --
--- KEYS  claims, tokens, event_types, counts, witness, closed, arrivals, outputs; of each output its claims, tokens and unsent
+-- KEYS  claims, tokens, event_types, counts, witness, closed, arrivals, outputs, stamps; of each output its claims, tokens and unsent
 -- ARGV  minute's name, token, most series, lease ms, what the names of the minute's keys begin with, epoch minute, how long
 --       to keep the counts in ms, how many counts to keep for a minute of that, outputs…
--- Gives {series sealed, events that came late, series left, token of the claims to send, their outputs}, or nothing when the
---       claim is not held
+-- Gives {series sealed, events that the caller found late in all, series left, token of the claims to send, their outputs}, or
+--       nothing when the claim is not held
 --
 -- The sets are read before anything is written, and the counts are written before the sets go. The sets, and what is
 -- kept for outputs that the caller does not know, cannot be declared in KEYS, since event_types and outputs name them; they have

@@ -13,18 +13,15 @@ use super::{RedisStore, millis, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::witness::closed_minutes;
 use crate::store::{
-    Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining, Known,
-    LOOKED_AT_MAX, News, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError, Testimony,
-    recent_for,
+    Announced, Attested, Backlog, CLOCK_TOLERANCE_MS, Claim, ClaimRequest, Compaction, Draining,
+    Known, LOOKED_AT_MAX, News, OutputName, Page, QUARANTINE_MAX, SeriesCounts, StoreError,
+    Testimony, recent_for,
 };
-
-/// The minutes that are handed back at once, for the same reason.
-const HANDED_BACK_MAX: usize = 1000;
 
 /// Minute's name, token, whether it was taken over, output.
 type Granted = (String, String, bool, String);
-/// Stamp and clock in ms, the number of the last closing, closed minutes, since, whether anything is due.
-type Heard = (i64, i64, u64, Vec<i64>, String, bool);
+/// Stamp, clock in ms, the number of the last closing, closed and announced minutes, since, whether anything is due, late in all.
+type Heard = (u64, i64, u64, Vec<i64>, Vec<i64>, String, bool, u64);
 
 #[async_trait]
 impl Draining for RedisStore {
@@ -34,35 +31,31 @@ impl Draining for RedisStore {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError> {
         let keys = self.keys(partition);
-        let closed: Vec<i64> = testimony
-            .closed
-            .iter()
-            .map(|minute| minute.epoch_minutes())
-            .collect();
         let since = testimony
             .since
             .map(|since| since.epoch_minutes().to_string());
-        let mut from = 0;
-        loop {
-            let to = closed.len().min(from + HANDED_BACK_MAX);
+        let mut attested = Attested::default();
+        for (is_announced, minutes) in testimony.parts() {
             let mut script = scripts::ATTEST.prepare_invoke();
             script
                 .key(&[&keys.witness, &keys.closed, &keys.stamps])
                 .arg(&self.node)
                 .arg(testimony.epoch)
-                .arg(testimony.stamp_ms)
+                .arg(testimony.stamp)
                 .arg(new_epoch())
                 .arg(since.as_deref().unwrap_or_default())
-                .arg(&closed[from..to]);
-            let (epoch, forgot_from_ms): (u64, i64) = self.invoke(keys.slot, script).await?;
-            from = to;
-            if from == closed.len() {
-                return Ok(Attested {
-                    epoch,
-                    forgot_from_ms,
-                });
-            }
+                .arg(i32::from(is_announced))
+                .arg(minutes);
+            let answer: (u64, u64, u64, i64) = self.invoke(keys.slot, script).await?;
+            let (epoch, stamp, forgot_from, forgot_from_ms) = answer;
+            attested = Attested {
+                epoch,
+                stamp,
+                forgot_from,
+                forgot_from_ms,
+            };
         }
+        Ok(attested)
     }
 
     async fn check_in(
@@ -71,6 +64,7 @@ impl Draining for RedisStore {
         known: &Known,
         lags: bool,
         lease: Duration,
+        alive: Duration,
     ) -> Result<News, StoreError> {
         let keys = self.keys(partition);
         let mut script = scripts::CHECK_IN.prepare_invoke();
@@ -82,20 +76,23 @@ impl Draining for RedisStore {
             .arg(i32::from(lags))
             .arg(millis(lease))
             .arg(known.epoch)
-            .arg(known.stamp_ms)
+            .arg(known.stamp)
             .arg(known.sequence)
-            .arg(CLOCK_TOLERANCE_MS);
+            .arg(CLOCK_TOLERANCE_MS)
+            .arg(millis(alive));
         let answer: Option<Heard> = self.invoke(keys.slot, script).await?;
-        let (stamp_ms, now_ms, sequence, closed, since, is_due) =
+        let (stamp, now_ms, sequence, closed, announced, since, is_due, late) =
             answer.ok_or_else(|| self.forgot(keys))?;
         let minute = |number: &i64| Minute::from_epoch_minutes(*number);
         Ok(News {
-            stamp_ms,
+            stamp,
             now_ms,
             sequence,
             closed: closed.iter().filter_map(minute).collect(),
+            announced: announced.iter().filter_map(minute).collect(),
             since: since.parse().ok().as_ref().and_then(minute),
             is_due,
+            late,
         })
     }
 
@@ -119,7 +116,7 @@ impl Draining for RedisStore {
             .arg(request.finished_max)
             .arg(LOOKED_AT_MAX)
             .arg(known.epoch)
-            .arg(known.stamp_ms)
+            .arg(known.stamp)
             .arg(known.expected_ms.unwrap_or_default())
             .arg(CLOCK_TOLERANCE_MS)
             .arg(request.old_max)
@@ -170,7 +167,8 @@ impl Draining for RedisStore {
         script
             .key(&[&keys.claims, &keys.tokens])
             .key(&["event_types", "counts"].map(|what| format!("{base}{what}")))
-            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs]);
+            .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs])
+            .key(&keys.stamps);
         self.step(&mut script, claim, series_max, lease);
         outputs_of_step(&mut script, keys, claim.minute, outputs);
         let answer = self.invoke_in(claim.generation, keys.slot, script);
@@ -192,6 +190,39 @@ impl Draining for RedisStore {
             items: counts.collect(),
             next,
         })
+    }
+
+    async fn announce(
+        &self,
+        partition: Partition,
+        known: &Known,
+        claims: &[&Claim],
+    ) -> Result<Vec<Announced>, StoreError> {
+        let keys = self.keys(partition);
+        let Some(first) = claims.first() else {
+            return Ok(Vec::new());
+        };
+        let mut script = scripts::ANNOUNCE.prepare_invoke();
+        script
+            .key(of_output(&keys.tokens, first)?)
+            .key(&[&keys.witness, &keys.closed, &keys.stamps])
+            .arg(&self.node)
+            .arg(known.epoch)
+            .arg(known.stamp);
+        for claim in claims {
+            script
+                .arg(claim.minute.to_string())
+                .arg(&claim.token)
+                .arg(claim.minute.epoch_minutes());
+        }
+        let states: Option<Vec<u8>> = self.invoke(keys.slot, script).await?;
+        let states = states.ok_or_else(|| self.forgot(keys))?.into_iter();
+        let announced = states.map(|state| match state {
+            0 => Announced::ClaimLost,
+            1 => Announced::Unheard,
+            _ => Announced::Heard,
+        });
+        Ok(announced.collect())
     }
 
     async fn acknowledge(

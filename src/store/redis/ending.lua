@@ -1,4 +1,4 @@
--- What those scripts share that seal counts, or that may be the last to work on a minute; put behind their first line.
+-- What the scripts share; put behind their first line.
 
 -- Calls a function with a list from there on, in slices: unpack has a limit. A command for many costs much less than many commands.
 local function in_slices(list, call, from)
@@ -18,11 +18,49 @@ local function is_awaited(outputs, claims, name, but)
   return false
 end
 
--- From now on the minute seals nothing new.
+-- The parts of an entry of `stamps`, all that is kept of a node: the number of its last check-in, the last closing that it has
+-- heard of, until when it counts as alive in ms, and the events that it found late.
+local function stamp_parts(entry)
+  local stamp, heard, alive_until, late = string.match(entry or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
+  return tonumber(stamp), tonumber(heard or '0'), tonumber(alive_until or '0'), tonumber(late or '0')
+end
+
+local function stamp_of(stamps, node)
+  return stamp_parts(redis.call('HGET', stamps, node))
+end
+
+local function put_stamp(stamps, node, ...)
+  redis.call('HSET', stamps, node, string.format('%.0f|%.0f|%.0f|%.0f', ...))
+end
+
+-- Adds to the events that the holder of a claim found late, and gives how many that are in all. It hears the same number again
+-- with its next answer, so that a lost answer takes none with it.
+local function late_in_all(stamps, token, late)
+  local node = string.match(token, '^(.*)|%d+$')
+  local stamp, heard, alive_until, before = stamp_of(stamps, node)
+  if late > 0 then
+    put_stamp(stamps, node, stamp or 0, heard, alive_until, before + late)
+  end
+  return before + late
+end
+
+-- Both close a minute: from now on it seals nothing new. The number of a closing is even as long as counts of the minute are only
+-- about to be written, and odd when an output has all of them.
+local function announce(closed, witness, minute)
+  local number = tonumber(redis.call('ZSCORE', closed, minute))
+  if not number then
+    number = 2 * redis.call('HINCRBY', witness, 'sequence', 1)
+    redis.call('ZADD', closed, string.format('%.0f', number), minute)
+  end
+  return number
+end
+
 local function close(closed, witness, minute)
   local since = tonumber(redis.call('HGET', witness, 'since'))
-  if not (since and tonumber(minute) < since) and not redis.call('ZSCORE', closed, minute) then
-    redis.call('ZADD', closed, redis.call('HINCRBY', witness, 'sequence', 1), minute)
+  local number = tonumber(redis.call('ZSCORE', closed, minute) or '0')
+  if not (since and tonumber(minute) < since) and number % 2 == 0 then
+    number = 2 * redis.call('HINCRBY', witness, 'sequence', 1) + 1
+    redis.call('ZADD', closed, string.format('%.0f', number), minute)
   end
 end
 
@@ -32,12 +70,12 @@ local function let_expire(counts, kept_ms, kept_counts)
   redis.call('PEXPIRE', counts, math.min(kept_ms, math.max(share, 60000)))
 end
 
--- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Gives how many, and how many events the
--- others have, which are late. A minute that was closed seals nothing new: what its counts were may be forgotten, and is
+-- Fixes the counts of these series, each `<users>:<events>`, for these outputs, once. Gives how many, and how many events the holder
+-- of the claim found late in all, those of the other series included. A minute that was closed seals nothing new: what its counts were may be forgotten, and is
 -- published. `unsent` is written before `counts`: whoever stops in between (a slot that moves) leaves a state that the next
 -- call fixes.
 local function seal(keys, args, ours, series, values)
-  local _, _, _, counts, witness, closed, _, outputs = unpack(keys)
+  local _, _, _, counts, witness, closed, _, outputs, stamps = unpack(keys)
   local base, minute = args[5], args[6]
   local since = tonumber(redis.call('HGET', witness, 'since'))
   local is_closed = redis.call('ZSCORE', closed, minute) or (since and tonumber(minute) < since)
@@ -54,6 +92,7 @@ local function seal(keys, args, ours, series, values)
       end
     end
   end)
+  late = late_in_all(stamps, args[2], late)
   for _, output in ipairs(#new > 0 and ours or {}) do
     redis.call('SADD', outputs, output)
     in_slices(new, function(...)

@@ -49,7 +49,7 @@ pub mod scripts {
 
     use redis::Script;
 
-    /// With what those share that may be the last to work on a minute, behind the line that has the flags.
+    /// With what the scripts share, behind the line that has the flags.
     fn script(text: &str) -> Script {
         let (flags, code) = text.split_once('\n').unwrap_or((text, ""));
         Script::new(&format!("{flags}\n{}{code}", include_str!("ending.lua")))
@@ -80,6 +80,7 @@ pub mod scripts {
         CUT, cut_sha1 => "cut.lua";
         SEAL, seal_sha1 => "seal.lua";
         ACKNOWLEDGE, acknowledge_sha1 => "acknowledge.lua";
+        ANNOUNCE, announce_sha1 => "announce.lua";
         EXTEND, extend_sha1 => "extend.lua";
         QUARANTINE, quarantine_sha1 => "quarantine.lua";
         REQUEUE, requeue_sha1 => "requeue.lua";

@@ -2,14 +2,14 @@
 -- Fixes the counts of some series as the holder of a claim counted them in the logs of a cut. With the last series of the cut its
 -- logs go, and with the last log the claim ends, and its holder gets one for each output that lacks counts, to send them.
 --
--- KEYS  claims, tokens, logs, counts, witness, closed, arrivals, outputs, cut; of each output its claims, tokens and unsent
+-- KEYS  claims, tokens, logs, counts, witness, closed, arrivals, outputs, stamps, cut; of each output its claims, tokens and unsent
 -- ARGV  minute's name, token, number of outputs, lease ms, what the names of the minute's keys begin with, epoch minute, how long
 --       to keep the counts in ms, how many counts to keep for a minute of that, outputs…, the place of the first of these series
 --       among all of the cut, the number of all, then each series and its `<users>:<events>`
 -- Gives what compact.lua gives; or nothing when the claim is not held
 --
 -- All who count a cut find the same series in the same order, so whoever takes over goes on behind the last that was sealed.
-local _, tokens, logs, _, _, _, _, _, cut = unpack(KEYS)
+local _, tokens, logs, _, _, _, _, _, _, cut = unpack(KEYS)
 local base, behind = ARGV[5], 9 + ARGV[3]
 if redis.call('HGET', tokens, ARGV[1]) ~= ARGV[2] then
   return false

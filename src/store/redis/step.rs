@@ -9,7 +9,7 @@ use super::{RedisStore, millis};
 use crate::event::Minute;
 use crate::store::{Claim, Compaction, OutputName, REQUEST_BYTES_MAX};
 
-/// Sealed, late, left, the token of the claims to send, their outputs.
+/// Sealed, late in all, left, the token of the claims to send, their outputs.
 pub(super) type Compacted = (u64, u64, u64, String, Vec<String>);
 
 impl RedisStore {

@@ -1,7 +1,7 @@
 //! Claims: who holds which minute, by the clock of the store.
 
 use event_data_service::store::memory::State;
-use event_data_service::store::{Claim, ClaimRequest, Testimony};
+use event_data_service::store::{Announced, Claim, ClaimRequest, Testimony};
 
 use super::super::plan::output_number;
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
@@ -34,10 +34,54 @@ impl Oracle {
 
     /// Closed minutes were handed back.
     pub(crate) fn attested(&mut self, partition: usize, testimony: &Testimony) {
-        for minute in &testimony.closed {
+        for minute in testimony.closed.iter().chain(&testimony.announced) {
             let at = (partition, minute.epoch_minutes());
             self.places.entry(at).or_default().closed = true;
         }
+    }
+
+    /// It was answered to who announced claims how far that is known.
+    pub(crate) fn announced<'a>(
+        &mut self,
+        partition: usize,
+        states: impl Iterator<Item = (&'a Claim, Announced)>,
+        now_ms: i64,
+        state: &State,
+    ) -> Verdict {
+        for (claim, announced) in states {
+            let at = (partition, claim.minute.epoch_minutes());
+            if announced == Announced::ClaimLost {
+                must!(
+                    !self.is_current(claim),
+                    "the claim of {} is held",
+                    claim.minute
+                );
+                continue;
+            }
+            self.places.entry(at).or_default().closed = true;
+            let witness = &state.partitions[partition].witness;
+            // An output had it, so it was announced before.
+            let is_had = witness
+                .closed
+                .get(&claim.minute)
+                .is_none_or(|it| it % 2 == 1);
+            if announced == Announced::Unheard || is_had {
+                continue;
+            }
+            let by = claim.token.rsplit_once('|').map_or("", |(node, _)| node);
+            let mut alive = witness.stamps.iter();
+            let deaf = alive.find(|(node, stamp)| {
+                *node != by
+                    && stamp.alive_until_ms > now_ms
+                    && !self.has_heard(node, partition, claim.minute)
+            });
+            must!(
+                deaf.is_none(),
+                "{} is said to be heard of by all, and {deaf:?} has not",
+                claim.minute
+            );
+        }
+        Ok(())
     }
 
     /// A claim of minutes was carried out.

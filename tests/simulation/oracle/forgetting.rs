@@ -27,6 +27,10 @@ pub(super) struct ForgettingBook {
     confirmed: Vec<(i64, usize, usize, Event)>,
     /// What a life has to record again.
     owed: BTreeSet<(usize, usize, Event)>,
+    /// Lives that heard of a minute of a partition that it is closed, or about to be written.
+    heard: BTreeSet<(usize, usize, i64)>,
+    /// Lives that were told that all who live have heard so.
+    may_write: BTreeSet<(usize, usize, i64)>,
     /// Lives that ended, or slept since the store forgot something.
     excused: BTreeSet<usize>,
     /// Those of them that ended.
@@ -87,10 +91,18 @@ impl Oracle {
     /// A life begins to write a point.
     pub(crate) fn writing(&mut self, life: usize, point: Point, values: (u64, u64)) -> Verdict {
         let book = &mut self.forgetting;
-        let published = book.published.entry(point).or_insert(Published {
-            values,
-            knowers: BTreeSet::new(),
-        });
+        let (partition, minute, _) = point;
+        must!(
+            book.may_write.contains(&(life, partition, minute)),
+            "life {life} begins to write {point:?} before the other nodes have heard so"
+        );
+        let heard = book.heard.iter();
+        let heard = heard.filter(|(_, at, of)| (*at, *of) == (partition, minute));
+        let knowers = heard.map(|(life, ..)| *life).collect();
+        let published = book
+            .published
+            .entry(point)
+            .or_insert(Published { values, knowers });
         if published.values != values {
             let witness = published.knowers.difference(&book.excused).next();
             must!(
@@ -104,9 +116,26 @@ impl Oracle {
         Ok(())
     }
 
-    /// A life heard that minutes are closed.
+    /// A life was told that all who live have heard that these minutes are about to be written.
+    pub(crate) fn may_write(&mut self, life: usize, partition: usize, minutes: &[Minute]) {
+        let minutes = minutes.iter().map(|minute| minute.epoch_minutes());
+        let may_write = minutes.map(|minute| (life, partition, minute));
+        self.forgetting.may_write.extend(may_write);
+    }
+
+    /// Whether a life of the node has heard of a minute.
+    pub(super) fn has_heard(&self, node: &str, partition: usize, minute: Minute) -> bool {
+        let lives = (0..).zip(&self.nodes);
+        let mut lives = lives.filter(|(_, of)| format!("node{of}") == node);
+        let minute = minute.epoch_minutes();
+        lives.any(|(life, _)| self.forgetting.heard.contains(&(life, partition, minute)))
+    }
+
+    /// A life heard that minutes are closed, or are about to be written.
     pub(crate) fn knows(&mut self, life: usize, partition: usize, closed: &[Minute]) {
         for minute in closed {
+            let heard = (life, partition, minute.epoch_minutes());
+            self.forgetting.heard.insert(heard);
             let from = (partition, minute.epoch_minutes(), 0);
             let to = (partition, minute.epoch_minutes(), u8::MAX);
             for (_, published) in self.forgetting.published.range_mut(from..=to) {

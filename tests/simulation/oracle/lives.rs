@@ -67,7 +67,8 @@ impl LifeBook {
 
 impl Oracle {
     /// A node begins to live; answers the number of its life.
-    pub(crate) fn born(&mut self) -> usize {
+    pub(crate) fn born(&mut self, node: usize) -> usize {
+        self.nodes.push(node);
         self.lives.push(LifeBook::default());
         self.lives.len() - 1
     }

@@ -38,6 +38,8 @@ pub(crate) struct Oracle {
     writes: [u64; OUTPUTS],
     accepted: [u64; OUTPUTS],
     lives: Vec<LifeBook>,
+    /// The node of each life.
+    nodes: Vec<usize>,
     forgetting: ForgettingBook,
 }
 
@@ -155,6 +157,7 @@ impl Oracle {
             writes: [0; OUTPUTS],
             accepted: [0; OUTPUTS],
             lives: Vec::new(),
+            nodes: Vec::new(),
             forgetting: ForgettingBook::default(),
         }
     }

@@ -26,6 +26,7 @@ impl World<'_> {
         let was_closed = minute.is_some_and(|minute| self.site.is_closed(minute));
         // Redis is made another's replica for a moment: what it confirmed last is forgotten, and connections stay.
         let goes_back = held.kind == Kind::Seal && self.may_go_back && self.dice.one_in(4);
+        let late_before = self.site.late();
         let before = goes_back.then(|| (self.site.save(), self.truths.clone()));
         let answer = self.site.turns.release(held, fate);
         let answer = answer.map(|answer| String::from_utf8_lossy(&answer).into_owned());
@@ -69,7 +70,7 @@ impl World<'_> {
                     .lines()
                     .filter_map(|line| line.strip_prefix(':')?.parse().ok());
                 let numbers: Vec<u64> = numbers.take(3).collect();
-                let step = (numbers[0], numbers[1], numbers[2]);
+                let step = (numbers[0], self.site.late() - late_before, numbers[2]);
                 let cut: bool = self.site.ask(&["EXISTS", &format!("{TAG}:{minute}:cut")]);
                 let there = self.site.counts(minute);
                 let stepped = self
@@ -151,6 +152,7 @@ impl World<'_> {
                 "{eds:0}:witness",
                 "{eds:0}:closed",
                 "{eds:0}:outputs",
+                "{eds:0}:stamps",
             ];
             if stays.contains(&name.as_str()) {
                 continue;

@@ -100,6 +100,13 @@ impl Site {
         sealed.collect()
     }
 
+    /// How many events all nodes found late, in all.
+    pub(super) fn late(&mut self) -> u64 {
+        let stamps: Vec<String> = self.ask(&["HVALS", &format!("{TAG}:stamps")]);
+        let late = stamps.iter().filter_map(|it| it.rsplit('|').next());
+        late.map(|late| late.parse::<u64>().unwrap()).sum()
+    }
+
     pub(super) fn is_closed(&mut self, minute: Minute) -> bool {
         let minute = minute.epoch_minutes();
         let listed = ["ZSCORE", &format!("{TAG}:closed"), &minute.to_string()];

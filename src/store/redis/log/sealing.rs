@@ -55,7 +55,7 @@ impl RedisStore {
             .key(&[&keys.claims, &keys.tokens, &of.logs])
             .key(format!("{}counts", of.base))
             .key(&[&keys.witness, &keys.closed, &keys.arrivals, &keys.outputs])
-            .key(&of.cut);
+            .key(&[&keys.stamps, &of.cut]);
         self.step(&mut script, claim, outputs.len(), lease);
         outputs_of_step(&mut script, keys, claim.minute, outputs);
         script.arg(from).arg(all);
