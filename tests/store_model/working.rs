@@ -59,6 +59,7 @@ impl World<'_> {
                 self.both(node, async |node| node.quarantine(claim, &refused).await)
                     .await
             }
+            Step::Announce { known, .. } => self.announce(node, claim, *known).await,
             _ => self.read_unsent(node, claim).await,
         }
     }

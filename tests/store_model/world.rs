@@ -179,11 +179,8 @@ impl<'a> World<'a> {
                 lease_ms,
             } => self.check_in(at, known, lags, lease_ms).await,
             Step::Claim { .. } => self.claim(step).await,
-            Step::Announce { node, claim, known } => match self.picked(*node, claim) {
-                Some(claim) => self.announce(*node, &claim, *known).await,
-                None => Both::nothing(),
-            },
-            Step::Compact { node, claim, .. }
+            Step::Announce { node, claim, .. }
+            | Step::Compact { node, claim, .. }
             | Step::Unsent { node, claim }
             | Step::Acknowledge { node, claim, .. }
             | Step::Quarantine { node, claim, .. } => match self.picked(*node, claim) {
