@@ -6,7 +6,6 @@
 
 mod hand_over;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use self::hand_over::Open;
 use super::{ArrivalStamps, Delivery, Received};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{LineRules, Minute, Parser, Partitions, Precision, Rejection, Window};
-use crate::node::{Intake, LedgerTotals, Node};
+use crate::node::{Intake, LedgerTotals, Node, Sample};
 use crate::spool::Spool;
 
 /// The most bytes that wait for the disk.
@@ -67,17 +66,6 @@ pub struct LineBatcher {
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
     samples: Vec<Sample>,
-}
-
-/// A rejected line, for the log.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Why it was rejected.
-    pub reason: Rejection,
-    /// The address that it claims to come from, if that is known.
-    pub source: Option<SocketAddr>,
-    /// Its beginning, escaped.
-    pub line: String,
 }
 
 /// What does not fit into memory, on its way to the disk.

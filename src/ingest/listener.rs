@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::line_batcher::beginning;
-use super::{Failure, LineBatcher, Linger, Receiver, Sample, SourceRates};
+use super::{Failure, LineBatcher, Linger, Receiver, SourceRates};
 use crate::event::datagram::pieces;
-use crate::node::{Heartbeat, Node, Throttle};
+use crate::node::{DropReason, Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
-/// How often the listener asks the kernel what it dropped, and logs rejected lines.
+/// How often the listener asks the kernel what it dropped, and logs that and the lines that were rejected or dropped.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the socket is read after the stop. A full buffer takes a fraction of it.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -153,30 +153,19 @@ impl Listener {
         self.batcher.commit();
     }
 
-    /// Logs what the kernel dropped, and a rejected line of each reason: rarely, or more often at the level debug.
+    /// Logs what the kernel and this node dropped, and a rejected line of each reason: rarely, or more often at the level debug.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
-        for Sample {
-            reason,
-            source,
-            line,
-        } in self.batcher.take_samples()
-        {
-            let source = source.map(tracing::field::display);
-            let label = reason.label();
-            if let Some(lines) = self.node.ledger.is_time_to_show(reason) {
-                tracing::warn!(
-                    reason = label,
-                    lines,
-                    source,
-                    line,
-                    "rejected lines: {reason}"
-                );
-            } else {
-                tracing::debug!(reason = label, source, line, "rejected a line: {reason}");
-            }
+        let totals = self.node.ledger.totals();
+        for sample in self.batcher.take_samples() {
+            let rejected = totals.rejected[sample.reason.index()];
+            self.node.notices.rejected(sample, rejected);
         }
+        let reason = DropReason::QueueFull;
+        self.node
+            .notices
+            .dropped(reason, totals.dropped[reason as usize]);
     }
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.

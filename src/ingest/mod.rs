@@ -36,7 +36,7 @@ pub use dedup::DedupBudget;
 pub use failure::Failure;
 pub use inherited::{InheritError, Inherited, inherited};
 use inherited::{check_all_named, take_at};
-pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits, Sample, beginning};
+pub use line_batcher::{BatcherSettings, LineBatcher, Linger, QueueLimits, beginning};
 pub use listener::{Listener, read_timeout};
 pub use rates::SourceRates;
 pub use receive::{Receiver, Source};

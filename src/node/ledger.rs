@@ -4,13 +4,11 @@
 //! taken once a batch and not once an event, so no reader ever sees an event in two places or in none.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use super::Throttle;
 use crate::event::Rejection;
 
 /// Why an event that could have been counted was not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
     /// The queue was full: the store is away or too slow, and there is no spool or it is too slow as well.
     QueueFull,
@@ -39,6 +37,37 @@ impl DropReason {
             Self::SpoolFull => "spool_full",
             Self::SpoolFailed => "spool_failed",
             Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Why it happens.
+    #[must_use]
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Self::QueueFull => {
+                "the queue overflowed: more came than the store took, and there is no spool, or it is too slow"
+            }
+            Self::SpoolFull => "the queue overflowed, and the spool is full (input.spool_max)",
+            Self::SpoolFailed => {
+                "the spool could not be written or read: look at the disk of input.spool_dir"
+            }
+            Self::Shutdown => "the node stopped before the store took them",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::SpoolFailed => "free the disk of input.spool_dir, or repair it",
+            Self::SpoolFull => "bring the store back or relieve it; raise input.spool_max",
+            Self::QueueFull => {
+                "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, \
+                 for as long as it may be away"
+            }
+            Self::Shutdown => {
+                "stop nodes while the store is there; raise input.drain_timeout, or set input.spool_dir"
+            }
         }
     }
 }
@@ -115,52 +144,13 @@ pub struct Intake {
     pub dropped: u64,
 }
 
-/// How often a rejected line is shown for each reason, at most.
-const SHOW_INTERVAL: Duration = Duration::from_secs(60);
-
 /// The ledger of this node.
-#[derive(Debug)]
-pub struct Ledger {
-    totals: Mutex<LedgerTotals>,
-    shown: Mutex<Vec<Shown>>,
-}
-
-/// What the log has shown of the lines that were rejected for a reason.
-#[derive(Debug)]
-struct Shown {
-    due: Throttle,
-    /// Those that were rejected by then.
-    lines: u64,
-}
-
-impl Default for Ledger {
-    fn default() -> Self {
-        let shown = |_| Shown {
-            due: Throttle::new(SHOW_INTERVAL),
-            lines: 0,
-        };
-        Self {
-            totals: Mutex::default(),
-            shown: Mutex::new(Rejection::ALL.iter().map(shown).collect()),
-        }
-    }
-}
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<LedgerTotals>);
 
 impl Ledger {
     fn lock(&self) -> MutexGuard<'_, LedgerTotals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the log should show a line that was rejected for this reason: the first, and one a minute. Returns how
-    /// many were rejected since the one before.
-    pub fn is_time_to_show(&self, reason: Rejection) -> Option<u64> {
-        let lines = self.lock().rejected[reason.index()];
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = &mut shown[reason.index()];
-        shown
-            .due
-            .is_due()
-            .then(|| lines - std::mem::replace(&mut shown.lines, lines))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many events are where, all at the same moment.

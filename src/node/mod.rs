@@ -4,6 +4,7 @@
 mod clock;
 pub mod files;
 mod ledger;
+mod notices;
 mod progress;
 mod rounded;
 mod unstamped;
@@ -14,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use clock::{Clock, Rng, Throttle};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
+pub use notices::{Notices, Sample};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
 pub use unstamped::{Sample, Unstamped, WINDOW_MS};
@@ -29,6 +31,8 @@ pub struct Node {
     pub rng: Rng,
     /// What became of every event.
     pub ledger: Ledger,
+    /// What it rejected and dropped, for the log and the status.
+    pub notices: Notices,
     /// The partitions whose events it cannot record at the moment.
     pub lag: Lag,
     /// What the store has confirmed.

@@ -57,6 +57,16 @@ fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
         ["eds_events_queued", "eds_events_dropped_total"].map(|name| metrics.count(name));
     assert_eq!(queued + dropped, EVENTS);
     assert!((QUEUE / 2..=QUEUE).contains(&queued), "{queued}");
+    // The log has it while the node runs, and what came since once a minute.
+    eventually("the log says so", SOON, || {
+        let log = node.log();
+        let mut lines = log.lines().filter(|line| line.contains("ERROR"));
+        let said = lines.find(|line| line.contains("queue_full") && line.contains("events="));
+        when(
+            said.is_some_and(|line| line.contains("input.spool_dir")),
+            format!("{said:?}"),
+        )
+    });
 
     site.redis.restart();
     node.wait_ready();

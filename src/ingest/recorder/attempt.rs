@@ -11,7 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::node::Found;
+use crate::node::{Found, Sample};
 use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
@@ -179,11 +179,14 @@ impl Recorder {
             return;
         }
         self.node.ledger.rejected(reason, events);
-        if events > 0
-            && let Some(lines) = self.node.ledger.is_time_to_show(reason)
-        {
-            let (label, series) = (reason.label(), beginning(series.as_bytes()));
-            tracing::warn!(reason = label, lines, %series, "rejected events that were queued: {reason}");
+        if events > 0 {
+            let sample = Sample {
+                reason,
+                source: None,
+                line: beginning(series.as_bytes()).to_string(),
+            };
+            let rejected = self.node.ledger.totals().rejected[reason.index()];
+            self.node.notices.rejected(sample, rejected);
         }
     }
 
