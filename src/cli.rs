@@ -57,6 +57,14 @@ enum Command {
     /// Look at counts that the output refused; have them sent again, or drop them
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// List what was lost, by minute, node and cause; or acknowledge it, so that status, page and alerts show it no more
+    #[command(args_conflicts_with_subcommands = true)]
+    Loss {
+        #[command(subcommand)]
+        command: Option<LossCommand>,
+        #[command(flatten)]
+        flags: Flags,
+    },
     /// Look at what waits for each output, or drop what waits for one that is gone
     #[command(subcommand)]
     Outputs(OutputsCommand),
@@ -99,6 +107,12 @@ enum QuarantineCommand {
     /// Print counts, and forget them for good
     #[command(override_usage = SELECTING)]
     Drop(WithFlags<quarantine::Change>),
+}
+
+#[derive(Debug, Subcommand)]
+enum LossCommand {
+    /// Print what was lost and is not acknowledged, and acknowledge it
+    Acknowledge(Flags),
 }
 
 #[derive(Debug, Subcommand)]
@@ -189,6 +203,7 @@ pub fn main() -> ExitCode {
             looked => looked.map(drop),
         },
         Command::Quarantine(command) => quarantine(command),
+        Command::Loss { command, flags } => loss(command, flags),
         Command::Outputs(command) => outputs(command),
         Command::Settings(command) => settings(&command),
         Command::Healthy { address } => healthy(&address),
@@ -260,6 +275,15 @@ fn quarantine(command: QuarantineCommand) -> anyhow::Result<()> {
     let output = flags.output.take();
     let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
     daemon::quarantine(&config, output.as_deref(), &action)
+}
+
+fn loss(command: Option<LossCommand>, flags: Flags) -> anyhow::Result<()> {
+    let (flags, acknowledge) = match command {
+        None => (flags, false),
+        Some(LossCommand::Acknowledge(flags)) => (flags, true),
+    };
+    let config = Config::load_without_secrets_of_output(&flags, std::env::vars_os())?;
+    daemon::loss(&config, acknowledge)
 }
 
 fn outputs(command: OutputsCommand) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ mod store_redis {
     mod interleaved;
     mod line;
     mod load;
+    mod losses;
     mod names;
     mod outage;
     mod refusals;

@@ -12,7 +12,7 @@ use crate::event::Partitions;
 use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
 use crate::store::{
-    Draining as _, Dropped, OutputBacklog, OutputName, Quarantine as _, Store as _,
+    Draining as _, Dropped, OutputBacklog, OutputName, Quarantine as _, Store as _, Survey as _,
 };
 
 /// The store of this configuration keeps nothing that another process could see.
@@ -146,6 +146,49 @@ async fn drop_output(
         all.quarantined
     )?;
     Ok(())
+}
+
+/// Carries out `eds loss`: prints what is lost and not acknowledged, and acknowledges it if that is asked for.
+pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
+    operate(config, async |store, _| {
+        let record = store.losses().await?;
+        let left: Vec<_> = record.into_iter().filter(|loss| loss.left() > 0).collect();
+        let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
+        if left.is_empty() {
+            writeln!(notes, "nothing is lost that is not acknowledged")?;
+            return Ok(());
+        }
+        let width = left.iter().map(|loss| loss.process.chars().count()).max();
+        let width = width.unwrap_or_default().max("node".len());
+        writeln!(
+            out,
+            "{:14}  {:width$}  {:12}  {:>12}",
+            "minute", "node", "cause", "lost"
+        )?;
+        for loss in &left {
+            let minute = loss
+                .minute
+                .map_or("earlier".to_owned(), |it| it.to_string());
+            writeln!(
+                out,
+                "{minute:14}  {:width$}  {:12}  {:>12}",
+                loss.process,
+                loss.cause,
+                loss.left()
+            )?;
+        }
+        out.flush()?;
+        if acknowledge {
+            store.acknowledge_losses(&left).await?;
+            writeln!(notes, "acknowledged")?;
+        } else {
+            writeln!(
+                notes,
+                "docs/monitoring.md#losses says what each cause means; eds loss acknowledge ends the warnings"
+            )?;
+        }
+        Ok(())
+    })
 }
 
 /// Carries out `eds settings`. Writes all that changes at once, or nothing.

@@ -8,6 +8,7 @@
 mod way_in;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{Inherited, ListenAddress, Listener, OpenError};
 use crate::node::{LedgerTotals, Node};
 use crate::spool::SpoolError;
-use crate::status::{self, Expected, Observer};
+use crate::status::{self, Expected, LossReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::Metrics;
 
@@ -88,6 +89,7 @@ pub struct Service {
     /// What nothing waits for: the HTTP server, the reporters.
     side: JoinSet<()>,
     store: Arc<dyn Store>,
+    losses: Arc<LossReporter>,
     /// Whether events that cannot be recorded go to a disk.
     spools: bool,
     stop: CancellationToken,
@@ -111,6 +113,12 @@ impl Service {
         // Nothing is known against it yet.
         metrics.store_up.set(1);
         report_capacities(settings, &*store, &metrics);
+        let losses = LossReporter::new(
+            store.clone(),
+            Arc::clone(&node),
+            Arc::clone(&metrics),
+            beside_spool(settings, "losses.json"),
+        );
         let mut service = Self {
             addresses: Vec::new(),
             http: None,
@@ -122,6 +130,7 @@ impl Service {
             flush: JoinSet::new(),
             side: JoinSet::new(),
             store: store.clone(),
+            losses: Arc::new(losses),
             spools: settings.spool.is_some(),
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
@@ -161,10 +170,7 @@ impl Service {
             store,
             partitions: settings.batcher.partitions.clone(),
             settings: settings.flush,
-            witness_file: settings
-                .spool
-                .as_ref()
-                .map(|spool| spool.directory.join("witness.json")),
+            witness_file: beside_spool(settings, "witness.json"),
             node,
             metrics: Arc::clone(&service.metrics),
             stop: service.stop.clone(),
@@ -192,6 +198,7 @@ impl Service {
             queue_max: [limits.events, limits.bytes],
             spool_max: settings.spool.as_ref().map_or(0, |spool| spool.bytes_max),
             latest: Arc::default(),
+            losses: Arc::clone(&self.losses),
             stop: self.stop_side.clone(),
         }
     }
@@ -280,7 +287,10 @@ impl Service {
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
         let unpublished = self.store.ends_with_process().unwrap_or_default();
-        self.node.ledger.totals().at_end(unpublished)
+        let totals = self.node.ledger.totals().at_end(unpublished);
+        self.losses.count(&totals);
+        self.losses.deliver().await;
+        totals
     }
 
     /// Logs what becomes of events that cannot be recorded in time. None: only the last answers were waited for.
@@ -341,6 +351,12 @@ pub(super) async fn all_end(parts: &mut JoinSet<()>, until: impl Future<Output =
         () = all => true,
         () = until => false,
     }
+}
+
+/// A file that outlives the process, if there is a place for it.
+fn beside_spool(settings: &ServiceSettings, name: &str) -> Option<PathBuf> {
+    let spool = settings.spool.as_ref();
+    spool.map(|spool| spool.directory.join(name))
 }
 
 /// What the figures of fill levels are to be held against.

@@ -10,7 +10,7 @@ use super::FlushSettings;
 use super::settling::looked_within;
 use super::worker::Worker;
 use crate::event::{Minute, Partition};
-use crate::node::Throttle;
+use crate::node::{LossCause, Throttle};
 use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, OutputName, StoreError};
 
 /// The most claims of a kind that a round takes of a partition.
@@ -142,6 +142,8 @@ impl Worker {
         self.metrics.events_late.inc_by(events);
         let now = self.node.clock.now_nanos();
         self.watches.late().add(partition, minute, events, now);
+        let minute = minute.unwrap_or(Minute::of_nanos(now));
+        self.node.losses.add(LossCause::Late, minute, events);
         let partition = partition.index();
         tracing::debug!(
             partition,
@@ -219,6 +221,10 @@ impl Worker {
         };
         self.metrics.store_rollbacks.inc();
         self.metrics.events_forgotten.inc_by(rollback.events);
+        let minute = Minute::of_nanos(rollback.to_ms.saturating_mul(1_000_000));
+        self.node
+            .losses
+            .add(LossCause::Forgotten, minute, rollback.events);
         self.log_unconfirmed(&rollback.unconfirmed);
         tracing::error!(
             store = self.store.describe(),
@@ -241,6 +247,9 @@ impl Worker {
         self.metrics
             .minutes_unconfirmed
             .inc_by(minutes.len() as u64);
+        for minute in minutes {
+            self.node.losses.add(LossCause::Unconfirmed, *minute, 1);
+        }
         tracing::error!(
             store = self.store.describe(),
             minutes = minutes.len(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::delivery::Refusal;
 use super::sender::Sender;
 use crate::event::Minute;
+use crate::node::LossCause;
 use crate::output::Output;
 use crate::store::Claim;
 
@@ -67,6 +68,11 @@ impl Sender {
                         for (refusal, is_kept) in refused.iter().zip(fates) {
                             let tally = if is_kept { &mut kept } else { &mut discarded };
                             tally.add(refusal);
+                            if !is_kept {
+                                let counts = &refusal.body.counts[0];
+                                let (cause, events) = (LossCause::Discarded, counts.cumulative);
+                                self.node.losses.add(cause, counts.minute, events);
+                            }
                         }
                     }
                     Err(error) => self.failed(claim, &error),

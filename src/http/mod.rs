@@ -115,7 +115,7 @@ pub struct Server {
 impl Server {
     /// Serves the page, health, metrics and queries.
     pub async fn serve(self, health: Health, queries: Arc<Queries>) {
-        let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, minutes, live, series, top and coverage";
+        let there_are = "a page at /, /healthz, /readyz, /metrics and, under /api/v1, status, losses, minutes, live, series, top and coverage";
         let places = self.places(QUERIES_SHARE);
         let queries = api::router(queries).layer(middleware::from_fn_with_state(places, in_place));
         let more = queries.merge(page::router());

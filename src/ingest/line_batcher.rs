@@ -15,7 +15,7 @@ use self::hand_over::Open;
 use super::{ArrivalStamps, Delivery, Received};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{LineRules, Minute, Parser, Partitions, Precision, Rejection, Window};
-use crate::node::{Intake, LedgerTotals, Node, Sample};
+use crate::node::{Intake, LedgerTotals, Node, RejectedLine};
 use crate::spool::Spool;
 
 /// The most bytes that wait for the disk.
@@ -65,7 +65,7 @@ pub struct LineBatcher {
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
-    samples: Vec<Sample>,
+    samples: Vec<RejectedLine>,
 }
 
 /// What does not fit into memory, on its way to the disk.
@@ -161,7 +161,7 @@ impl LineBatcher {
                     } else {
                         bytes
                     };
-                    self.samples.push(Sample {
+                    self.samples.push(RejectedLine {
                         reason,
                         source: source.address(),
                         line: beginning(line).to_string(),
@@ -235,7 +235,7 @@ impl LineBatcher {
     }
 
     /// The first rejected line of each reason since the last call.
-    pub fn take_samples(&mut self) -> Vec<Sample> {
+    pub fn take_samples(&mut self) -> Vec<RejectedLine> {
         std::mem::take(&mut self.samples)
     }
 }

@@ -4,6 +4,7 @@
 mod clock;
 pub mod files;
 mod ledger;
+mod losses;
 mod notices;
 mod progress;
 mod rounded;
@@ -15,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use clock::{Clock, Rng, Throttle};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
-pub use notices::{Notices, Sample};
+pub use losses::{ByCause, LossCause, Losses, Lost};
+pub use notices::{Notices, RejectedLine};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
 pub use unstamped::{Sample, Unstamped, WINDOW_MS};
@@ -31,6 +33,8 @@ pub struct Node {
     pub rng: Rng,
     /// What became of every event.
     pub ledger: Ledger,
+    /// What it lost, for the record of losses.
+    pub losses: Losses,
     /// What it rejected and dropped, for the log and the status.
     pub notices: Notices,
     /// The partitions whose events it cannot record at the moment.

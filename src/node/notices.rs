@@ -16,7 +16,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A rejected line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct RejectedLine {
     /// Why it was rejected.
     pub reason: Rejection,
     /// The address that it claims to come from, if that is known.
@@ -72,8 +72,8 @@ impl Notices {
     }
 
     /// Keeps a rejected line as the example of its reason, and logs it if it is time; `total` lines were rejected for it.
-    pub fn rejected(&self, sample: Sample, total: u64) {
-        let Sample {
+    pub fn rejected(&self, sample: RejectedLine, total: u64) {
+        let RejectedLine {
             reason,
             source,
             line,
@@ -135,7 +135,7 @@ mod tests {
         ] {
             let line = line.to_owned();
             let source = None;
-            let sample = Sample {
+            let sample = RejectedLine {
                 reason,
                 source,
                 line,

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::relay_report::RelayReport;
 use super::report::{NodeReport, OutputReport};
+use crate::store::Loss;
 
 /// How everything is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,6 +21,12 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// The relays that report themselves, by name.
     pub relays: Vec<RelayStatus>,
+    /// What is lost and not acknowledged, by cause; `None`: the record of losses could not be read.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub losses: Option<Vec<CauseStatus>>,
+    /// The record of losses, for `/api/v1/losses`.
+    #[serde(skip)]
+    pub record: Vec<Loss>,
     /// What waits.
     pub partitions: PartitionsStatus,
     /// The outputs, by name, those that are gone and that something waits for included.
@@ -46,6 +53,8 @@ pub enum Answer {
     No,
     Yes,
     Unknown,
+    /// No, but many lines are rejected, or events may be missing from points.
+    Attention,
 }
 
 /// How bad something is.
@@ -87,6 +96,72 @@ pub struct Finding {
     pub why: String,
     /// What to do.
     pub remedy: String,
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it with the field")]
+fn is_nothing(losses: &Option<Vec<CauseStatus>>) -> bool {
+    losses.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// What is lost for one cause and not acknowledged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CauseStatus {
+    /// The cause, in the word of the metrics.
+    pub cause: String,
+    /// How many events, or datagrams.
+    pub amount: u64,
+    /// The first minute of them that is known (`20161204:1118`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<String>,
+    /// The last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// The nodes that lost them, as far as they are known.
+    pub nodes: Vec<String>,
+}
+
+/// An entry of the record of losses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LossStatus {
+    /// The minute (`20161204:1118`); `None`: several, which are not known any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minute: Option<String>,
+    /// The cause, in the word of the metrics.
+    pub cause: String,
+    /// The node; empty: several.
+    pub node: String,
+    /// Name and number of the process; empty: several.
+    pub instance: String,
+    /// How many events, or datagrams.
+    pub amount: u64,
+    /// How many of them are acknowledged.
+    pub acknowledged: u64,
+}
+
+/// The record of losses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LossesStatus {
+    /// Its entries, by minute.
+    pub losses: Vec<LossStatus>,
+}
+
+impl Status {
+    /// The record of losses, by minute; `None`: it could not be read.
+    #[must_use]
+    pub fn losses(&self) -> Option<LossesStatus> {
+        self.losses.as_ref()?;
+        let entries = self.record.iter().map(|loss| LossStatus {
+            minute: loss.minute.map(|minute| minute.to_string()),
+            cause: loss.cause.clone(),
+            node: loss.node().to_owned(),
+            instance: loss.process.clone(),
+            amount: loss.amount,
+            acknowledged: loss.acknowledged,
+        });
+        Some(LossesStatus {
+            losses: entries.collect(),
+        })
+    }
 }
 
 /// A node.

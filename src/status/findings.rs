@@ -4,6 +4,7 @@
 use super::answer::{Finding, OutputStatus, Severity, Status};
 use super::observer::Expected;
 use super::{node_findings, redis_findings, relay_findings};
+use crate::node::LossCause;
 use crate::store::StoreError;
 use Severity::{Critical, Note, Warning};
 
@@ -123,14 +124,7 @@ static RULES: &[Rule] = &[
     Rule {
         id: "discarded",
         severity: Critical,
-        find: |scene| {
-            node_findings::recent(
-                scene,
-                |node| node.report.recent.discarded,
-                "points discarded",
-                "an output refused them, and its quarantine was full",
-            )
-        },
+        find: |scene| node_findings::lost(scene, |cause| cause == LossCause::Discarded),
         remedy: "see eds quarantine list; have the server fixed, then eds quarantine retry or drop",
     },
     Rule {

@@ -6,6 +6,7 @@
 //! | `reporter.rs`, `history.rs` | says it of a node, every two seconds; its totals of the last minutes |
 //! | `relay_page.rs` | what a relay shows of itself, for people |
 //! | `answer.rs` | the answer, as `docs/openapi.json` describes it |
+//! | `losses.rs` | brings what the process lost into the record of losses |
 //! | `summary.rs` | from what was seen to the answer. Pure |
 //! | `findings.rs`, `node_findings.rs`, `redis_findings.rs`, `relay_findings.rs` | **the table of findings**: condition, words, remedy. Pure |
 //! | `observer.rs` | looks at the store, and answers |
@@ -16,6 +17,7 @@
 mod answer;
 mod findings;
 mod history;
+mod losses;
 mod node_findings;
 mod observer;
 mod redis_findings;
@@ -31,13 +33,15 @@ mod table;
 mod tests;
 
 pub use self::answer::{
-    Answer, Finding, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
-    Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States, Status,
+    Answer, CauseStatus, Finding, LossStatus, LossesStatus, Lost, NodeStatus, OldMinutes,
+    OldestUnsent, OutputStatus, PartitionsStatus, Persistence, RedisStatus, RelayStatus,
+    ServerStatus, Severity, States, Status,
 };
 pub use self::history::History;
+pub use self::losses::LossReporter;
 pub use self::observer::{Expected, Observer};
 pub use self::relay_page::relay_page;
 pub use self::relay_report::{RelayReport, RelayTotals, TargetReport, UnsentReport};
-pub use self::report::{NodeReport, OutputReport, Queue, Room, Totals};
+pub use self::report::{NodeReport, OutputReport, Queue, RejectedReport, Room, Totals};
 pub use self::reporter::{Latest, Reporter};
 pub use self::table::lines;

@@ -4,11 +4,17 @@ use super::answer::{NodeStatus, Severity};
 use super::findings::{Found, Rule, Scene, percent};
 use super::observer::Expected;
 use super::redis_findings;
-use crate::node::{COINCIDING_MIN, ROUNDED_MIN};
+use super::report::{RejectedReport, Totals};
+use crate::event::Rejection;
+use crate::node::{COINCIDING_MIN, LossCause, ROUNDED_MIN};
 use Severity::{Critical, Note, Warning};
 
 /// A node that saw a smaller share than this of what another saw loses events on the way.
 const COVERAGE_MIN: f64 = 0.99;
+/// What ends the finding of a loss.
+const ACKNOWLEDGE: &str = "eds loss acknowledge, once you know of it (eds loss lists it)";
+/// A node that rejects a smaller share of its lines, in percent, is well.
+const REJECTED_PERCENT_MIN: u64 = 1;
 /// A node may have events that it cannot record for so long before it is said.
 const LAG_SECONDS_MAX: u64 = 10;
 
@@ -40,25 +46,67 @@ pub(super) fn recent(
     })
 }
 
-fn drops(node: &NodeStatus) -> Option<(String, String)> {
+/// What is lost for such a cause and not acknowledged.
+pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Found> {
+    let all = scene.status.losses.iter().flatten();
+    let found = all.filter_map(|loss| {
+        let cause = LossCause::labelled(&loss.cause).filter(|cause| is_meant(*cause))?;
+        let place = match &loss.nodes[..] {
+            [] => "nodes".to_owned(),
+            [node] => format!("node {node}"),
+            nodes => format!("nodes {}", nodes.join(", ")),
+        };
+        let minutes = match (&loss.first, &loss.last) {
+            (Some(first), Some(last)) if first == last => format!(" of the minute {first}"),
+            (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
+            _ => String::new(),
+        };
+        let what = format!("{} {}{minutes}", loss.amount, cause.what());
+        Some((
+            place,
+            what,
+            cause.why().to_owned(),
+            Some(format!("{}; then {ACKNOWLEDGE}", cause.remedy())),
+        ))
+    });
+    found.collect()
+}
+
+/// The nodes that reject lines, with the most frequent reason, an example and the remedy of that reason.
+fn rejections(scene: &Scene<'_>, is_meant: fn(&NodeStatus) -> bool) -> Vec<Found> {
+    let live = scene.status.nodes.iter().filter(|node| !node.silent);
+    let rejecting = live.filter(|node| node.report.recent.rejected > 0 && is_meant(node));
+    let found = rejecting.map(|node| {
+        let report = &node.report;
+        let Totals {
+            received, rejected, ..
+        } = report.recent;
+        let what = format!(
+            "rejects {rejected} of {received} lines ({} %) in the last {} s; they are not counted",
+            percent(rejected, received),
+            report.recent_seconds
+        );
+        let (mut why, mut remedy) = ("its log says why".to_owned(), None);
+        if let Some(RejectedReport {
+            reason,
+            lines,
+            example,
+        }) = report.rejected.first()
+        {
+            let known = Rejection::labelled(reason);
+            let words = known.map_or_else(String::new, |it| format!(", {it}"));
+            why = format!("{lines} of them: {reason}{words}; the last one begins: {example}");
+            remedy = known.map(|it| it.remedy().to_owned());
+        }
+        (format!("node {}", report.name), what, why, remedy)
+    });
+    found.collect()
+}
+
+/// Whether a node rejects so much that somebody should look at it.
+pub(super) fn rejects_much(node: &NodeStatus) -> bool {
     let recent = &node.report.recent;
-    let (dropped, seconds) = (recent.dropped, node.report.recent_seconds);
-    if dropped == 0 {
-        return None;
-    }
-    let why = if recent.dropped_spool_failed > 0 {
-        "the spool could not be written or read: look at the disk of input.spool_dir"
-    } else if recent.dropped_spool_full > 0 {
-        "the queue overflowed, and the spool is full (input.spool_max)"
-    } else if recent.dropped_queue_full > 0 {
-        "the queue overflowed: more came than the store took, and there is no spool, or it is too slow"
-    } else {
-        "they could not be kept"
-    };
-    Some((
-        format!("{dropped} events dropped in the last {seconds} s"),
-        why.to_owned(),
-    ))
+    recent.rejected > 0 && percent(recent.rejected, recent.received) >= REJECTED_PERCENT_MIN
 }
 
 fn others_version(scene: &Scene<'_>) -> Vec<Found> {
@@ -153,21 +201,14 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "node-drops",
         severity: Critical,
-        find: |scene| nodes(scene, drops),
-        remedy: "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, for as long as it may be away",
+        find: |scene| lost(scene, |cause| matches!(cause, LossCause::Dropped(_))),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "kernel-drops",
         severity: Critical,
-        find: |scene| {
-            recent(
-                scene,
-                |node| node.report.recent.kernel_drops,
-                "datagrams dropped by the kernel",
-                "the receive buffer was full, since the node was stopped or too slow, or checksums were wrong",
-            )
-        },
-        remedy: "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host",
+        find: |scene| lost(scene, |cause| cause == LossCause::KernelDrops),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "socket-fails",
@@ -184,28 +225,14 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "forgotten",
         severity: Critical,
-        find: |scene| {
-            recent(
-                scene,
-                |node| node.report.recent.forgotten,
-                "events forgotten by Redis",
-                "Redis went back to an earlier state, and the node could not record them again",
-            )
-        },
-        remedy: "give Redis appendonly yes; give a master with replicas min-replicas-to-write 1; raise store.replay_window",
+        find: |scene| lost(scene, |cause| cause == LossCause::Forgotten),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "unconfirmed",
         severity: Critical,
-        find: |scene| {
-            recent(
-                scene,
-                |node| node.report.recent.unconfirmed,
-                "minutes forgotten by Redis while they were written",
-                "an output may lack some of their counts, for good; its log says which minutes",
-            )
-        },
-        remedy: "compare the points of these minutes with what you expect; give Redis appendonly yes",
+        find: |scene| lost(scene, |cause| cause == LossCause::Unconfirmed),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "spool-fills",
@@ -220,6 +247,12 @@ pub(super) static RULES: &[Rule] = &[
             })
         },
         remedy: "bring the store back or relieve it; raise input.spool_max",
+    },
+    Rule {
+        id: "rejects-lines",
+        severity: Warning,
+        find: |scene| rejections(scene, rejects_much),
+        remedy: "have the senders write lines as docs/input.md has them",
     },
     Rule {
         id: "queue-fills",
@@ -298,15 +331,8 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "late",
         severity: Warning,
-        find: |scene| {
-            recent(
-                scene,
-                |node| node.report.recent.late,
-                "events found late",
-                "they came after their minute was closed, and are not published",
-            )
-        },
-        remedy: "look at clocks and delays of the senders; raise flush.grace",
+        find: |scene| lost(scene, |cause| cause == LossCause::Late),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "unstamped-copies",
@@ -388,6 +414,12 @@ pub(super) static RULES: &[Rule] = &[
         remedy: "give each node a name of its own (node, EDS_NODE)",
     },
     Rule {
+        id: "rejects-few",
+        severity: Note,
+        find: |scene| rejections(scene, |node| !rejects_much(node)),
+        remedy: "have the senders write lines as docs/input.md has them",
+    },
+    Rule {
         id: "report-unreadable",
         severity: Note,
         find: |scene| {
@@ -402,20 +434,5 @@ pub(super) static RULES: &[Rule] = &[
             })
         },
         remedy: "use eds status of its version, or look at its /metrics",
-    },
-    Rule {
-        id: "lost-earlier",
-        severity: Note,
-        find: |scene| {
-            nodes(scene, |node| {
-                let (totals, recent) = (node.report.totals.lost(), node.report.recent.lost());
-                let what = format!(
-                    "{totals} events, datagrams or points lost since it started, none lately"
-                );
-                (totals > 0 && recent == 0)
-                    .then(|| (what, format!("it started at {}", node.report.started)))
-            })
-        },
-        remedy: "its log says when and why; nothing is to be done now",
     },
 ];

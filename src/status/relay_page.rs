@@ -44,6 +44,8 @@ pub(super) fn status_of(at: String, report: RelayReport) -> Status {
         findings: Vec::new(),
         nodes: Vec::new(),
         relays: vec![relay],
+        losses: None,
+        record: Vec::new(),
         partitions: PartitionsStatus::default(),
         outputs: Vec::new(),
         redis: None,

@@ -5,12 +5,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::node::Sample;
+use crate::store::Loss;
 use crate::text::beginning;
 
 /// The longest text of a report, in characters.
 pub(super) const TEXT_CHARS_MAX: usize = 200;
 /// The most outputs, and the most workers, of a report.
 pub(super) const LISTED_MAX: usize = 16;
+/// The most reasons of rejection of a report.
+const REJECTED_MAX: usize = 5;
 
 /// What a node says of itself. It is at most some kilobytes long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,6 +77,24 @@ pub struct NodeReport {
     pub unstamped_copies_at: Option<String>,
     /// Its outputs.
     pub outputs: Vec<OutputReport>,
+    /// The reasons for which it rejected lines in the last five minutes, or less: the most frequent ones, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<RejectedReport>,
+    /// What the record of losses does not have of it yet; only the node itself knows.
+    #[serde(skip)]
+    pub unrecorded: Vec<Loss>,
+}
+
+/// Lines that a node rejected for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RejectedReport {
+    /// The reason's label in the metrics.
+    pub reason: String,
+    /// How many there were in the last five minutes, or less.
+    pub lines: u64,
+    /// The beginning of one of the last, escaped.
+    pub example: String,
 }
 
 /// What became of what a node received. All but `queued` only grow.
@@ -166,7 +187,7 @@ impl Totals {
     }
 
     /// Events, points and minutes that a node or Redis had, or should have had, and that nobody is known to have any more. Late events
-    /// are not among them: they are recorded, and not published.
+    /// are not among them: copies of published ones may be.
     #[must_use]
     pub fn lost(&self) -> u64 {
         [
@@ -200,6 +221,7 @@ impl NodeReport {
     pub fn fit(mut self) -> Self {
         let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
         self.outputs.truncate(LISTED_MAX);
+        self.rejected.truncate(REJECTED_MAX);
         self.stalled.truncate(LISTED_MAX);
         self.unstamped = self.unstamped.map(Sample::fit);
         let own = [
@@ -214,6 +236,8 @@ impl NodeReport {
             let more = output.last_error.iter_mut().chain(&mut output.remedy);
             texts.into_iter().chain(more)
         });
+        let of_rejected = self.rejected.iter_mut();
+        let of_rejected = of_rejected.flat_map(|it| [&mut it.reason, &mut it.example]);
         own.into_iter()
             .chain(&mut self.stalled)
             .chain(&mut self.store_error)
@@ -221,6 +245,7 @@ impl NodeReport {
             .chain(&mut self.coarse_stamps)
             .chain(&mut self.unstamped_copies_at)
             .chain(of_outputs)
+            .chain(of_rejected)
             .for_each(fit);
         for rate in [
             &mut self.received_per_second,

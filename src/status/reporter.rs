@@ -1,6 +1,7 @@
 //! [`Reporter`]: the task that writes into the store, every two seconds, how this node is. Nothing waits for it. It owns what
 //! the node said last, and takes it back when the node stops; a node that dies is seen as silent.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,9 +10,11 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::history::{History, RECENT};
-use super::report::{NodeReport, OutputReport, Queue, Room, Totals};
-use crate::node::{DropReason, Node, Sample, Throttle, WINDOW_MS};
+use super::history::{Earlier, History, RECENT};
+use super::losses::LossReporter;
+use super::report::{NodeReport, OutputReport, Queue, RejectedReport, Room, Totals};
+use crate::event::Rejection;
+use crate::node::{DropReason, LedgerTotals, Node, Sample, Throttle, WINDOW_MS};
 use crate::store::{NodeStore, Reported, StoreError};
 use crate::telemetry::Metrics;
 use crate::text::beginning;
@@ -20,6 +23,8 @@ use crate::text::beginning;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long the store may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is read what is not acknowledged.
+const LOSSES_INTERVAL: Duration = Duration::from_secs(10);
 /// A worker that has not beaten for so long is reported.
 const STALLED_AFTER: Duration = Duration::from_secs(15);
 /// How far into a window the samples of the one before are compared: every node has reported it by then.
@@ -64,15 +69,24 @@ pub struct Reporter {
     pub spool_max: u64,
     /// What it said last.
     pub latest: Arc<Latest>,
+    /// What brings losses into their record.
+    pub losses: Arc<LossReporter>,
     /// When cancelled, it takes back what it said, and stops.
     pub stop: CancellationToken,
+}
+
+/// What had been counted at some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    totals: Totals,
+    rejected: [u64; Rejection::ALL.len()],
 }
 
 /// What the reporter remembers from one report to the next.
 struct Memory {
     began: Instant,
     started: DateTime<Utc>,
-    history: History<Totals>,
+    history: History<Past>,
     lags_since: Option<Instant>,
     /// The window whose sample of unstamped lines was compared last.
     compared: i64,
@@ -96,14 +110,22 @@ impl Reporter {
         };
         let mut taken_throttle = Throttle::new(TAKEN_LOG_INTERVAL);
         let mut ticks = tokio::time::interval(INTERVAL);
+        self.losses.inherit();
+        let mut losses_due = Throttle::new(LOSSES_INTERVAL);
         while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.losses.count(&self.node.ledger.totals());
             let looked = async { (self.store.difference().await, self.store.check().await) };
             let looked = timeout(ANSWERS_WITHIN, looked).await;
             let report = self.report(&mut memory, looked.unwrap_or((Ok(None), Ok(()))));
             let json = report.to_json();
             let unstamped = report.unstamped.clone();
             self.latest.set(report);
-            if let Ok(Ok(taken)) = timeout(ANSWERS_WITHIN, self.store.report(&json)).await {
+            let answer = timeout(ANSWERS_WITHIN, self.store.report(&json)).await;
+            self.losses.deliver().await;
+            if losses_due.is_due() {
+                self.losses.look().await;
+            }
+            if let Ok(Ok(taken)) = answer {
                 self.node.name_taken.store(taken, Ordering::Relaxed);
                 if taken && taken_throttle.is_due() {
                     tracing::warn!(
@@ -152,8 +174,26 @@ impl Reporter {
         memory.copies_at = Some((Instant::now(), other));
     }
 
-    fn totals(&self) -> Totals {
-        let ledger = self.node.ledger.totals();
+    /// The reasons for which most lines were rejected since then.
+    fn rejected(&self, now: &LedgerTotals, then: &Earlier<Past>) -> Vec<RejectedReport> {
+        let each = Rejection::ALL.iter().map(|reason| {
+            let index = reason.index();
+            (
+                now.rejected[index] - then.totals.rejected[index],
+                reason.label(),
+            )
+        });
+        let mut each: Vec<_> = each.filter(|(lines, _)| *lines > 0).collect();
+        each.sort_by_key(|(lines, _)| Reverse(*lines));
+        let report = |(lines, reason): (u64, &str)| RejectedReport {
+            reason: reason.to_owned(),
+            lines,
+            example: self.node.notices.example(reason),
+        };
+        each.into_iter().map(report).collect()
+    }
+
+    fn totals(&self, ledger: &LedgerTotals) -> Totals {
         let names = self.outputs.iter().map(|(name, _)| name.as_str());
         let sums = self.metrics.sums(names);
         let dropped = |reason: DropReason| ledger.dropped[reason as usize];
@@ -191,14 +231,15 @@ impl Reporter {
         ),
     ) -> NodeReport {
         let now = Instant::now();
-        let totals = self.totals();
+        let ledger = self.node.ledger.totals();
+        let totals = self.totals(&ledger);
         let rated = memory.history.rated(now);
         let recent = memory.history.recent(now);
         let lags = self.node.lag.partitions() as u64;
-        let ledger = self.node.ledger.totals();
         let is_lagging = lags > 0 || ledger.spooled > 0;
         memory.lags_since = is_lagging.then(|| memory.lags_since.unwrap_or(now));
-        memory.history.add(now, totals);
+        let rejected = ledger.rejected;
+        memory.history.add(now, Past { totals, rejected });
         let copies_at = memory.copies_at.as_ref();
         let copies_at = copies_at.filter(|(at, _)| now - *at < RECENT);
         let sums = self.metrics.sums(std::iter::empty());
@@ -231,12 +272,16 @@ impl Reporter {
                 .filter(|_| settings_error.is_none())
                 .map(|error| error.to_string()),
             settings_error,
-            received_per_second: rated.rate(totals.received, rated.totals.received),
-            recorded_per_second: rated.rate(totals.recorded, rated.totals.recorded),
-            old_minutes_per_second: rated
-                .rate(totals.old_minutes_sealed, rated.totals.old_minutes_sealed),
-            recent: totals.since(&recent.totals),
+            received_per_second: rated.rate(totals.received, rated.totals.totals.received),
+            recorded_per_second: rated.rate(totals.recorded, rated.totals.totals.recorded),
+            old_minutes_per_second: rated.rate(
+                totals.old_minutes_sealed,
+                rated.totals.totals.old_minutes_sealed,
+            ),
+            recent: totals.since(&recent.totals.totals),
             recent_seconds: recent.ago.as_secs(),
+            rejected: self.rejected(&ledger, &recent),
+            unrecorded: self.losses.unrecorded(),
             totals,
             lag_seconds: memory.lags_since.map_or(0, |since| (now - since).as_secs()),
             partitions_lagging: lags,

@@ -6,17 +6,21 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::answer::{
-    Answer, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus, PartitionsStatus,
-    Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States, Status,
+    Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
+    PartitionsStatus, Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States,
+    Status,
 };
 use super::findings;
+use super::losses::merged;
+use super::node_findings::rejects_much;
 use super::observer::Expected;
 use super::relay_report::RelayReport;
-use super::report::{NodeReport, OutputReport};
+use super::report::{NodeReport, OutputReport, Totals};
 use crate::event::Minute;
+use crate::node::LossCause;
 use crate::store::{
-    Backlog, Coverage, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen, StoreError,
-    Surveyed,
+    Backlog, Coverage, Loss, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen,
+    StoreError, Surveyed,
 };
 use crate::text::beginning;
 
@@ -63,10 +67,23 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         servers: seen.servers.iter().map(server).collect(),
         memory_by_formula: memory_by_formula(expected, &nodes, seen),
     });
+    let unrecorded = looked.own.iter().flat_map(|(_, own)| &own.unrecorded);
+    let unrecorded: Vec<_> = unrecorded.cloned().collect();
+    let is_recorded = seen.losses.is_ok();
+    let mut record = merged(seen.losses.clone().unwrap_or_default(), &unrecorded);
+    record.sort();
+    let losses = by_cause(&record);
     let mut status = Status {
         at: at.to_rfc3339_opts(SecondsFormat::Secs, true),
         healthy: true,
-        is_anything_lost: is_anything_lost(&nodes, &relays, seen.reports.is_ok()),
+        is_anything_lost: is_anything_lost(
+            &nodes,
+            &relays,
+            &losses,
+            seen.reports.is_ok() && is_recorded,
+        ),
+        losses: (is_recorded || !losses.is_empty()).then_some(losses),
+        record,
         findings: Vec::new(),
         nodes,
         relays,
@@ -325,18 +342,74 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed)
     bytes
 }
 
-fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool) -> Lost {
-    let sum = |part: fn(&NodeReport) -> u64| {
-        let parts = nodes.iter().map(|node| part(&node.report));
+/// What is said of lines that nodes reject, if these are many.
+fn rejected(nodes: &[NodeStatus]) -> Option<String> {
+    let much: Vec<_> = nodes.iter().filter(|node| rejects_much(node)).collect();
+    let sum = |part: fn(&Totals) -> u64| {
+        let parts = much.iter().map(|node| part(&node.report.recent));
         parts.fold(0, u64::saturating_add)
     };
+    let reasons = much.iter().flat_map(|node| &node.report.rejected);
+    let first = reasons.max_by_key(|it| it.lines)?;
+    let (rejected, received) = (sum(|it| it.rejected), sum(|it| it.received));
+    let names: Vec<&str> = much.iter().map(|node| node.report.name.as_str()).collect();
+    Some(format!(
+        "Attention: {rejected} of {received} lines that {} received in the last minutes were refused, mostly as {}; they are \
+         counted nowhere. What was accepted is recorded or waits.",
+        names.join(", "),
+        first.reason
+    ))
+}
+
+/// What is not acknowledged of the record, by cause in the order of the metrics.
+fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
+    let mut all: BTreeMap<&str, (CauseStatus, BTreeSet<Minute>, BTreeSet<&str>)> = BTreeMap::new();
+    for loss in record.iter().filter(|loss| loss.left() > 0) {
+        let (cause, minutes, nodes) = all.entry(&loss.cause).or_default();
+        cause.amount = cause.amount.saturating_add(loss.left());
+        minutes.extend(loss.minute);
+        nodes.extend(Some(loss.node()).filter(|node| !node.is_empty()));
+    }
+    let each = all.into_iter().map(|(label, (cause, minutes, nodes))| {
+        let cause = CauseStatus {
+            cause: label.to_owned(),
+            first: minutes.first().map(ToString::to_string),
+            last: minutes.last().map(ToString::to_string),
+            nodes: nodes.into_iter().map(str::to_owned).collect(),
+            ..cause
+        };
+        (LossCause::labelled(label), cause)
+    });
+    let mut each: Vec<_> = each.collect();
+    each.sort_by_key(|(known, _)| known.map_or((true, None), |known| (false, Some(known))));
+    each.into_iter().map(|(_, cause)| cause).collect()
+}
+
+/// How much was lost for what, in words.
+fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
+    let words = |loss: &CauseStatus| {
+        let what = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);
+        format!("{} {what} ({})", loss.amount, loss.cause)
+    };
+    losses.map(words).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether events that are lost for this cause are missing from points for certain.
+fn is_certain(loss: &CauseStatus) -> bool {
+    LossCause::labelled(&loss.cause).is_none_or(LossCause::is_certain)
+}
+
+fn is_anything_lost(
+    nodes: &[NodeStatus],
+    relays: &[RelayStatus],
+    losses: &[CauseStatus],
+    is_known: bool,
+) -> Lost {
     let of_relays = |part: fn(&RelayReport) -> u64| {
         let parts = relays.iter().map(|relay| part(&relay.report));
         parts.fold(0, u64::saturating_add)
     };
-    let kernel_drops = of_relays(|it| it.totals.kernel_drops);
-    let each = [
-        (sum(|it| it.totals.dropped), "events dropped by nodes"),
+    let by_relays = [
         (
             of_relays(|it| it.totals.nowhere),
             "events that relays could send to no node",
@@ -346,19 +419,12 @@ fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool
             "lines of the rest dropped by relays",
         ),
         (
-            sum(|it| it.totals.kernel_drops).saturating_add(kernel_drops),
-            "datagrams dropped by kernels",
+            of_relays(|it| it.totals.kernel_drops),
+            "datagrams dropped by the kernels of relays",
         ),
-        (sum(|it| it.totals.forgotten), "events forgotten by Redis"),
-        (
-            sum(|it| it.totals.unconfirmed),
-            "minutes that Redis forgot while they were written",
-        ),
-        (sum(|it| it.totals.discarded), "points discarded"),
     ];
-    let parts: Vec<_> = each
-        .iter()
-        .filter(|(count, _)| *count > 0)
+    let by_relays = by_relays.iter().filter(|(count, _)| *count > 0);
+    let by_relays: Vec<_> = by_relays
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     let silent_nodes = nodes.iter().filter(|node| node.silent);
@@ -368,17 +434,26 @@ fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool
         .chain(silent_relays.map(|relay| relay.report.name.as_str()))
         .collect();
     let names: BTreeSet<_> = nodes.iter().map(|node| &node.report.name).collect();
-    let (answer, sentence) = if !parts.is_empty() {
+    let is_lost = losses.iter().any(is_certain);
+    let (answer, sentence) = if is_lost {
         let copy = if names.len() > 1 {
             ", as far as no other node had a copy"
         } else {
             ""
         };
-        let parts = parts.join(", ");
-        (
-            Answer::Yes,
-            format!("Yes: {parts}, since the nodes started{copy}."),
-        )
+        let amounts = amounts(losses.iter().filter(|loss| is_certain(loss)));
+        let more = if by_relays.is_empty() {
+            String::new()
+        } else {
+            format!(" And {}, since the relays started.", by_relays.join(", "))
+        };
+        let sentence =
+            format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.{more}");
+        (Answer::Yes, sentence)
+    } else if !by_relays.is_empty() {
+        let by_relays = by_relays.join(", ");
+        let sentence = format!("Yes: {by_relays}, since the relays started.");
+        (Answer::Yes, sentence)
     } else if !is_known {
         let sentence = "Not known: the store does not answer, so the nodes cannot be asked. Events wait in them meanwhile.";
         (Answer::Unknown, sentence.to_owned())
@@ -388,6 +463,14 @@ fn is_anything_lost(nodes: &[NodeStatus], relays: &[RelayStatus], is_known: bool
     } else if !silent.is_empty() {
         let sentence = format!("Not known: {} does not report.", silent.join(", "));
         (Answer::Unknown, sentence)
+    } else if let Some(sentence) = rejected(nodes) {
+        (Answer::Attention, sentence)
+    } else if !losses.is_empty() {
+        let sentence = format!(
+            "Attention: {}; they are in no point, but copies of events that are may be among them.",
+            amounts(losses.iter())
+        );
+        (Answer::Attention, sentence)
     } else {
         let sentence = "No: everything that the nodes received is recorded, waits, or was rejected as no event.";
         (Answer::No, sentence.to_owned())

@@ -151,12 +151,13 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
         ));
         let (queue, spool) = (&report.queue, &report.spool);
         lines.push(format!(
-            "  {}  queue {} of {}  spool {} of {}",
+            "  {}  queue {} of {}  spool {} of {}  rejected {}",
             report.version,
             queue.events,
             queue.events_max,
             bytes(spool.bytes),
             bytes(spool.bytes_max),
+            report.totals.rejected,
         ));
     }
     lines

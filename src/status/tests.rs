@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 
 use super::answer::{Answer, Finding, Severity, Status};
 use super::observer::Expected;
-use super::report::{NodeReport, OutputReport, Totals};
+use super::report::{NodeReport, OutputReport};
 use super::summary::{Looked, summarize};
 use crate::event::Minute;
 use crate::store::{
-    Backlog, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed,
+    Backlog, Loss, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed,
 };
 
 const NOW: &str = "2026-11-22T14:00:30Z";
@@ -81,6 +81,7 @@ struct Seen {
     servers: Vec<Result<ServerFound, StoreError>>,
     backlog: Backlog,
     coverage: BTreeMap<Minute, BTreeMap<String, u64>>,
+    losses: Vec<Loss>,
     difference: Option<StoreError>,
 }
 
@@ -92,6 +93,7 @@ impl Default for Seen {
             servers: vec![Ok(server())],
             backlog: Backlog::default(),
             coverage: BTreeMap::new(),
+            losses: Vec::new(),
             difference: None,
         }
     }
@@ -105,6 +107,17 @@ impl Seen {
         let mut seen = Self::default();
         seen.nodes[1] = reported("b", &changed);
         seen
+    }
+
+    /// With this record of losses.
+    fn with_losses(losses: &[(&str, u64)]) -> Self {
+        let losses = losses
+            .iter()
+            .map(|(key, amount)| Loss::of_key(key, *amount).unwrap());
+        Self {
+            losses: losses.collect(),
+            ..Self::default()
+        }
     }
 
     fn with_server(change: impl FnOnce(&mut ServerFound)) -> Self {
@@ -144,6 +157,7 @@ impl Seen {
             relays: Ok(Vec::new()),
             backlogs: away.clone().map_or(Ok(vec![self.backlog]), Err),
             seen: all(self.coverage),
+            losses: away.clone().map_or(Ok(self.losses), Err),
             servers: servers.collect(),
             difference: self.difference,
             counts_max: 1_000_000,
@@ -178,6 +192,8 @@ impl Seen {
 }
 
 use Severity::{Critical, Note, Warning};
+
+mod losses;
 
 #[test]
 fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
@@ -305,11 +321,10 @@ fn what_is_worst_comes_first() {
     let mut seen = Seen::with_output(("timed out", None));
     let mut lags = report();
     lags.lag_seconds = 60;
-    lags.totals.dropped = 1;
     seen.nodes[0] = reported("a", &lags);
     let findings = seen.status().findings;
     let ids: Vec<_> = findings.iter().map(|it| it.id).collect();
-    assert_eq!(ids, ["output-down", "node-lags", "lost-earlier"]);
+    assert_eq!(ids, ["output-down", "node-lags"]);
 }
 
 #[test]
@@ -330,47 +345,6 @@ fn what_waits_too_long_or_is_quarantined_is_reported() {
         "quarantine-full",
         Critical,
         &["50 %", "eds quarantine retry"],
-    );
-}
-
-#[test]
-fn what_a_node_lost_lately_is_critical_and_what_it_lost_earlier_a_note() {
-    let mut recent = Totals {
-        dropped: 5,
-        dropped_queue_full: 5,
-        ..Totals::default()
-    };
-    let seen = Seen::with(|it| (it.recent, it.totals) = (recent, recent));
-    seen.finds(
-        "node-drops",
-        Critical,
-        &[
-            "node b",
-            "5 events",
-            "queue overflowed",
-            "input.queue_events",
-        ],
-    );
-    let seen = Seen::with(|it| it.totals = recent);
-    assert_eq!(seen.status().is_anything_lost.answer, Answer::Yes);
-    Seen::with(|it| it.totals = recent).finds("lost-earlier", Note, &["5 events", "13:00:30Z"]);
-    recent.dropped_spool_full = 1;
-    Seen::with(|it| it.recent = recent).finds("node-drops", Critical, &["input.spool_max"]);
-    recent.dropped_spool_failed = 1;
-    Seen::with(|it| it.recent = recent).finds("node-drops", Critical, &["disk of input.spool_dir"]);
-    Seen::with(|it| it.recent.kernel_drops = 1).finds(
-        "kernel-drops",
-        Critical,
-        &["input.receive_buffer"],
-    );
-    Seen::with(|it| it.recent.forgotten = 1).finds("forgotten", Critical, &["appendonly"]);
-    Seen::with(|it| it.recent.unconfirmed = 1).finds("unconfirmed", Critical, &["appendonly"]);
-    Seen::with(|it| it.recent.discarded = 1).finds("discarded", Critical, &["eds quarantine"]);
-    Seen::with(|it| it.recent.late = 1).finds("late", Warning, &["flush.grace"]);
-    Seen::with(|it| it.recent.overflowed = 1).finds(
-        "overflow",
-        Warning,
-        &["max_series_per_minute"],
     );
 }
 

@@ -56,7 +56,9 @@ pub use self::recording::{
     Admission, AdmitRequest, Admitted, REQUEST_BYTES_MAX, RecordRequest, Recording, Seen,
     SeriesUsers,
 };
-pub use self::survey::{REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed};
+pub use self::survey::{
+    LOSS_KEPT, LOSSES_MAX, Loss, REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed,
+};
 pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;
 

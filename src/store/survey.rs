@@ -33,6 +33,69 @@ pub struct Reported {
     pub text: String,
 }
 
+/// How long a loss is kept in the record after it grew last, acknowledged or not.
+pub const LOSS_KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// The most losses that the record keeps one by one. Beyond it the oldest ones are added up by cause.
+pub const LOSSES_MAX: usize = 1024;
+/// The name of the minute of losses that are added up.
+const EARLIER: &str = "earlier";
+
+/// What a process lost of a minute for one cause.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Loss {
+    /// The minute; `None`: several, which are not known any more.
+    pub minute: Option<Minute>,
+    /// Why, in the word of the metrics.
+    pub cause: String,
+    /// Name and number of the process; empty: several.
+    pub process: String,
+    /// How many events, or datagrams.
+    pub amount: u64,
+    /// How many of them an operator has acknowledged.
+    pub acknowledged: u64,
+}
+
+impl Loss {
+    /// What it is called in the record: one for each minute, cause and process.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let minute = self.minute.map(|minute| minute.to_string());
+        let minute = minute.as_deref().unwrap_or(EARLIER);
+        format!("{minute}|{}|{}", self.cause, self.process)
+    }
+
+    /// A loss that is called so, nothing of which is acknowledged; `None`: nothing is called so.
+    #[must_use]
+    pub fn of_key(key: &str, amount: u64) -> Option<Self> {
+        let mut parts = key.splitn(3, '|');
+        let (minute, cause, process) = (parts.next()?, parts.next()?, parts.next()?);
+        let minute = match minute {
+            EARLIER => None,
+            minute => Some(minute.parse().ok()?),
+        };
+        Some(Self {
+            minute,
+            cause: cause.to_owned(),
+            process: process.to_owned(),
+            amount,
+            acknowledged: 0,
+        })
+    }
+
+    /// How many nobody has acknowledged.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.amount.saturating_sub(self.acknowledged)
+    }
+
+    /// The name of the node; empty: several.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        let name = self.process.rsplit_once('#').map(|(name, _)| name);
+        name.unwrap_or(&self.process)
+    }
+}
+
 /// A server of the store.
 #[derive(Debug, Clone)]
 pub struct ServerSeen {
@@ -82,6 +145,8 @@ pub struct Surveyed {
     pub backlogs: Result<Vec<Backlog>, StoreError>,
     /// How many events of each of the minutes that were asked for every node saw.
     pub seen: Result<BTreeMap<Minute, Coverage>, StoreError>,
+    /// What the record of losses has.
+    pub losses: Result<Vec<Loss>, StoreError>,
     /// How the settings of who asks differ from those of all nodes, or why this version cannot read what is there.
     pub difference: Option<StoreError>,
     /// How many counts are kept at most after they are sent.
@@ -103,6 +168,7 @@ impl Surveyed {
             relays: Err(why.clone()),
             backlogs: Err(why.clone()),
             seen: Err(why.clone()),
+            losses: Err(why.clone()),
             difference: None,
             counts_max: 0,
             in_logs: false,
@@ -128,6 +194,17 @@ pub trait Survey: Send + Sync + std::fmt::Debug {
 
     /// What the processes reported last, this one included.
     async fn reports(&self) -> Result<Vec<Reported>, StoreError>;
+
+    /// Takes these into the record of losses; doing it again changes nothing. Returns whether there is a record:
+    /// the losses of a store that ends with the process end with it, too.
+    async fn lose(&self, _losses: &[Loss]) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// Reads the record of losses.
+    async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// Looks at everything, at the coverage of these minutes, and how many of the waiting minutes are before another one. What
     /// cannot be had says why.

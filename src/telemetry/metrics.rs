@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Format, encode, family, one, registry};
 use crate::event::Rejection;
-use crate::node::{DropReason, Node};
+use crate::node::{DropReason, LossCause, Node};
 
 /// The label of what is counted of one output.
 pub(super) type OfOutput = [(&'static str, String); 1];
@@ -285,6 +285,15 @@ impl Collector for NodeCollector {
         ] {
             one(to, name, help, &ConstGauge::new(level))?;
         }
+        let unacknowledged = node.losses.unacknowledged();
+        let causes = LossCause::ALL.iter().map(|cause| cause.label());
+        let causes = causes.zip(unacknowledged);
+        family(
+            to,
+            "losses_unacknowledged",
+            "Events, or datagrams of kernels, that all nodes lost and that no operator has acknowledged",
+            causes.map(|(cause, lost)| ([("reason", cause)], ConstGauge::new(lost))),
+        )?;
         let help = "How far the store's clock is ahead of this node's, in seconds";
         let offset = ConstGauge::new(node.clock.store_ahead_seconds());
         one(to, "clock_offset_seconds", help, &offset)?;

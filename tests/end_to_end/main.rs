@@ -28,6 +28,7 @@ mod healthy;
 mod hostile;
 mod idle;
 mod kills;
+mod losses;
 mod messages;
 mod minutes;
 mod outage;

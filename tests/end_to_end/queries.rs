@@ -389,6 +389,7 @@ fn answers_are_as_the_file_describes_them() {
     assert_eq!(status["is_anything_lost"]["answer"], "no", "{status}");
     assert_eq!(status["healthy"], true, "{status}");
     check("/api/v1/status", "?product=x", 400, PROBLEM);
+    check("/api/v1/losses", "?product=x", 400, PROBLEM);
     let whole = check("/api/v1/top", "?product=y", 200, JSON);
     let one = check("/api/v1/top", "?product=y&position=0", 200, JSON);
     assert!(whole["items"].is_array() && one["item"].is_object());
@@ -418,5 +419,5 @@ fn answers_are_as_the_file_describes_them() {
             .concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
-    assert_eq!(file["paths"].as_object().unwrap().len(), 6);
+    assert_eq!(file["paths"].as_object().unwrap().len(), 7);
 }

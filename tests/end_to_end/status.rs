@@ -355,6 +355,60 @@ fn a_node_of_another_version_is_named_and_nothing_that_it_says_harms() {
 }
 
 #[test]
+fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for line in 0..200 {
+        let line = format!(
+            "page.views\u{1b}:{line}|c\npage.views.{}:1|c",
+            "x".repeat(500)
+        );
+        socket.send_to(line.as_bytes(), node.udp()).unwrap();
+    }
+    let words = ["node one", "rejects 400 of 400 lines (100 %)"];
+    let status = wait_first(&node, "rejects-lines", &words);
+    assert_eq!(status["healthy"], false);
+    let lost = &status["is_anything_lost"];
+    assert_eq!(lost["answer"], "attention", "{lost}");
+    let sentence = lost["sentence"].as_str().unwrap();
+    assert!(sentence.contains("400 of 400 lines"), "{sentence}");
+    let reported = status["nodes"][0]["rejected"].as_array().unwrap();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    for (reason, example) in [
+        ("user_missing", "page.views\\x1b:"),
+        ("tag_too_long", "page.views.xxx"),
+    ] {
+        let found = reported.iter().find(|it| it["reason"] == reason);
+        let found = found.unwrap_or_else(|| panic!("{reason}: {reported:?}"));
+        let shown = found["example"].as_str().unwrap();
+        assert_eq!(found["lines"], 200, "{found}");
+        assert!(shown.starts_with(example) && shown.len() <= 200, "{shown}");
+    }
+    let first = reported[0]["reason"].as_str().unwrap();
+    let remedy = ["input.max_tag", "input.user_field"];
+    let remedy = remedy[usize::from(first == "user_missing")];
+    let finding = all_words(&status["findings"][0]);
+    assert!(
+        finding.contains(first) && finding.contains(remedy),
+        "{finding}"
+    );
+    let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
+    let schema = &file["components"]["schemas"]["NodeStatus"];
+    check_schema(&file, schema, &status["nodes"][0], "NodeStatus");
+    let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
+    for words in [
+        "not healthy",
+        "Is anything lost? Attention: ",
+        "rejected 400",
+    ] {
+        assert!(table.contains(words), "{words:?} is not in:\n{table}");
+    }
+    assert!(!table.contains('\u{1b}'), "{table:?}");
+}
+
+#[test]
 fn counts_in_the_quarantine_are_named() {
     let site = Site::with(redis(), InfluxServer::start_with_tag_limit(4));
     let node = site.start_node("one", &[]);

@@ -1,4 +1,4 @@
-//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series`, `/coverage` and `/status`, as `docs/openapi.json` describes them.
+//! The queries: `/api/v1/minutes`, `/live`, `/top`, `/series`, `/coverage`, `/status` and `/losses`, as `docs/openapi.json` describes them.
 //!
 //! `parameters` reads what is asked for, `counts` gathers it from the store in small pieces over a connection of
 //! its own when `turns` says that it is time, `top` has lists computed once for all nodes, which `lists` keeps.
@@ -217,6 +217,23 @@ impl Queries {
         ))
     }
 
+    /// The record of losses, as it was when the status was looked at last.
+    async fn losses(&self, uri: &Uri) -> Result<Response, Problem> {
+        let filter = self.parameters(uri, &[])?.filter();
+        if let Some(tag) = filter.keys().next() {
+            let detail = "this is asked without parameters; leave it out";
+            return Err(Problem::parameter(tag, detail));
+        }
+        let losses = self.observer.status().await.losses();
+        let detail = "the record of losses cannot be read while the store does not answer";
+        let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
+        Ok(answer::json(
+            &losses,
+            Duration::from_secs(1),
+            Duration::ZERO,
+        ))
+    }
+
     async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {
         let allowed = ["by", "window", "n", "position", "list"];
         let top = self.parameters(uri, &allowed)?.top()?;
@@ -259,6 +276,10 @@ pub(super) fn router(queries: Arc<Queries>) -> Router {
         .route(
             "/api/v1/status",
             get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.status(&uri)).await }),
+        )
+        .route(
+            "/api/v1/losses",
+            get(|State(it): Asked, uri: Uri| async move { Queries::bounded(it.losses(&uri)).await }),
         )
         .with_state(queries)
 }

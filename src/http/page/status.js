@@ -3,7 +3,7 @@
 
 import { byId, bytes, count, html, isNumber, many, percent, rate, say, show, span, table } from "./dom.js";
 
-const ANSWERS = { no: "No", yes: "Yes" };
+const ANSWERS = { no: "No", yes: "Yes", attention: "Attention" };
 
 const sum = (nodes, of) => nodes.reduce((all, node) => all + (of(node) ?? 0), 0);
 
@@ -13,7 +13,7 @@ export function verdict(lost, findings, speak = () => {}) {
   byId("verdict").className = lost.answer;
   say(byId("answer"), answer);
   // What stands before the colon stands in the answer already.
-  const words = lost.sentence.replace(/^(No|Yes|Not known): /, "");
+  const words = lost.sentence.replace(/^(No|Yes|Attention|Not known): /, "");
   say(byId("sentence"), words.charAt(0).toUpperCase() + words.slice(1));
   if (findings === undefined) return;
   show(byId("findings"), findings, () => findings.map((it) => html("li", {},
@@ -34,7 +34,7 @@ export function pipeline(status) {
   const quarantined = sum(status.outputs, (it) => it.quarantined);
   const stages = [
     ["Received", totals.received, "events", sum(status.nodes, (it) => it.received_per_second), [
-      ["rejected", totals.rejected], ["dropped", totals.dropped, true], ["in the queue", totals.queued],
+      ["rejected", totals.rejected, status.is_anything_lost.answer === "attention"], ["dropped", totals.dropped, true], ["in the queue", totals.queued],
       ["dropped by the kernel", totals.kernel_drops, true]]],
     ["Recorded", totals.recorded, "events", sum(status.nodes, (it) => it.recorded_per_second), [
       ["copies among them", totals.repeated], ["too late", totals.late, true], ["forgotten by Redis", totals.forgotten, true]]],

@@ -11,7 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::node::{Found, Sample};
+use crate::node::{Found, RejectedLine};
 use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
@@ -180,7 +180,7 @@ impl Recorder {
         }
         self.node.ledger.rejected(reason, events);
         if events > 0 {
-            let sample = Sample {
+            let sample = RejectedLine {
                 reason,
                 source: None,
                 line: beginning(series.as_bytes()).to_string(),

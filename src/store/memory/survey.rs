@@ -45,6 +45,7 @@ impl Survey for MemoryStore {
             relays: Ok(Vec::new()),
             backlogs: join_all(backlogs).await.into_iter().collect(),
             seen: Ok(BTreeMap::new()),
+            losses: Ok(Vec::new()),
             difference: None,
             counts_max: 0,
             in_logs: false,

@@ -14,8 +14,9 @@ use crate::event::{Batch, Minute, Partitions};
 use crate::store::{RecordRequest, Seen};
 
 /// What nodes of this format share in Redis, by a hash of each.
-const PINNED: [(&str, u64); 23] = [
+const PINNED: [(&str, u64); 25] = [
     ("acknowledge.lua", 0x1934_570e_36ea_2898),
+    ("acknowledge_losses.lua", 0x7239_a704_fb02_bbe1),
     ("admit.lua", 0x736a_da34_d599_5b4f),
     ("announce.lua", 0x2390_22d6_7b7b_0e60),
     ("append.lua", 0x7a6b_1ba5_9510_80d2),
@@ -29,6 +30,7 @@ const PINNED: [(&str, u64); 23] = [
     ("drop_output.lua", 0x1319_033d_3f9e_1c79),
     ("ending.lua", 0x9c59_544d_0cbe_411e),
     ("extend.lua", 0x4ce4_fd46_545c_1d99),
+    ("lose.lua", 0x76c0_b096_4503_f2e4),
     ("page.lua", 0x32b9_4423_a82e_cf6d),
     ("quarantine.lua", 0x5f04_420a_cf63_cb44),
     ("record.lua", 0x2b01_2031_916d_c075),

@@ -135,6 +135,11 @@ impl Keys {
         format!("{{{}:nodes}}", self.prefix)
     }
 
+    /// What the nodes lost.
+    pub(super) fn losses(&self) -> String {
+        format!("{{{}:losses}}", self.prefix)
+    }
+
     /// Which process is the node of this name, and what it says of itself. All such keys lie in one slot.
     pub(super) fn node(&self, name: &str) -> String {
         format!("{}:{name}", self.nodes())

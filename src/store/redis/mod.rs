@@ -89,6 +89,8 @@ pub mod scripts {
         BACKLOG, backlog_sha1 => "backlog.lua";
         REPORT, report_sha1 => "report.lua";
         REPORTS, reports_sha1 => "reports.lua";
+        LOSE, lose_sha1 => "lose.lua";
+        ACKNOWLEDGE_LOSSES, acknowledge_losses_sha1 => "acknowledge_losses.lua";
     }
 }
 

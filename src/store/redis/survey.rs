@@ -16,9 +16,14 @@ use super::backlog::{ask_backlog, read_backlog};
 use super::{RedisStore, fault, keys, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::reading::by_name;
-use crate::store::survey::{REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
-use crate::store::{Coverage, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed};
+use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
+use crate::store::{
+    Coverage, Loss, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed,
+};
+use crate::text::beginning;
 
+/// The losses of one command.
+const LOSSES_AT_ONCE: usize = 100;
 /// The one connection to each server.
 const ONLY: Lane = Lane(0);
 pub(super) const LANES: Lanes = Lanes {
@@ -166,6 +171,20 @@ impl RelayRegister {
 }
 
 impl RedisStore {
+    /// Marks these losses as acknowledged, as far as they were seen. For operators.
+    pub async fn acknowledge_losses(&self, losses: &[Loss]) -> Result<(), StoreError> {
+        let key = self.keys.losses();
+        for some in losses.chunks(LOSSES_AT_ONCE) {
+            let mut script = scripts::ACKNOWLEDGE_LOSSES.prepare_invoke();
+            script.key(&key);
+            for loss in some {
+                script.arg(loss.key()).arg(loss.amount);
+            }
+            let () = see_by(&self.surveyed, slot(key.as_bytes()), script).await?;
+        }
+        Ok(())
+    }
+
     async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
         let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
@@ -264,6 +283,37 @@ impl Survey for RedisStore {
         reports(&self.surveyed, &self.keys.nodes()).await
     }
 
+    async fn lose(&self, losses: &[Loss]) -> Result<bool, StoreError> {
+        let key = self.keys.losses();
+        let kept_ms = u64::try_from(LOSS_KEPT.as_millis()).unwrap_or(u64::MAX);
+        for some in losses.chunks(LOSSES_AT_ONCE) {
+            let mut script = scripts::LOSE.prepare_invoke();
+            script.key(&key).arg(LOSSES_MAX).arg(kept_ms);
+            for loss in some {
+                script.arg(loss.key()).arg(loss.amount);
+            }
+            let () = see_by(&self.surveyed, slot(key.as_bytes()), script).await?;
+        }
+        Ok(true)
+    }
+
+    async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
+        let key = self.keys.losses();
+        let server = self.surveyed.server(slot(key.as_bytes())).await?;
+        let read = async |connection: &mut Connection| {
+            ::redis::Cmd::hgetall(&key).query_async(connection).await
+        };
+        let all: Vec<(Vec<u8>, Vec<u8>)> = see(&self.surveyed, &server, read).await?;
+        let oldest_ms = Utc::now().timestamp_millis()
+            - i64::try_from(LOSS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let mut losses: Vec<_> = all
+            .iter()
+            .filter_map(|(name, entry)| loss(name, entry, oldest_ms))
+            .collect();
+        losses.sort();
+        Ok(losses)
+    }
+
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
         if let Err(fault) = self.surveyed.server(0).await {
             return Surveyed::nothing(self.place(), &fault.into());
@@ -283,11 +333,12 @@ impl Survey for RedisStore {
             Ok(read_backlog(answer))
         }));
         let (nodes, relays) = (self.keys.nodes(), self.keys.relays());
-        let (reports, relays, backlogs, seen, difference) = futures_util::join!(
+        let (reports, relays, backlogs, seen, losses, difference) = futures_util::join!(
             reports(&self.surveyed, &nodes),
             reports(&self.surveyed, &relays),
             backlogs,
             self.seen(minutes),
+            self.losses(),
             self.differs()
         );
         Surveyed {
@@ -296,11 +347,25 @@ impl Survey for RedisStore {
             relays,
             backlogs: backlogs.into_iter().collect(),
             seen,
+            losses,
             difference,
             counts_max: self.counts_max * u64::from(self.partitions.count()),
             in_logs: self.logs.is_some(),
         }
     }
+}
+
+/// A loss as it is in the record; `None`: it is too old, or nothing that a node writes.
+fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
+    let (name, entry) = (str::from_utf8(name).ok()?, str::from_utf8(entry).ok()?);
+    let mut numbers = entry.split('|');
+    let mut loss = Loss::of_key(name, numbers.next()?.parse().ok()?)?;
+    loss.acknowledged = numbers.next()?.parse().ok()?;
+    let grew_ms: i64 = numbers.next()?.parse().ok()?;
+    // Of another version, or of a stranger, and shown to people.
+    loss.cause = beginning(&loss.cause, 40);
+    loss.process = beginning(&loss.process, 100);
+    (grew_ms >= oldest_ms).then_some(loss)
 }
 
 /// What an answer to INFO says.

@@ -1,0 +1,173 @@
+//! What is said of losses and of rejected lines.
+
+use super::*;
+use crate::status::report::RejectedReport;
+
+#[test]
+fn loss_is_found_until_it_is_acknowledged() {
+    for (cause, id, severity, words) in [
+        (
+            "queue_full",
+            "node-drops",
+            Critical,
+            ["queue overflowed", "input.queue_events"],
+        ),
+        (
+            "spool_full",
+            "node-drops",
+            Critical,
+            ["the spool is full", "input.spool_max"],
+        ),
+        (
+            "spool_failed",
+            "node-drops",
+            Critical,
+            ["disk of input.spool_dir", "free the disk"],
+        ),
+        (
+            "shutdown",
+            "node-drops",
+            Critical,
+            ["stopped before", "input.drain_timeout"],
+        ),
+        (
+            "kernel_drops",
+            "kernel-drops",
+            Critical,
+            ["buffer was full", "input.receive_buffer"],
+        ),
+        (
+            "forgotten",
+            "forgotten",
+            Critical,
+            ["earlier state", "min-replicas-to-write"],
+        ),
+        (
+            "unconfirmed",
+            "unconfirmed",
+            Critical,
+            ["may lack some", "appendonly"],
+        ),
+        (
+            "discarded",
+            "discarded",
+            Critical,
+            ["quarantine was full", "eds quarantine"],
+        ),
+        (
+            "late",
+            "late",
+            Warning,
+            ["after their minute was closed", "flush.grace"],
+        ),
+    ] {
+        let key = format!("20161204:1118|{cause}|b#1");
+        let losses = [(&*key, 5)];
+        let finding = Seen::with_losses(&losses).finds(id, severity, &words);
+        for word in [
+            "node b",
+            "5 ",
+            "of the minute 20161204:1118",
+            "eds loss acknowledge",
+        ] {
+            let text = format!("{} {} {}", finding.r#where, finding.what, finding.remedy);
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        let lost = Seen::with_losses(&losses).status().is_anything_lost;
+        let expected = if cause == "late" {
+            Answer::Attention
+        } else {
+            Answer::Yes
+        };
+        assert_eq!(lost.answer, expected, "{}", lost.sentence);
+        assert!(
+            lost.sentence.contains(&format!("({cause})")),
+            "{}",
+            lost.sentence
+        );
+        let mut seen = Seen::with_losses(&losses);
+        seen.losses[0].acknowledged = 5;
+        let status = seen.status();
+        assert!(status.healthy && status.findings.is_empty(), "{status:?}");
+        assert_eq!(status.is_anything_lost.answer, Answer::No);
+        assert_eq!(
+            status.losses().unwrap().losses.len(),
+            1,
+            "it stays in the record"
+        );
+    }
+    Seen::with(|it| it.recent.overflowed = 1).finds(
+        "overflow",
+        Warning,
+        &["max_series_per_minute"],
+    );
+}
+
+#[test]
+fn losses_of_one_cause_are_one_finding_with_all_nodes_and_minutes() {
+    let seen = Seen::with_losses(&[
+        ("20161204:1118|shutdown|a#1", 1),
+        ("20161204:1120|shutdown|b#7", 2),
+        ("20161204:1119|shutdown|b#9", 3),
+        ("earlier|shutdown|", 4),
+    ]);
+    let words = ["nodes a, b", "10 events", "20161204:1118 to 20161204:1120"];
+    seen.finds("node-drops", Critical, &words);
+    // Of a version that knows more.
+    let unknown = Seen::with_losses(&[("20161204:1118|new_cause|b#1", 5)]).status();
+    assert_eq!(unknown.is_anything_lost.answer, Answer::Yes);
+}
+
+#[test]
+fn node_knows_what_the_record_lacks_of_it() {
+    let own = NodeReport {
+        name: "a".to_owned(),
+        unrecorded: vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()],
+        ..report()
+    };
+    let away = StoreError::Unavailable("Connection refused".to_owned());
+    let status = summarize(&Looked {
+        at: now(),
+        own: Some((Duration::ZERO, own)),
+        expected: &expected(),
+        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away),
+    });
+    assert_eq!(status.is_anything_lost.answer, Answer::Yes);
+    assert_eq!(status.losses.unwrap()[0].amount, 7);
+}
+
+#[test]
+fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
+    let rejecting = |rejected| {
+        Seen::with(|it| {
+            it.recent.received = 1000;
+            it.recent.rejected = rejected;
+            it.rejected = vec![RejectedReport {
+                reason: "user_missing".to_owned(),
+                lines: rejected,
+                example: "page.views:1|c".to_owned(),
+            }];
+        })
+    };
+    let words = [
+        "node b",
+        "10 of 1000 lines (1 %)",
+        "page.views:1|c",
+        "input.user_field",
+    ];
+    rejecting(10).finds("rejects-lines", Warning, &words);
+    let lost = rejecting(10).status().is_anything_lost;
+    assert_eq!(lost.answer, Answer::Attention);
+    assert!(lost.sentence.contains("10 of 1000"), "{}", lost.sentence);
+    rejecting(9).finds("rejects-few", Note, &["9 of 1000", "page.views:1|c"]);
+    assert_eq!(rejecting(9).status().is_anything_lost.answer, Answer::No);
+    // A reason of another version.
+    let unknown = Seen::with(|it| {
+        (it.recent.received, it.recent.rejected) = (1, 1);
+        it.rejected = vec![RejectedReport {
+            reason: "new".to_owned(),
+            ..RejectedReport::default()
+        }];
+    });
+    unknown.finds("rejects-lines", Warning, &["new", "docs/input.md"]);
+}

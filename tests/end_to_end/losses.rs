@@ -1,0 +1,202 @@
+//! What is lost stays known, whatever becomes of the process that lost it, until an operator acknowledges it.
+
+use std::net::UdpSocket;
+use std::process::Output;
+
+use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
+use testing::redis::RedisServer;
+
+use crate::queries::check_schema;
+use crate::site::Site;
+use crate::status::ask;
+use crate::support::load::Sender;
+use crate::support::node::{Node, eds};
+
+fn site() -> Site {
+    Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
+}
+
+fn status(node: &Node) -> Value {
+    let output = ask(node, &["--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Waits until `eds status` answers whether anything is lost with this word and these words.
+#[track_caller]
+fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
+    eventually(&format!("the answer is {answer}"), SOON, || {
+        let status = status(node);
+        let lost = &status["is_anything_lost"];
+        let sentence = lost["sentence"].as_str().unwrap_or_default();
+        let holds = lost["answer"] == answer && sentence.contains(words);
+        when(holds, lost.clone()).map(|()| status)
+    })
+}
+
+/// `eds loss` with a node's configuration.
+fn loss(node: &Node, arguments: &[&str]) -> Output {
+    node.write_config();
+    let mut command = eds();
+    command.arg("loss").args(arguments).arg("--config");
+    command.arg(node.config_path()).envs(node.environment());
+    let output = command.output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    output
+}
+
+/// The lines of `eds loss` as (minute, process, cause, amount).
+fn listed(output: &Output) -> Vec<[String; 4]> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let lines = text.lines().skip(1).map(|line| {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        words.try_into().unwrap_or_else(|words| panic!("{words:?}"))
+    });
+    lines.collect()
+}
+
+fn send(node: &Node, events: i64) {
+    let mut sender = Sender::paced_by(node);
+    for event in 0..events {
+        let line = format!(
+            "event_type=e value=u{event:0>200} {}",
+            SEED_MINUTE_NS + event
+        );
+        sender.send(line.as_bytes(), node, &[]);
+    }
+    sender.wait_received(node);
+}
+
+/// Waits until the node's metrics say that all nodes lost so much for this cause.
+#[track_caller]
+fn wait_metric(node: &Node, cause: &str, amount: u64) {
+    eventually("the metric says so", SOON, || {
+        let metrics = node.metrics();
+        let seen = metrics.count_of("eds_losses_unacknowledged", &[("reason", cause)]);
+        when(seen == amount, seen)
+    });
+}
+
+#[test]
+fn loss_outlives_the_node_until_it_is_acknowledged() {
+    let mut site = site();
+    let mut node = site.start_node("one", &[("input.queue_events", "1000")]);
+    wait_answer(&node, "no", "");
+    site.redis.stop();
+    send(&node, 3000);
+    let dropped = node.metrics().count("eds_events_dropped_total");
+    assert!(dropped >= 1000, "{dropped}");
+    site.redis.restart();
+    let amount = format!("{dropped} events dropped (queue_full)");
+    wait_answer(&node, "yes", &amount);
+    assert_eq!(node.terminate().code(), Some(3), "the stop says it, too");
+
+    // Another process of the name, and no process at all, know it as well.
+    wait_answer(&node, "yes", &amount);
+    node.run();
+    let lost = wait_answer(&node, "yes", &amount);
+    assert_eq!(lost["healthy"], false);
+    let cause = &lost["losses"][0];
+    assert_eq!(
+        (&cause["cause"], &cause["amount"]),
+        (&"queue_full".into(), &dropped.into())
+    );
+    assert_eq!(cause["nodes"], serde_json::json!(["one"]));
+    wait_metric(&node, "queue_full", dropped);
+    let [line] = &listed(&loss(&node, &[]))[..] else {
+        panic!("{lost}");
+    };
+    assert!(line[1].starts_with("one#"), "{line:?}");
+    assert_eq!(line[2..], ["queue_full".to_owned(), dropped.to_string()]);
+    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
+    let schemas = &file["components"]["schemas"];
+    check_schema(&file, &schemas["Losses"], &body, "Losses");
+    check_schema(&file, &schemas["Status"], &lost, "Status");
+    assert_eq!(body["losses"][0]["amount"], dropped, "{body}");
+
+    assert_eq!(listed(&loss(&node, &["acknowledge"])).len(), 1);
+    wait_answer(&node, "no", "");
+    wait_metric(&node, "queue_full", 0);
+    assert!(loss(&node, &[]).stdout.is_empty());
+    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    assert_eq!(body["losses"][0]["acknowledged"], dropped, "{body}");
+}
+
+/// The disk keeps what the node lost while Redis was away, for the process that comes after it.
+#[test]
+fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
+    let mut site = site();
+    site.redis.stop();
+    let keys = [
+        ("input.queue_events", "1000"),
+        ("input.spool_max", "1MiB"),
+        ("input.drain_timeout", "1s"),
+    ];
+    let mut node = crate::spool::spooling(&site, "one", &keys);
+    node.launch();
+    eventually("it answers", SOON, || node.get("/healthz"));
+    send(&node, 10_000);
+    let kept = node.spool().join("losses.json");
+    let dropped = eventually("the disk has all that is dropped", SOON, || {
+        let text = std::fs::read(&kept).map_err(|error| error.to_string())?;
+        let entries: Vec<(String, u64)> = serde_json::from_slice(&text).unwrap();
+        let kept: u64 = entries.iter().map(|(_, amount)| amount).sum();
+        let dropped = node.metrics().count("eds_events_dropped_total");
+        when(kept == dropped, format!("{kept} of {dropped}")).map(|()| dropped)
+    });
+    node.kill();
+    site.redis.restart();
+    node.run();
+    let lost = wait_answer(&node, "yes", "events dropped (spool_full)");
+    let causes = lost["losses"].as_array().unwrap().iter();
+    let amount: u64 = causes.map(|it| it["amount"].as_u64().unwrap()).sum();
+    assert_eq!(amount, dropped, "{lost}");
+    eventually("the disk need not have it any more", SOON, || {
+        when(!kept.exists(), "it is there")
+    });
+    assert_eq!(node.metrics().count("eds_events_dropped_total"), 0);
+}
+
+#[test]
+fn late_events_are_recorded_under_their_minute_and_need_attention() {
+    let site = site();
+    let node = site.start_node("one", &[("flush.grace", "300ms")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = |minute: i64, user: &str| {
+        let at = SEED_MINUTE_NS + minute * MINUTE_NS;
+        let line = format!("event_type=login value={user} {at}");
+        socket.send_to(line.as_bytes(), node.udp()).unwrap();
+    };
+    send(0, "ann");
+    node.wait_count("eds_points_sent_total", |seen| seen == 2);
+    send(0, "late");
+    node.wait_count("eds_events_late_total", |seen| seen == 1);
+    let status = wait_answer(&node, "attention", "1 events found late (late)");
+    assert_eq!(status["findings"][0]["id"], "late", "{status}");
+    let [line] = &listed(&loss(&node, &["acknowledge"]))[..] else {
+        panic!("{status}");
+    };
+    assert_eq!((&*line[0], &*line[2]), ("20161204:1118", "late"));
+    wait_answer(&node, "no", "");
+}
+
+/// There is nobody else who could know.
+#[test]
+fn losses_of_a_memory_store_are_known_to_its_node() {
+    let node = Node::start("one", &[("flush.grace", "300ms")]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let line = |user: &str| format!("event_type=login value={user} {SEED_MINUTE_NS}");
+    socket.send_to(line("ann").as_bytes(), node.udp()).unwrap();
+    node.wait_count("eds_points_sent_total", |seen| seen == 2);
+    socket.send_to(line("late").as_bytes(), node.udp()).unwrap();
+    wait_metric(&node, "late", 1);
+    let body: Value = serde_json::from_str(&node.get("/api/v1/losses").unwrap().body).unwrap();
+    assert_eq!(body["losses"][0]["minute"], "20161204:1118", "{body}");
+    let body: Value = serde_json::from_str(&node.get("/api/v1/status").unwrap().body).unwrap();
+    assert_eq!(body["is_anything_lost"]["answer"], "attention", "{body}");
+    let mut command = eds();
+    command.arg("loss").arg("--config").arg(node.config_path());
+    assert_eq!(command.output().unwrap().status.code(), Some(2));
+}

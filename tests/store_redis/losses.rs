@@ -1,0 +1,99 @@
+//! The record of losses: each counts once, stays until it is acknowledged, and the record stays small.
+
+use event_data_service::store::redis::RedisStore;
+use event_data_service::store::{LOSSES_MAX, Loss, Survey};
+use testing::redis::RedisServer;
+
+use super::site::{store, tcp};
+
+const RECORD: &str = "{eds:losses}";
+
+fn loss(key: &str, amount: u64) -> Loss {
+    Loss::of_key(key, amount).unwrap()
+}
+
+async fn left(store: &RedisStore) -> Vec<(String, u64)> {
+    let losses = store.losses().await.unwrap();
+    let left = losses.iter().filter(|it| it.left() > 0);
+    left.map(|it| (it.key(), it.left())).collect()
+}
+
+#[tokio::test]
+async fn loss_that_is_told_again_counts_once_and_grows_by_what_is_new() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    let (a, b) = ("20161204:1118|late|a#1", "20161204:1119|queue_full|b|c#2");
+    for _ in 0..3 {
+        store.lose(&[loss(a, 5), loss(b, 2)]).await.unwrap();
+    }
+    let expected = [(a.to_owned(), 5), (b.to_owned(), 2)];
+    assert_eq!(left(&store).await, expected);
+    // An answer that comes late changes nothing either.
+    store.lose(&[loss(a, 4)]).await.unwrap();
+    assert_eq!(left(&store).await, expected);
+    let kept_ms: i64 = server.query(&["PTTL", RECORD]);
+    let days = kept_ms / 86_400_000;
+    assert!((29..=30).contains(&days), "{kept_ms}");
+
+    // What grew after it was looked at is not acknowledged.
+    let seen = store.losses().await.unwrap();
+    store.lose(&[loss(a, 9)]).await.unwrap();
+    for _ in 0..2 {
+        store.acknowledge_losses(&seen).await.unwrap();
+        assert_eq!(left(&store).await, [(a.to_owned(), 4)]);
+    }
+    store.lose(&[loss(a, 9), loss(b, 2)]).await.unwrap();
+    assert_eq!(left(&store).await, [(a.to_owned(), 4)]);
+}
+
+#[tokio::test]
+async fn record_has_a_bound_and_what_gives_way_is_added_up() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    let first = loss("20161204:0001|late|first#1", 1000);
+    store.lose(std::slice::from_ref(&first)).await.unwrap();
+    store.acknowledge_losses(&[first]).await.unwrap();
+    let all = 3 * LOSSES_MAX;
+    let names: Vec<_> = (0..all)
+        .map(|number| {
+            format!(
+                "20161204:1118|{}|n#{number}",
+                ["late", "shutdown"][number % 2]
+            )
+        })
+        .collect();
+    let losses: Vec<_> = names.iter().map(|name| loss(name, 1)).collect();
+    store.lose(&losses).await.unwrap();
+    let entries: u64 = server.query(&["HLEN", RECORD]);
+    assert!(entries <= LOSSES_MAX as u64, "{entries}");
+    let left = left(&store).await;
+    let sum: u64 = left.iter().map(|(_, amount)| amount).sum();
+    assert_eq!(sum, all as u64);
+    let earlier = left.iter().filter(|(name, _)| name.starts_with("earlier|"));
+    let earlier: Vec<_> = earlier.map(|(name, _)| name.as_str()).collect();
+    assert_eq!(earlier, ["earlier|late|", "earlier|shutdown|"]);
+    let seen = store.losses().await.unwrap();
+    store.acknowledge_losses(&seen).await.unwrap();
+    assert_eq!(self::left(&store).await, []);
+}
+
+#[tokio::test]
+async fn entry_that_no_node_wrote_is_not_shown_and_harms_nothing() {
+    let server = RedisServer::start(&[]);
+    let store = store(&tcp(&server));
+    for (name, entry) in [
+        ("x", "1|0|9999999999999"),
+        ("20161204:1118|late|a#1", "many"),
+        ("20161204:9999|late|a#1", "1|0|9999999999999"),
+        ("20161204:1118|late|old#1", "1|0|5"),
+    ] {
+        server.query::<()>(&["HSET", RECORD, name, entry]);
+    }
+    assert_eq!(left(&store).await, []);
+    let losses: Vec<_> = (0..LOSSES_MAX)
+        .map(|number| loss(&format!("20161204:1118|late|n#{number}"), 1))
+        .collect();
+    store.lose(&losses).await.unwrap();
+    let sum: u64 = left(&store).await.iter().map(|(_, amount)| amount).sum();
+    assert_eq!(sum, LOSSES_MAX as u64);
+}
