@@ -13,6 +13,7 @@ mod support;
 
 mod alerts;
 mod grafana;
+mod lifecycle;
 mod names;
 mod self_metrics;
 mod template;
