@@ -224,6 +224,7 @@ pub fn main() -> ExitCode {
             let is_misused = error.is::<ConfigErrors>()
                 || error.is::<daemon::NothingShared>()
                 || error.is::<daemon::WhichOutput>()
+                || error.is::<daemon::UnknownOutput>()
                 || error.is::<daemon::OnlyTheNodeKnows>()
                 || error.is::<daemon::NoTerminal>();
             let code = if is_misused {

@@ -73,7 +73,10 @@ pub(super) fn read_text(
     for error in &errors {
         let span = error.span().unwrap_or_default();
         if lines.insert(file.line(&span)) {
-            file.problem(&span, "", format!("this is not TOML: {}", error.message()));
+            match error.message() {
+                "duplicate key" => file.duplicate(&span),
+                message => file.problem(&span, "", format!("this is not TOML: {message}")),
+            }
         }
     }
     if errors.is_empty() {
@@ -181,6 +184,35 @@ impl File<'_> {
         }
     }
 
+    /// Reports a key or a section that is given twice, with its first place. The parser tells only the second.
+    fn duplicate(&mut self, span: &Range<usize>) {
+        let line = self.line(span);
+        let before: Vec<_> = self.text.lines().take(line).map(named).collect();
+        let name = before.last().copied().unwrap_or_default();
+        let key = self.text.get(span.clone()).unwrap_or_default();
+        if !name.trim_end_matches(']').ends_with(key) {
+            return self.problem(
+                span,
+                "",
+                format!("the key {key} is given twice in one value; keep one of them"),
+            );
+        }
+        let mut earlier = before.iter().rev().skip(1);
+        let first = earlier.position(|it| *it == name).map(|ago| line - 1 - ago);
+        let place = first.map_or(String::new(), |first| format!(" and in line {first}"));
+        if name.starts_with('[') {
+            let text =
+                format!("{name} is given here{place}; keep one of them, with the keys of both");
+            return self.problem(span, "", text);
+        }
+        let is_section = |it: &&&str| it.starts_with('[');
+        let section = before.iter().rev().find(is_section);
+        let section = section.map_or("", |it| it.trim_matches(['[', ']']));
+        let dot = if section.is_empty() { "" } else { "." };
+        let text = format!("is given here{place}; keep one of them");
+        self.problem(span, &format!("{section}{dot}{name}"), text);
+    }
+
     fn problem(&mut self, span: &Range<usize>, key: &str, text: String) {
         let origin = Some(self.origin(span));
         self.problems.push(Problem {
@@ -202,6 +234,17 @@ impl File<'_> {
             .unwrap_or(self.text.as_bytes());
         1 + memchr::memchr_iter(b'\n', before).count()
     }
+}
+
+/// Returns the key of a line of a file, or its section in brackets; never a value, which may be a secret.
+fn named(line: &str) -> &str {
+    let line = line.trim_start();
+    let end = if line.starts_with('[') {
+        ['#', '\n']
+    } else {
+        ['=', '#']
+    };
+    line.split(end).next().unwrap_or_default().trim_end()
 }
 
 /// The value as the environment would have it, or how a value of this form is written.

@@ -251,6 +251,26 @@ token = sesame
 => FILE:2: this is not TOML: unclosed table, expected `]`
 ",
     );
+    check_refused(
+        r#"
+node = "a"
+[store]
+url = "memory:"
+password_file = "/one" # url = "no"
+url = "redis://sesame@host"
+[log]
+level = "info"
+[store]
+[log]
+node = "b"
+[output]
+url = { a = "sesame", b = "sesame", a = "sesame" }
+=> FILE:5: store.url: is given here and in line 3; keep one of them
+=> FILE:8: [store] is given here and in line 2; keep one of them, with the keys of both
+=> FILE:9: [log] is given here and in line 6; keep one of them, with the keys of both
+=> FILE:12: the key a is given twice in one value; keep one of them
+"#,
+    );
     let flags = Flags {
         config: Some("/nowhere/eds.toml".into()),
         ..Flags::default()

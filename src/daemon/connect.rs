@@ -12,9 +12,9 @@ use super::status::{observer_of, runtime};
 use crate::config::Config;
 use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
-use crate::ingest::ListenAddress;
+use crate::ingest::{ListenAddress, Table, holder};
 use crate::output::WriteError;
-use crate::status::{Finding, ServerStatus, Severity, Status};
+use crate::status::{Finding, ServerState, ServerStatus, Severity, Status};
 
 /// What came of one thing that was tried: a word for it, what was tried, what is wrong, and what to do.
 struct Tried {
@@ -118,21 +118,18 @@ fn of_finding(finding: &Finding) -> Tried {
 fn well_servers(status: &Status) -> Vec<Tried> {
     let servers = status.redis.iter().flat_map(|redis| &redis.servers);
     let well = |server: &ServerStatus| {
-        let ServerStatus {
-            address,
+        let ServerState {
             version,
             policy,
             clock_offset_ms,
             ..
-        } = server;
-        Tried::well(format!(
+        } = server.state.as_ref()?;
+        let address = &server.address;
+        Some(Tried::well(format!(
             "Redis at {address}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms"
-        ))
+        )))
     };
-    servers
-        .filter(|server| server.error.is_none())
-        .map(well)
-        .collect()
+    servers.filter_map(well).collect()
 }
 
 async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
@@ -162,10 +159,11 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
 
 fn sockets(config: &Config) -> Vec<Tried> {
     let service = &config.service;
-    let of = |what: String, bound: io::Result<()>| match bound {
+    let of = |what: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
         Ok(()) => Tried::well(format!("{what} can be bound")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => Tried::well(format!(
-            "{what} is in use; that is right if it is by the service that runs, or by eds.socket"
+            "{what} is in use: {}; that is right if it is the service that runs, or eds.socket",
+            holder()
         )),
         Err(error) => Tried::wrong(
             format!("{what} cannot be bound: {error}"),
@@ -177,12 +175,20 @@ fn sockets(config: &Config) -> Vec<Tried> {
             ListenAddress::Udp(udp) => UdpSocket::bind(udp).map(drop),
             ListenAddress::Unix(path) => unix(path),
         };
-        of(format!("input.listen: {address}"), bound)
+        of(
+            format!("input.listen: {address}"),
+            bound,
+            &|| match address {
+                ListenAddress::Udp(udp) => holder(Table::Udp, *udp),
+                ListenAddress::Unix(path) => format!("there is {}", path.display()),
+            },
+        )
     });
     let http = service.http.map(|address| {
         of(
             format!("http.listen: {address}"),
             TcpListener::bind(address).map(drop),
+            &|| holder(Table::Tcp, address),
         )
     });
     listen.chain(http).collect()

@@ -29,7 +29,7 @@ pub use self::connect::connect;
 use self::control::Request;
 pub use self::log::write_error;
 pub use self::operate::{
-    NothingShared, SettingsAction, WhichOutput, loss, outputs, quarantine, settings,
+    NothingShared, SettingsAction, UnknownOutput, WhichOutput, loss, outputs, quarantine, settings,
 };
 use self::relay::Relay;
 pub use self::service::{PartFailed, Service, StartError};

@@ -1,6 +1,6 @@
 //! What operators do to the store beside the nodes, with the configuration of a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 
 use tracing::level_filters::LevelFilter;
@@ -8,7 +8,7 @@ use tracing::level_filters::LevelFilter;
 use super::status::runtime;
 use super::{build, log};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
-use crate::event::Partitions;
+use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
 use crate::store::{
@@ -27,6 +27,16 @@ pub struct NothingShared;
 #[derive(Debug, thiserror::Error)]
 #[error("--output names none of the outputs that are configured, which are {0}; name one of them")]
 pub struct WhichOutput(String);
+
+/// Nothing is known of an output of this name.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "nothing is kept for an output {name}; did you mean {nearest}? `eds outputs list` shows all of them. Nothing was dropped"
+)]
+pub struct UnknownOutput {
+    name: String,
+    nearest: String,
+}
 
 /// What `eds settings` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +100,7 @@ async fn list_outputs(
         "output", "unsent", "oldest", "quarantined"
     )?;
     for (name, lacks) in &all {
-        let oldest = lacks.oldest.map_or("-".to_owned(), |it| it.to_string());
+        let oldest = lacks.oldest.map_or("-".to_owned(), Minute::shown);
         let is_configured = config.outputs.iter().any(|output| output.name == *name);
         writeln!(
             out,
@@ -127,6 +137,20 @@ async fn drop_output(
             "on the nodes of this Redis"
         }
     );
+    let mut known = BTreeSet::new();
+    for partition in partitions.iter() {
+        known.extend(store.backlog(partition).await?.outputs.into_keys());
+    }
+    if !known.contains(name) {
+        let configured = config.outputs.iter().map(|output| output.name.as_str());
+        let known = known.iter().map(OutputName::as_str).chain(configured);
+        let distance = |it: &&str| strsim::damerau_levenshtein(name.as_str(), it);
+        return Err(UnknownOutput {
+            name: name.to_string(),
+            nearest: known.min_by_key(distance).unwrap_or_default().to_owned(),
+        }
+        .into());
+    }
     let mut all = Dropped::default();
     for partition in partitions.iter() {
         let Dropped {

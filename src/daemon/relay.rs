@@ -24,7 +24,7 @@ use super::service::{SIDE_MAX, all_end, next_failure, until};
 use super::{PartFailed, Running, UNREAD_MAX, build};
 use crate::config::RelayConfig;
 use crate::http::{self, Readiness, RelayVitals, SOCKET_FAILS, Vitals};
-use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets};
+use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
 use crate::relay::{
@@ -179,6 +179,7 @@ impl Relay {
             return Ok(());
         };
         let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|error| explained(error, Table::Tcp, address));
         let listener =
             listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
         self.http = Some(listener.local_addr()?);

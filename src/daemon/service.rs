@@ -22,7 +22,7 @@ use super::reporter::Reporter;
 use crate::config::ServiceSettings;
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
-use crate::ingest::{Inherited, ListenAddress, Listener, OpenError};
+use crate::ingest::{Inherited, ListenAddress, Listener, OpenError, Table, explained};
 use crate::node::{LedgerTotals, Node};
 use crate::spool::SpoolError;
 use crate::status::{self, Expected, LossReporter, Observer};
@@ -214,7 +214,10 @@ impl Service {
         };
         let listener = TcpListener::bind(address)
             .await
-            .map_err(|source| StartError::BindHttp { address, source })?;
+            .map_err(|source| StartError::BindHttp {
+                address,
+                source: explained(source, Table::Tcp, address),
+            })?;
         self.http = Some(listener.local_addr()?);
         let health = Health {
             store,

@@ -77,12 +77,19 @@ impl Minute {
         names.into_iter().min_by_key(in_order)?.parse().ok()
     }
 
+    /// The name as people see it: with four digits for the minute of the day, `20161204:0007`. It is read as the key is.
+    #[must_use]
+    pub fn shown(self) -> String {
+        let minute = self.minutes_since_midnight();
+        format!("{}:{minute:04}", self.start().format("%Y%m%d"))
+    }
+
     fn start(self) -> DateTime<Utc> {
         DateTime::from_timestamp_nanos(self.start_nanos())
     }
 }
 
-/// `20161204:1118`: the date and the minutes since midnight, both UTC.
+/// The name in keys, `20161204:1118`: the date and the minutes since midnight, both UTC. People see [`Minute::shown`].
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -138,6 +145,8 @@ mod tests {
         let first = Minute::from_epoch_minutes(1440 * 17_139).unwrap();
         assert_eq!(last.to_string(), "20161203:1439");
         assert_eq!(first.to_string(), "20161204:0");
+        assert_eq!(first.shown(), "20161204:0000");
+        assert_eq!("20161204:0000".parse(), Ok(first));
     }
 
     #[test]
@@ -165,6 +174,7 @@ mod tests {
         fn a_name_parses_back(nanos: i64) {
             let minute = Minute::of_nanos(nanos);
             prop_assert_eq!(minute.to_string().parse::<Minute>().unwrap(), minute);
+            prop_assert_eq!(minute.shown().parse::<Minute>().unwrap(), minute);
             prop_assert!(minute.minutes_since_midnight() < 1440);
         }
     }

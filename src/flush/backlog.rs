@@ -40,8 +40,8 @@ impl Default for Overview {
 }
 
 impl Overview {
-    /// Looks. Answers whether any minute is claimed, to be sealed or sent. When the store does not answer it leaves the
-    /// metrics as they are, and answers that one is.
+    /// Looks. Returns whether any minute is claimed, to be sealed or sent. When the store does not answer, the metrics of the
+    /// backlog are unknown, and a minute may be claimed.
     pub(super) async fn look(&mut self, worker: &Worker, agrees: bool) -> bool {
         let (store, metrics) = (&worker.store, &worker.metrics);
         let (now, interval) = (Instant::now(), worker.settings.interval);
@@ -52,6 +52,7 @@ impl Overview {
         let answers = looked_at.map(async |it| Ok::<_, StoreError>((it, store.backlog(it).await?)));
         let Ok(seen) = futures_util::future::try_join_all(answers).await else {
             self.all.reset();
+            metrics.forget_backlog();
             return true;
         };
         let count = usize::from(worker.partitions.count());
@@ -61,8 +62,8 @@ impl Overview {
         }
         let backlogs = &self.backlogs;
         let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
-        metrics.backlog_pending.set(sum(|backlog| backlog.waiting));
-        metrics.backlog_claimed.set(sum(|backlog| backlog.claimed));
+        (metrics.backlog_pending.get_or_create(&[])).set(sum(|backlog| backlog.waiting));
+        (metrics.backlog_claimed.get_or_create(&[])).set(sum(|backlog| backlog.claimed));
         let (bytes, _) = store.memory().unwrap_or_default();
         metrics.store_memory_bytes.set(gauge(bytes));
         let open = backlogs.iter().filter_map(|backlog| backlog.oldest).min();

@@ -31,7 +31,11 @@ impl Tally {
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(format!(
                 "{} {} {}:{} ({})",
-                counts.minute, counts.series, counts.unique, counts.cumulative, refusal.message
+                counts.minute.shown(),
+                counts.series,
+                counts.unique,
+                counts.cumulative,
+                refusal.message
             ));
         }
     }

@@ -175,7 +175,7 @@ impl Sender {
             name = %self.name,
             output = self.output.describe(),
             counts = delivery.failing.len(),
-            minute = %first.body.counts[0].minute,
+            minute = %first.body.counts[0].minute.shown(),
             series = first.body.counts[0].series,
             message = first.message,
             "the output fails at these counts alone; they stay unsent and are tried again, all others are written"
@@ -238,8 +238,8 @@ pub(super) fn log_claim_error(metrics: &Metrics, claim: &Claim, error: &StoreErr
     let partition = claim.partition.index();
     if matches!(error, StoreError::ClaimLost) {
         metrics.claims_lost.inc();
-        tracing::warn!(%minute, partition, "another node took the claim over: the lease had run out");
+        tracing::warn!(minute = %minute.shown(), partition, "another node took the claim over: the lease had run out");
     } else {
-        tracing::warn!(%minute, partition, %error, "cannot work on a claim; it is taken up again");
+        tracing::warn!(minute = %minute.shown(), partition, %error, "cannot work on a claim; it is taken up again");
     }
 }

@@ -309,7 +309,7 @@ impl Caps {
         }
         tracing::warn!(
             partition = self.partition.index(),
-            %minute,
+            minute = %minute.shown(),
             series,
             overflow = self.overflow.of(minute),
             "more series than input.max_series_per_minute; the events of the others are counted under the overflow series"

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::holder::{Table, explained};
 use super::receive::force_receive_buffer;
 use super::unix::{self, SocketFile};
 
@@ -138,7 +139,8 @@ fn udp(
         };
         socket.set_only_v6(listen.iter().any(is_ipv4))?;
     }
-    socket.bind(&address.into())?;
+    let bound = socket.bind(&address.into());
+    bound.map_err(|error| explained(error, Table::Udp, address))?;
     set_receive_buffer(&socket, address, settings.receive_buffer)?;
     Ok(socket)
 }

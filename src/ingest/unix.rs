@@ -15,6 +15,8 @@ use std::time::SystemTime;
 use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::holder::unix_holder;
+
 /// The file of a socket that this process has bound. It is removed with this, unless another one has its place.
 #[derive(Debug)]
 pub struct SocketFile {
@@ -93,7 +95,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixDatagram::unbound()?.connect(path) {
         Ok(()) => Err(io::Error::new(
             ErrorKind::AddrInUse,
-            "another process listens there",
+            format!(
+                "another process listens there: {}; end that, or name another path",
+                unix_holder(path)
+            ),
         )),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             tracing::info!(path = %path.display(), "taking the place of a socket at which nobody listens");
@@ -138,7 +143,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let (socket, file) = bind(&path, 0o600).unwrap();
-        assert_eq!(error(&path), "another process listens there");
+        let own = format!(
+            "another process listens there: this process ({})",
+            std::process::id()
+        );
+        assert!(error(&path).starts_with(&own), "{}", error(&path));
         assert!(path.exists());
         // As a process leaves it that is killed.
         drop(socket);

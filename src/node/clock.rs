@@ -9,6 +9,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
+/// What stands for a difference of clocks that is not known.
+const UNKNOWN_MS: i64 = i64::MIN;
+
 /// The wall clock of a node: for stamps and ages, never for closing a minute.
 pub struct Clock {
     now_nanos: Box<dyn Fn() -> i64 + Send + Sync>,
@@ -34,7 +37,7 @@ impl Clock {
     pub fn new(now_nanos: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         Self {
             now_nanos: Box::new(now_nanos),
-            store_ahead_ms: AtomicI64::default(),
+            store_ahead_ms: AtomicI64::new(UNKNOWN_MS),
         }
     }
 
@@ -44,14 +47,20 @@ impl Clock {
         (self.now_nanos)()
     }
 
-    /// How far the store's clock was ahead of this one when it was last read.
+    /// Returns how far the store's clock was ahead of this one when it was last read; `None` until then.
+    #[must_use]
+    pub fn store_ahead_ms(&self) -> Option<i64> {
+        Some(self.store_ahead_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN_MS)
+    }
+
+    /// The same in seconds; 0 until it is known.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         reason = "a difference of clocks in ms is far below 2^52"
     )]
     pub fn store_ahead_seconds(&self) -> f64 {
-        self.store_ahead_ms.load(Ordering::Relaxed) as f64 / 1000.0
+        self.store_ahead_ms().unwrap_or(0) as f64 / 1000.0
     }
 
     /// Returns the time of the store's clock in ms since the epoch, as far as it is known.

@@ -18,7 +18,7 @@ pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Res
     let width = |text: fn(&Quarantined) -> usize, least: usize| {
         all.iter().map(text).max().unwrap_or(0).max(least)
     };
-    let minute = width(|it| it.minute.to_string().len(), "minute".len());
+    let minute = width(|it| it.minute.shown().len(), "minute".len());
     let series = width(|it| printable(&it.series).chars().count(), "series".len());
     writeln!(
         out,
@@ -29,7 +29,7 @@ pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Res
         writeln!(
             out,
             "{:minute$}  {:series$}  {:>10}  {:>10}  {:20}  {}",
-            quarantined.minute.to_string(),
+            quarantined.minute.shown(),
             printable(&quarantined.series),
             quarantined.unique,
             quarantined.cumulative,
@@ -42,7 +42,7 @@ pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Res
 
 /// A block of lines.
 pub(super) fn in_full(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "minute      {}", quarantined.minute)?;
+    writeln!(out, "minute      {}", quarantined.minute.shown())?;
     writeln!(out, "begins      {}", begins(quarantined))?;
     writeln!(out, "series      {}", printable(&quarantined.series))?;
     writeln!(out, "unique      {}", quarantined.unique)?;
@@ -54,7 +54,7 @@ pub(super) fn in_full(quarantined: &Quarantined, out: &mut dyn Write) -> io::Res
 /// One object on one line.
 pub(super) fn json(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
     let object = serde_json::json!({
-        "minute": quarantined.minute.to_string(),
+        "minute": quarantined.minute.shown(),
         "begins": begins(quarantined),
         "series": quarantined.series,
         "unique": quarantined.unique,

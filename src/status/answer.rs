@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::relay_report::RelayReport;
-use super::report::{NodeReport, OutputReport};
+use super::report::NodeReport;
 use crate::store::Loss;
 
 /// How everything is.
@@ -200,8 +200,9 @@ pub struct RelayStatus {
 pub struct PartitionsStatus {
     /// How many there are.
     pub count: usize,
-    /// Minutes, each once for each partition.
-    pub by_state: States,
+    /// Minutes, each once for each partition; `None`: the store does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_state: Option<States>,
     /// Of all outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_unsent: Option<OldestUnsent>,
@@ -247,13 +248,25 @@ pub struct OldestUnsent {
 /// An output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OutputStatus {
-    /// As the first node sees it that it is down for, or else as this configuration has it; without a URL if no node has it any more.
-    #[serde(flatten)]
-    pub report: OutputReport,
-    /// Minutes that it lacks, each once for each partition.
-    pub unsent: u64,
-    /// Counts in its quarantine.
-    pub quarantined: u64,
+    /// What it is called.
+    pub name: String,
+    /// Where it is, without secrets, as this configuration has it; empty if no node has it any more.
+    pub url: String,
+    /// Whether it takes what nodes write, as the first node sees it that it is down for; `None`: no node tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up: Option<bool>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Minutes that it lacks, each once for each partition; `None`: the store does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsent: Option<u64>,
+    /// Counts in its quarantine; `None`: the store does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantined: Option<u64>,
     /// The most that the quarantine keeps.
     pub quarantined_max: u64,
 }
@@ -263,8 +276,9 @@ pub struct OutputStatus {
 pub struct RedisStatus {
     /// Each server.
     pub servers: Vec<ServerStatus>,
-    /// The memory that it should need for what comes in, in bytes.
-    pub memory_by_formula: u64,
+    /// The memory that it should need for what comes in, in bytes; `None`: that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_by_formula: Option<u64>,
 }
 
 /// A server.
@@ -275,6 +289,14 @@ pub struct ServerStatus {
     /// Why nothing more is known of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub state: Option<ServerState>,
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ServerState {
     /// Its name and version.
     pub version: String,
     /// `master` or `slave`.

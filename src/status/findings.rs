@@ -80,7 +80,7 @@ fn outputs(
     let all = scene.status.outputs.iter();
     all.filter_map(|output| {
         let (what, why, remedy) = find(output)?;
-        Some((format!("output {}", output.report.name), what, why, remedy))
+        Some((format!("output {}", output.name), what, why, remedy))
     })
     .collect()
 }
@@ -91,13 +91,11 @@ pub(super) fn percent(part: u64, all: u64) -> u64 {
 
 fn quarantine(scene: &Scene<'_>, is_meant: fn(u64) -> bool) -> Vec<Found> {
     outputs(scene, |output| {
-        let fill = percent(output.quarantined, output.quarantined_max);
-        let what = format!(
-            "{} counts are quarantined, {fill} % of what fits",
-            output.quarantined
-        );
+        let quarantined = output.quarantined?;
+        let fill = percent(quarantined, output.quarantined_max);
+        let what = format!("{quarantined} counts are quarantined, {fill} % of what fits");
         let why = "the output refused them for good".to_owned();
-        (output.quarantined > 0 && is_meant(fill)).then_some((what, why, None))
+        (quarantined > 0 && is_meant(fill)).then_some((what, why, None))
     })
 }
 
@@ -132,10 +130,9 @@ static RULES: &[Rule] = &[
         severity: Critical,
         find: |scene| {
             outputs(scene, |output| {
-                let report = &output.report;
-                let why = || report.last_error.clone().unwrap_or_default();
+                let why = || output.last_error.clone().unwrap_or_default();
                 let what = || "takes no points; counts wait in the store".to_owned();
-                (!report.up).then(|| (what(), why(), report.remedy.clone()))
+                (output.up == Some(false)).then(|| (what(), why(), output.remedy.clone()))
             })
         },
         remedy: "start the server, or look at output.url and the network; what waits is sent when it is back",
@@ -181,7 +178,7 @@ static RULES: &[Rule] = &[
                 .status
                 .outputs
                 .iter()
-                .any(|it| it.report.name == oldest.output && !it.report.up);
+                .any(|it| it.name == oldest.output && it.up == Some(false));
             if is_down || oldest.age_seconds < 2 * expected.as_secs() + 120 {
                 return Vec::new();
             }

@@ -35,7 +35,7 @@ mod tests;
 pub use self::answer::{
     Answer, CauseStatus, Finding, LossStatus, LossesStatus, Lost, NodeStatus, OldMinutes,
     OldestUnsent, OutputStatus, PartitionsStatus, Persistence, RedisStatus, RelayStatus,
-    ServerStatus, Severity, States, Status,
+    ServerState, ServerStatus, Severity, States, Status,
 };
 pub use self::history::History;
 pub use self::losses::LossReporter;

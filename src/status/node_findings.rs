@@ -312,7 +312,7 @@ pub(super) static RULES: &[Rule] = &[
         severity: Warning,
         find: |scene| {
             nodes(scene, |node| {
-                let offset = node.report.clock_offset_ms;
+                let offset = node.report.clock_offset_ms?;
                 let (side, off) = (
                     if offset > 0 { "behind" } else { "ahead of" },
                     offset.unsigned_abs(),

@@ -1,6 +1,6 @@
 //! The findings about Redis. Pure.
 
-use super::answer::{ServerStatus, Severity};
+use super::answer::{ServerState, ServerStatus, Severity};
 use super::findings::{Found, Rule, Scene};
 use Severity::{Critical, Note, Warning};
 
@@ -36,21 +36,31 @@ const MASTER_REMEDY: &str = "name the master in store.url, or the sentinels that
 
 /// Whether nothing is wrong with a server that would keep a node from recording.
 pub(super) fn is_well(server: &ServerStatus) -> bool {
-    let is_full = server.maxmemory > 0 && server.used_memory > server.maxmemory;
-    server.error.is_none() && server.refuses_writes.is_none() && server.unfit.is_none() && !is_full
+    server.state.as_ref().is_some_and(|state| {
+        let is_full = state.maxmemory > 0 && state.used_memory > state.maxmemory;
+        state.refuses_writes.is_none() && state.unfit.is_none() && !is_full
+    })
 }
 
+fn all<'a>(scene: &Scene<'a>) -> impl Iterator<Item = &'a ServerStatus> {
+    scene.status.redis.iter().flat_map(|redis| &redis.servers)
+}
+
+fn place(server: &ServerStatus) -> String {
+    format!("Redis at {}", server.address)
+}
+
+/// What is wrong with each server that this holds for, of those that tell how they are.
 fn servers(
     scene: &Scene<'_>,
-    find: impl Fn(&ServerStatus) -> Option<(String, String)>,
+    find: impl Fn(&ServerState) -> Option<(String, String)>,
 ) -> Vec<Found> {
-    let servers = scene.status.redis.iter().flat_map(|redis| &redis.servers);
-    servers
-        .filter_map(|server| {
-            let (what, why) = find(server)?;
-            Some((format!("Redis at {}", server.address), what, why, None))
-        })
-        .collect()
+    let told = all(scene).filter_map(|server| Some((server, server.state.as_ref()?)));
+    told.filter_map(|(server, state)| {
+        let (what, why) = find(state)?;
+        Some((place(server), what, why, None))
+    })
+    .collect()
 }
 
 /// What a server says of its state to whatever is asked.
@@ -60,11 +70,12 @@ fn refusal(error: &str) -> Option<&'static (&'static str, &'static str, &'static
 
 fn refuses_writes(scene: &Scene<'_>) -> Vec<Found> {
     let mut found = Vec::new();
-    for server in scene.status.redis.iter().flat_map(|redis| &redis.servers) {
-        let place = format!("Redis at {}", server.address);
-        let error = server.refuses_writes.as_ref().or(server.error.as_ref());
+    for server in all(scene) {
+        let (place, state) = (place(server), server.state.as_ref());
+        let refuses = state.and_then(|state| state.refuses_writes.as_ref());
+        let error = refuses.or(server.error.as_ref());
         let known = error.and_then(|error| refusal(error));
-        match (known, &server.refuses_writes, error) {
+        match (known, refuses, error) {
             (Some((_, what, remedy)), _, Some(error)) => {
                 found.push((
                     place,
@@ -76,7 +87,7 @@ fn refuses_writes(scene: &Scene<'_>) -> Vec<Found> {
             (None, Some(error), _) => {
                 found.push((place, "takes no writes".to_owned(), error.clone(), None));
             }
-            _ if server.role == "slave" => {
+            _ if state.is_some_and(|state| state.role == "slave") => {
                 let why =
                     "it has the data of another server, and may lack the last of it".to_owned();
                 found.push((
@@ -97,16 +108,13 @@ pub(super) static RULES: &[Rule] = &[
         id: "redis-down",
         severity: Critical,
         find: |scene| {
-            servers(scene, |server| {
-                let error = server
-                    .error
-                    .clone()
-                    .filter(|error| refusal(error).is_none())?;
-                Some((
-                    "cannot be used: events wait in the nodes, and nothing is counted".to_owned(),
-                    error,
-                ))
-            })
+            let what = "cannot be used: events wait in the nodes, and nothing is counted";
+            let found = |server: &ServerStatus| {
+                let error = server.error.clone();
+                let error = error.filter(|error| refusal(error).is_none())?;
+                Some((place(server), what.to_owned(), error, None))
+            };
+            all(scene).filter_map(found).collect()
         },
         remedy: "start it, or look at store.url and the network; the nodes record what waits when it is back, in memory up to input.queue_events, beyond that from input.spool_dir",
     },
@@ -148,12 +156,16 @@ pub(super) static RULES: &[Rule] = &[
             servers(scene, |server| {
                 let (used, most) = (server.used_memory, server.maxmemory);
                 let percent = used.saturating_mul(100) / most.max(1);
-                let formula = scene
-                    .status
-                    .redis
-                    .as_ref()
-                    .map_or(0, |it| it.memory_by_formula);
-                let why = format!("what comes in needs about {formula} bytes, by docs/limits.md");
+                let formula = scene.status.redis.as_ref();
+                let formula = formula.and_then(|it| it.memory_by_formula);
+                let why = match formula {
+                    None | Some(0) => {
+                        "what comes in needs next to nothing, by docs/limits.md".to_owned()
+                    }
+                    Some(bytes) => {
+                        format!("what comes in needs about {bytes} bytes, by docs/limits.md")
+                    }
+                };
                 let fills = most > 0 && used <= most && percent >= MEMORY_PERCENT_MAX;
                 fills.then(|| (format!("uses {percent} % of its maxmemory"), why))
             })
@@ -165,12 +177,12 @@ pub(super) static RULES: &[Rule] = &[
         severity: Warning,
         find: |scene| {
             servers(scene, |server| {
-                let is_known = server.error.is_none() && !server.persistence.aof;
+                let has_none = !server.persistence.aof;
                 let why = format!(
                     "when it ends it forgets what it confirmed since its last snapshot, {} changes now",
                     server.persistence.unsaved_changes
                 );
-                is_known.then(|| ("has no append-only file".to_owned(), why))
+                has_none.then(|| ("has no append-only file".to_owned(), why))
             })
         },
         remedy: "run CONFIG SET appendonly yes, and write it into redis.conf",
@@ -180,7 +192,7 @@ pub(super) static RULES: &[Rule] = &[
         severity: Warning,
         find: |scene| {
             servers(scene, |server| {
-                let fails = server.error.is_none() && !server.persistence.last_save_ok;
+                let fails = !server.persistence.last_save_ok;
                 let why = "its disk is full, read-only or broken, or it cannot fork";
                 fails.then(|| ("could not save its data".to_owned(), why.to_owned()))
             })
@@ -196,8 +208,7 @@ pub(super) static RULES: &[Rule] = &[
                 let most = scene.expected.grace.as_millis() / 2;
                 let is_off = u128::from(offset.unsigned_abs()) > most.max(1);
                 let what = format!("its clock differs from this host's by {offset} ms");
-                (server.error.is_none() && is_off)
-                    .then(|| (what, "one of them is wrong".to_owned()))
+                is_off.then(|| (what, "one of them is wrong".to_owned()))
             })
         },
         remedy: "look at the clocks of both hosts: chronyc tracking, timedatectl",

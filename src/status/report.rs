@@ -57,8 +57,9 @@ pub struct NodeReport {
     pub queue: Queue,
     /// Events on disk.
     pub spool: Room,
-    /// How far the store's clock is ahead of the node's.
-    pub clock_offset_ms: i64,
+    /// How far the store's clock is ahead of the node's; `None` until the store has told its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_offset_ms: Option<i64>,
     /// Threads whose socket cannot be read.
     pub sockets_failing: u64,
     /// Workers that make no progress.

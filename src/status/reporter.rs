@@ -257,8 +257,6 @@ impl Reporter {
             }
         };
         let identity = self.store.identity().to_owned();
-        #[expect(clippy::cast_possible_truncation, reason = "milliseconds of centuries")]
-        let clock_offset_ms = (self.node.clock.store_ahead_seconds() * 1000.0) as i64;
         let settings_error = difference.ok().flatten().map(|error| error.to_string());
         let report = NodeReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),
@@ -296,7 +294,7 @@ impl Reporter {
                 bytes: sums.spool_bytes,
                 bytes_max: self.spool_max,
             },
-            clock_offset_ms,
+            clock_offset_ms: self.node.clock.store_ahead_ms(),
             sockets_failing: self.node.listeners_failing.load(Ordering::Relaxed) as u64,
             stalled: self.node.progress.stalled(STALLED_AFTER),
             name_taken: self.node.name_taken.load(Ordering::Relaxed),

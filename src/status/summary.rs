@@ -7,15 +7,15 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::answer::{
     Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
-    PartitionsStatus, Persistence, RedisStatus, RelayStatus, ServerStatus, Severity, States,
-    Status,
+    PartitionsStatus, Persistence, RedisStatus, RelayStatus, ServerState, ServerStatus, Severity,
+    States, Status,
 };
 use super::findings;
 use super::losses::merged;
 use super::node_findings::rejects_much;
 use super::observer::Expected;
 use super::relay_report::RelayReport;
-use super::report::{NodeReport, OutputReport, Totals};
+use super::report::{NodeReport, Totals};
 use crate::event::Minute;
 use crate::node::LossCause;
 use crate::store::{
@@ -59,13 +59,14 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     if let Ok(seen) = &seen.seen {
         cover(&mut nodes, seen, now_ms);
     }
-    let backlogs = seen.backlogs.as_deref().unwrap_or_default();
+    let backlogs = seen.backlogs.as_deref().ok();
     let outputs = outputs(expected, &nodes, backlogs);
     let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
-    let old = old_minutes(backlogs, &nodes);
+    let old = old_minutes(backlogs.unwrap_or_default(), &nodes);
     let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
         servers: seen.servers.iter().map(server).collect(),
-        memory_by_formula: memory_by_formula(expected, &nodes, seen),
+        memory_by_formula: (seen.reports.is_ok())
+            .then(|| memory_by_formula(expected, &nodes, seen)),
     });
     let unrecorded = looked.own.iter().flat_map(|(_, own)| &own.unrecorded);
     let unrecorded: Vec<_> = unrecorded.cloned().collect();
@@ -183,9 +184,13 @@ fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i6
     }
 }
 
-fn outputs(expected: &Expected, nodes: &[NodeStatus], backlogs: &[Backlog]) -> Vec<OutputStatus> {
+fn outputs(
+    expected: &Expected,
+    nodes: &[NodeStatus],
+    backlogs: Option<&[Backlog]>,
+) -> Vec<OutputStatus> {
     let mut lacks: BTreeMap<&str, OutputBacklog> = BTreeMap::new();
-    for (name, of) in backlogs.iter().flat_map(|backlog| &backlog.outputs) {
+    for (name, of) in (backlogs.iter().copied().flatten()).flat_map(|backlog| &backlog.outputs) {
         *lacks.entry(OutputName::as_str(name)).or_default() += *of;
     }
     let live = || nodes.iter().filter(|node| !node.silent);
@@ -200,17 +205,17 @@ fn outputs(expected: &Expected, nodes: &[NodeStatus], backlogs: &[Backlog]) -> V
             .map(|(name, url)| (name.as_str(), url.as_str())),
     );
     let of = |(name, url): (&str, &str)| {
-        let down = reported().find(|it| it.name == name && !it.up);
-        let lacks = lacks.get(name).copied().unwrap_or_default();
+        let mut told = reported().filter(|it| it.name == name);
+        let told = told.clone().find(|it| !it.up).or_else(|| told.next());
+        let lacks = backlogs.map(|_| lacks.get(name).copied().unwrap_or_default());
         OutputStatus {
-            report: OutputReport {
-                name: name.to_owned(),
-                url: url.to_owned(),
-                up: down.is_none(),
-                ..down.cloned().unwrap_or_default()
-            },
-            unsent: lacks.unsent,
-            quarantined: lacks.quarantined,
+            name: name.to_owned(),
+            url: url.to_owned(),
+            up: told.map(|it| it.up),
+            last_error: told.and_then(|it| it.last_error.clone()),
+            remedy: told.and_then(|it| it.remedy.clone()),
+            unsent: lacks.map(|it| it.unsent),
+            quarantined: lacks.map(|it| it.quarantined),
             quarantined_max: (QUARANTINE_MAX * expected.partitions.max(1)) as u64,
         }
     };
@@ -219,18 +224,19 @@ fn outputs(expected: &Expected, nodes: &[NodeStatus], backlogs: &[Backlog]) -> V
 
 fn partitions(
     expected: &Expected,
-    backlogs: &[Backlog],
+    backlogs: Option<&[Backlog]>,
     outputs: &[OutputStatus],
     now_ms: i64,
 ) -> (PartitionsStatus, Option<OldestUnsent>) {
+    let is_known = backlogs.is_some();
+    let backlogs = backlogs.unwrap_or_default();
     let lacking = backlogs.iter().flat_map(|backlog| &backlog.outputs);
     let unsent = lacking.clone().map(|(_, it)| it.unsent).sum();
     let oldest = lacking.filter_map(|(name, it)| Some((it.oldest?, name)));
     let oldest = oldest.min().map(|(minute, name)| {
         let age_ms = now_ms.saturating_sub(minute.end_millis()).max(0);
         let age_seconds = age_ms.unsigned_abs() / 1000;
-        let mut reports = outputs.iter().map(|it| &it.report);
-        let output = reports.find(|it| it.name == name.as_str());
+        let output = outputs.iter().find(|it| it.name == name.as_str());
         let error = output.and_then(|it| it.last_error.clone());
         let is_gone = output.is_some_and(|it| it.url.is_empty());
         let why = match error {
@@ -239,7 +245,7 @@ fn partitions(
             None => "it is about to be sent".to_owned(),
         };
         OldestUnsent {
-            minute: minute.to_string(),
+            minute: minute.shown(),
             age_seconds,
             output: name.to_string(),
             why,
@@ -247,11 +253,11 @@ fn partitions(
     });
     let partitions = PartitionsStatus {
         count: expected.partitions,
-        by_state: States {
+        by_state: is_known.then(|| States {
             open: backlogs.iter().map(|it| it.waiting).sum(),
             claimed: backlogs.iter().map(|it| it.claimed).sum(),
             unsent,
-        },
+        }),
         oldest_unsent: None,
         old: None,
     };
@@ -283,26 +289,28 @@ fn server(seen: &ServerSeen) -> ServerStatus {
             return ServerStatus {
                 address,
                 error: Some(error.to_string()),
-                ..ServerStatus::default()
+                state: None,
             };
         }
     };
     ServerStatus {
         address,
         error: None,
-        version: beginning(&found.version, 40),
-        role: beginning(&found.role, 20),
-        used_memory: found.used_memory,
-        maxmemory: found.maxmemory,
-        policy: beginning(&found.policy, 40),
-        persistence: Persistence {
-            aof: found.aof,
-            unsaved_changes: found.unsaved_changes,
-            last_save_ok: found.last_save_ok,
-        },
-        clock_offset_ms: found.clock_offset_ms,
-        refuses_writes: found.refuses_writes,
-        unfit: found.unfit,
+        state: Some(ServerState {
+            version: beginning(&found.version, 40),
+            role: beginning(&found.role, 20),
+            used_memory: found.used_memory,
+            maxmemory: found.maxmemory,
+            policy: beginning(&found.policy, 40),
+            persistence: Persistence {
+                aof: found.aof,
+                unsaved_changes: found.unsaved_changes,
+                last_save_ok: found.last_save_ok,
+            },
+            clock_offset_ms: found.clock_offset_ms,
+            refuses_writes: found.refuses_writes,
+            unfit: found.unfit,
+        }),
     }
 }
 

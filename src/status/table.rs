@@ -34,16 +34,20 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
     lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
     lines.extend(findings(&status.findings, width));
     lines.push(String::new());
-    lines.extend(nodes(&status.nodes));
+    let is_known = status.partitions.by_state.is_some();
+    lines.extend(if is_known || !status.nodes.is_empty() {
+        nodes(&status.nodes)
+    } else {
+        vec!["nodes    not known while Redis does not answer".to_owned()]
+    });
     lines.push(String::new());
     if !status.relays.is_empty() {
         lines.extend(relays(&status.relays, width));
         lines.push(String::new());
     }
     lines.extend(partitions(status, width));
-    let is_known = status.nodes.iter().any(|node| !node.silent);
     for output in &status.outputs {
-        lines.extend(self::output(output, is_known, width));
+        lines.extend(self::output(output, width));
     }
     match &status.redis {
         None => lines.push("store    the memory of the node".to_owned()),
@@ -52,8 +56,10 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
             lines.extend(
                 servers.flat_map(|it| wrapped("redis    ", &server(it), "         ", width)),
             );
-            let formula = bytes(redis.memory_by_formula);
-            lines.push(format!("         by the formula it needs about {formula}"));
+            if let Some(formula) = redis.memory_by_formula.filter(|bytes| *bytes > 0) {
+                let formula = bytes(formula);
+                lines.push(format!("         by the formula it needs about {formula}"));
+            }
         }
     }
     lines
@@ -147,7 +153,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
             report.totals.lost(),
             report.totals.late,
             span(report.lag_seconds),
-            format!("{}ms", report.clock_offset_ms),
+            (report.clock_offset_ms).map_or("-".to_owned(), |ms| format!("{ms}ms")),
         ));
         let (queue, spool) = (&report.queue, &report.spool);
         lines.push(format!(
@@ -164,16 +170,15 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
 }
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
-    let by = &status.partitions.by_state;
+    let Some(by) = &status.partitions.by_state else {
+        return vec!["backlog  not known while Redis does not answer".to_owned()];
+    };
     let (open, claimed, unsent) = (by.open, by.claimed, by.unsent);
     let count = status.partitions.count;
-    let mut servers = status.redis.iter().flat_map(|redis| &redis.servers);
-    if servers.any(|server| server.error.is_some()) {
-        return vec!["minutes  not known while Redis does not answer".to_owned()];
-    }
-    let mut lines = vec![format!(
-        "minutes  {open} open, {claimed} being sealed, {unsent} unsent (each in up to {count} partitions)"
-    )];
+    let text = format!(
+        "{open} open, {claimed} being sealed, {unsent} unsent: minutes, each of which counts in up to {count} partitions"
+    );
+    let mut lines = wrapped("backlog  ", &text, "         ", width);
     if let Some(old) = &status.partitions.old {
         let done = match old.done_in_seconds {
             Some(seconds) => format!("sealed in about {} at the present rate", span(seconds)),
@@ -195,30 +200,31 @@ fn partitions(status: &Status, width: usize) -> Vec<String> {
     lines
 }
 
-fn output(output: &OutputStatus, is_known: bool, width: usize) -> Vec<String> {
-    let report = &output.report;
-    let state = match report.up {
-        false => "DOWN",
-        true if is_known => "up",
-        true => "not known",
+fn output(output: &OutputStatus, width: usize) -> Vec<String> {
+    let state = match output.up {
+        Some(false) => "DOWN",
+        Some(true) => "up",
+        None => "not known whether up",
     };
-    let place = if report.url.is_empty() {
+    let place = if output.url.is_empty() {
         "of no node any more"
     } else {
-        &report.url
+        &output.url
     };
-    let text = format!(
-        "{}: {state}, {} unsent, {} quarantined; {place}",
-        report.name, output.unsent, output.quarantined
-    );
+    let waits = match (output.unsent, output.quarantined) {
+        (Some(unsent), Some(quarantined)) => format!("{unsent} unsent, {quarantined} quarantined"),
+        _ => "not known how much is unsent or quarantined".to_owned(),
+    };
+    let text = format!("{}: {state}, {waits}; {place}", output.name);
     wrapped("output   ", &text, "         ", width)
 }
 
 fn server(server: &ServerStatus) -> String {
     let address = &server.address;
-    if let Some(error) = &server.error {
+    let Some(server) = &server.state else {
+        let error = server.error.as_deref().unwrap_or_default();
         return format!("{address}: {error}");
-    }
+    };
     let most = match server.maxmemory {
         0 => "no limit".to_owned(),
         most => bytes(most),

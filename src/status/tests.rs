@@ -199,6 +199,7 @@ mod losses;
 fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
     let status = Seen::default().status();
     assert!(status.healthy && status.findings.is_empty(), "{status:#?}");
+    assert!(!super::lines(&status, 100).join("\n").contains("about 0 B"));
     assert_eq!(status.is_anything_lost.answer, Answer::No);
 }
 
@@ -212,6 +213,22 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
     };
     let status = seen.status();
     assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
+    let output = &status.outputs[0];
+    assert_eq!(
+        (output.up, output.unsent, output.quarantined),
+        (None, None, None)
+    );
+    assert_eq!(status.partitions.by_state, None);
+    assert_eq!(status.redis.as_ref().unwrap().memory_by_formula, None);
+    let table = super::lines(&status, 200).join("\n");
+    for words in [
+        "nodes    not known",
+        "backlog  not known",
+        "default: not known whether up, not known how much is unsent",
+    ] {
+        assert!(table.contains(words), "{words:?} is not in: {table}");
+    }
+    assert!(!table.contains("0 B"), "{table}");
     let seen = Seen {
         servers: vec![Err(StoreError::Unavailable(
             "Connection refused".to_owned(),
@@ -380,13 +397,17 @@ fn the_state_of_a_node_is_reported() {
         &["80 %"],
     );
     Seen::with(|it| it.name_taken = true).finds("name-taken", Warning, &["EDS_NODE"]);
-    Seen::with(|it| it.clock_offset_ms = 2501).finds(
+    Seen::with(|it| it.clock_offset_ms = Some(2501)).finds(
         "clock",
         Warning,
         &["2.5 s behind", "chronyc"],
     );
-    Seen::with(|it| it.clock_offset_ms = -2501).finds("clock", Warning, &["2.5 s ahead of"]);
-    assert!(Seen::with(|it| it.clock_offset_ms = 2500).status().healthy);
+    Seen::with(|it| it.clock_offset_ms = Some(-2501)).finds("clock", Warning, &["2.5 s ahead of"]);
+    assert!(
+        Seen::with(|it| it.clock_offset_ms = Some(2500))
+            .status()
+            .healthy
+    );
     let mut seen = Seen::default();
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);

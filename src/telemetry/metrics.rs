@@ -19,6 +19,8 @@ use crate::node::{DropReason, LossCause, Node};
 
 /// The label of what is counted of one output.
 pub(super) type OfOutput = [(&'static str, String); 1];
+/// One without a label, or none while it is not known.
+type Known = Family<[(&'static str, String); 0], Gauge>;
 /// One for each output.
 pub type Gauges = Family<OfOutput, Gauge>;
 type Counters = Family<OfOutput, Counter>;
@@ -149,10 +151,11 @@ metrics! {
     self_metrics_dropped: Counters = Family::default();
     /// 1 while the output takes what this node writes.
     output_up: Gauges = Family::default();
-    /// Minutes times partitions that wait for being claimed, open ones included.
-    backlog_pending: Gauge = Gauge::default();
+    /// Minutes times partitions that wait for being claimed, open ones included. It and all others of the store's backlog are
+    /// absent while the store does not answer.
+    backlog_pending: Known = Family::default();
     /// Minutes times partitions that are claimed by any node to be sealed.
-    backlog_claimed: Gauge = Gauge::default();
+    backlog_claimed: Known = Family::default();
     /// Minutes times partitions that are sealed and that the output does not have in full; of outputs, too, that are not
     /// configured any more.
     backlog_unsent: Gauges = Family::default();
@@ -201,11 +204,6 @@ impl Metrics {
         let of = &of_output(name);
         let up = self.output_up.get_or_create_owned(of);
         up.set(1);
-        for backlog in [&self.backlog_unsent, &self.counts_quarantined] {
-            backlog.get_or_create(of).set(0);
-        }
-        let oldest = &self.oldest_unsent_minute_age_seconds;
-        oldest.get_or_create(of).set(0.0);
         OutputMetrics {
             points_sent: self.points_sent.get_or_create_owned(of),
             points_quarantined: self.points_quarantined.get_or_create_owned(of),
@@ -215,6 +213,15 @@ impl Metrics {
             publish_delay_seconds: self.publish_delay_seconds.get_or_create_owned(of),
             up,
         }
+    }
+
+    /// Reports nothing of the backlog until it is seen again: a zero, or an old number, would pass for what is there now.
+    pub fn forget_backlog(&self) {
+        self.backlog_pending.clear();
+        self.backlog_claimed.clear();
+        self.backlog_unsent.clear();
+        self.counts_quarantined.clear();
+        self.oldest_unsent_minute_age_seconds.clear();
     }
 
     /// Reports nothing more of an output that is gone and that nothing waits for.
@@ -295,8 +302,10 @@ impl Collector for NodeCollector {
             causes.map(|(cause, lost)| ([("reason", cause)], ConstGauge::new(lost))),
         )?;
         let help = "How far the store's clock is ahead of this node's, in seconds";
-        let offset = ConstGauge::new(node.clock.store_ahead_seconds());
-        one(to, "clock_offset_seconds", help, &offset)?;
+        let offset = node.clock.store_ahead_ms();
+        let seconds = || ConstGauge::new(node.clock.store_ahead_seconds());
+        let offset = offset.map(|_| ([("", ""); 0], seconds()));
+        family(to, "clock_offset_seconds", help, offset)?;
         by_reason(
             to,
             "events_overflowed",

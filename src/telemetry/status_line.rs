@@ -36,10 +36,15 @@ pub fn status_line(
         if dropped > 0 {
             let _ = write!(line, ", {dropped} dropped in all");
         }
-        let _ = write!(line, "; {} minutes open", metrics.backlog_pending.get());
-        for output in &outputs {
-            let unsent = metrics.backlog_unsent.get_or_create(&of_output(output));
-            let _ = write!(line, ", {} wait for {output}", unsent.get());
+        // Nothing is said of what is not known.
+        if let Some(pending) = metrics.backlog_pending.get(&[]) {
+            let _ = write!(line, "; {} open", pending.get());
+            for output in &outputs {
+                if let Some(unsent) = metrics.backlog_unsent.get(&of_output(output)) {
+                    let _ = write!(line, ", {} wait for {output}", unsent.get());
+                }
+            }
+            line.push_str(" (minutes times partitions)");
         }
         if metrics.store_up.get() == 0 {
             line.push_str("; the store takes nothing");

@@ -38,14 +38,23 @@ fn a_cause_is_said_once_and_with_its_address() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (http, input) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
     let (http, input) = (http.to_string(), input.to_string());
-    for (listen, http, whom) in [
-        (input.as_str(), "127.0.0.1:0", &input),
-        ("127.0.0.1:0", http.as_str(), &http),
+    let holder = format!("process {} (", std::process::id());
+    for command in [
+        &["run"][..],
+        &["relay", "--to", "127.0.0.1:9", "--rest", "none:"],
     ] {
-        let text = stderr_of(&["run", "--listen", listen, "--http", http], 1);
-        let last = text.lines().last().unwrap();
-        assert!(last.contains(whom), "{last}");
-        assert_eq!(last.matches("in use").count(), 1, "{last}");
+        for (listen, http, whom, key) in [
+            (input.as_str(), "127.0.0.1:0", &input, "input.listen"),
+            ("127.0.0.1:0", http.as_str(), &http, "http.listen"),
+        ] {
+            let arguments = [command, &["--listen", listen, "--http", http]].concat();
+            let text = stderr_of(&arguments, 1);
+            let last = text.lines().last().unwrap();
+            for words in [whom, key, &holder] {
+                assert!(last.contains(words), "{words:?} is not in: {last}");
+            }
+            assert_eq!(last.matches("in use").count(), 1, "{last}");
+        }
     }
     let text = stderr_of(&["send", "--to", "127.0.0.1", "--events", "1"], 1);
     assert_eq!(text.matches("invalid socket address").count(), 1, "{text}");

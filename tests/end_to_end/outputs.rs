@@ -311,6 +311,11 @@ fn a_database_is_added_and_removed_node_after_node() {
     };
     let waiting = line().expect("it is listed");
     assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
+    let (code, said) = command(&one, &["outputs", "drop", "bakcup"]);
+    assert!(
+        code == Some(2) && said.contains("did you mean backup"),
+        "{said}"
+    );
     let (code, said) = command(&one, &["outputs", "drop", "backup"]);
     assert!(
         code == Some(0) && said.contains("20 unsent counts"),

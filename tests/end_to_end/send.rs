@@ -1,7 +1,7 @@
 //! `eds send` as who types it has it: what it says, how it ends, and that it sends what it says.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -118,16 +118,75 @@ fn a_line_end_inside_a_quoted_field_splits_no_line() {
 fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
     let (_socket, to) = receiver();
     let closed = format!("127.0.0.1:{}", free_port());
-    let arguments = ["send", "--events", "100", "--to", &to, "--to", &closed];
+    let arguments = [
+        "send", "--events", "100", "--wait", "10ms", "--to", &to, "--to", &closed,
+    ];
     let output = eds().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     let refused = format!("7 copies refused by {closed}, where nobody listens");
-    assert!(
-        said.contains("14 copies sent") && said.contains(&refused),
-        "{said}"
-    );
+    for words in ["7 copies sent", &refused, "waiting for up to 0.01 s"] {
+        assert!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    assert!(!said.contains("events sent to nobody"), "{said}");
     assert_eq!(said.matches("going on").count(), 1, "{said}");
+}
+
+#[test]
+fn events_that_every_address_refuses_are_sent_to_nobody_and_not_expected() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("expected");
+    let closed = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let output = eds()
+        .args(["send", "--events", "100", "--wait", "0s", "--quiet"])
+        .args(["--to", &closed[0], "--to", &closed[1], "--expected"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for words in [
+        "0 copies sent",
+        "100 events sent to nobody",
+        &format!("7 copies refused by {}", closed[0]),
+        &format!("7 copies refused by {}", closed[1]),
+    ] {
+        assert!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    assert!(!said.contains("failed"), "{said}");
+    assert_eq!(fs::read(&file).unwrap(), b"");
+}
+
+#[test]
+fn nodes_that_are_started_in_the_background_just_before_receive_everything() {
+    let ports = [free_port(), free_port()];
+    let to = ports.map(|port| format!("127.0.0.1:{port}"));
+    let mut sender = eds()
+        .args(["send", "--events", "100", "--wait", "1min"])
+        .args(["--to", &to[0], "--to", &to[1]])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(sender.stderr.take().unwrap()).lines();
+    let mut wait_for = |words: &str| {
+        let found = said.find(|line| line.as_ref().unwrap().contains(words));
+        found
+            .unwrap_or_else(|| panic!("{words:?} is not said"))
+            .unwrap()
+    };
+    // Each begins to listen when it is waited for.
+    let nodes = to.each_ref().map(|to| {
+        wait_for(&format!("nobody listens at {to} yet; waiting"));
+        UdpSocket::bind(to).unwrap()
+    });
+    let summary = wait_for("copies sent");
+    assert!(summary.contains("14 copies sent"), "{summary}");
+    assert!(wait(&mut sender, SOON).success());
+    for node in nodes {
+        for _ in 0..7 {
+            receive(&node);
+        }
+    }
 }
 
 #[test]

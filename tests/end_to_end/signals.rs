@@ -181,10 +181,10 @@ fn a_node_and_a_relay_report_how_they_are() {
     node.run();
     wait("READY=1", None);
     wait(
-        "STATUS=0/s received, 0/s recorded, 0 queued; 0 minutes open, 0 wait for ",
+        "STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 wait for ",
         None,
     );
-    wait("; 1 minutes open", Some(node.udp()));
+    wait("; 1 open", Some(node.udp()));
     node.terminate();
     wait("STATUS=draining", None);
 

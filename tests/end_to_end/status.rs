@@ -160,6 +160,32 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
     site.redis.stop();
     let status = wait_first(&node, "redis-down", &["start it", "refused"]);
     assert_eq!(status["is_anything_lost"]["answer"], "unknown");
+    // What nobody can tell is left out, and no zero stands for it.
+    for unknown in [
+        "/partitions/by_state",
+        "/outputs/0/up",
+        "/outputs/0/unsent",
+        "/outputs/0/quarantined",
+        "/redis/memory_by_formula",
+        "/redis/servers/0/used_memory",
+        "/redis/servers/0/persistence",
+    ] {
+        assert_eq!(status.pointer(unknown), None, "{unknown} of {status}");
+    }
+    eventually("the node's metrics leave it out", SOON, || {
+        let metrics = node.metrics();
+        let told: Vec<_> = [
+            "eds_backlog_pending",
+            "eds_backlog_claimed",
+            "eds_backlog_unsent",
+            "eds_counts_quarantined",
+            "eds_oldest_unsent_minute_age_seconds",
+        ]
+        .into_iter()
+        .filter(|name| metrics.has(name))
+        .collect();
+        when(told.is_empty(), format!("{told:?}"))
+    });
     let mut sender = Sender::paced_by(&node);
     send(&node, &mut sender, 3000, &[]);
     // The node itself knows what it has lost.

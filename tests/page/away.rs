@@ -75,6 +75,12 @@ fn what_cannot_be_read_is_named_beside_its_place_and_the_rest_goes_on() {
         "document.querySelector('#verdict').textContent",
     );
     assert_eq!(browser.evaluate(drawn), bars);
+    // What Redis alone can tell is not known, and no zero stands for it.
+    browser.wait(
+        "the page shows what is unknown as unknown",
+        "[...document.querySelectorAll('#outputs td[data-label=Unsent], #outputs td[data-label=Quarantined]')].map((it) => it.textContent).join() === '–,–'",
+        "document.querySelector('#outputs').textContent",
+    );
     ground.redis.signal("CONT");
     browser.wait(
         "the page knows that all is well",

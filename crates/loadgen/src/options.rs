@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::draw::Share;
 use super::start::Start;
@@ -15,6 +16,9 @@ const REPEAT: &str = "0.01";
 /// Well below what one node takes in, so that nobody loses events who has not asked for speed.
 const RATE: u64 = 20_000;
 
+/// A node that is started just before listens well within this, unless its host is very busy.
+const WAIT: Duration = Duration::from_secs(5);
+
 const fn nonzero(number: u32) -> NonZeroU32 {
     match NonZeroU32::new(number) {
         Some(number) => number,
@@ -26,6 +30,9 @@ const fn nonzero(number: u32) -> NonZeroU32 {
 ///
 /// Each datagram is copied to every address. UDP tells no sender what arrived: a datagram that the receiver had
 /// no room for counts as sent. A lower --rate helps. A Unix socket without room makes the sender wait.
+///
+/// Copies that nobody took, because nobody listens at an address, count as refused and not as sent, as far as the network
+/// reports them: on this host all of them. An event refused by every address is not expected to be counted.
 ///
 /// Exit code 0: all was sent; 1: something could not be, or nobody listens at an address; 130 or 143: stopped by Ctrl-C or
 /// SIGTERM, with the summary and the expected counts of what was sent until then.
@@ -40,6 +47,10 @@ pub struct Options {
     /// Events a second, not counting copies; 0 for as fast as it goes
     #[arg(long, value_name = "EVENTS/S", default_value_t = RATE)]
     pub rate: u64,
+
+    /// How long to wait at the start for addresses of this host (loopback or unix:) at which nobody listens yet
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5s")]
+    pub wait: Duration,
 
     /// The most lines in one datagram. It stays within 1400 bytes unless one line alone is longer
     #[arg(long, value_name = "N", default_value_t = LINES_PER_DATAGRAM)]
@@ -130,6 +141,7 @@ impl Default for Options {
         Self {
             to: vec![TO.to_owned()],
             rate: RATE,
+            wait: WAIT,
             lines_per_datagram: LINES_PER_DATAGRAM,
             drop_rate: Share::NONE,
             expected: None,
@@ -158,8 +170,6 @@ fn parse_repeat(text: &str) -> Result<Share, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::Parser;
 
     use super::*;

@@ -2,7 +2,7 @@
 //! source and for the pace, and stops when the source ends.
 
 use std::io::Read;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::datagram::Datagram;
 use super::draw::{Draw, Purpose, Share};
@@ -16,6 +16,9 @@ use super::targets::{Failed, Target, wait_for_refusals};
 
 use super::{Options, SendError, Summary, ages, now_nanos};
 
+/// How often an address at which nobody listens yet is tried again.
+const WAIT_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Sends the lines of a source.
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -26,6 +29,9 @@ pub(super) struct Sender {
     drop_draw: Draw,
     pacer: Pacer,
     quiet: bool,
+    /// How long addresses of this host may refuse the first datagram, and since when they are tried.
+    wait: Duration,
+    tried_since: Option<Instant>,
     stop: Stop,
     summary: Summary,
 }
@@ -49,6 +55,8 @@ impl Sender {
             drop_draw: Draw::new(seed, Purpose::Drop),
             pacer: Pacer::new(options.rate, Instant::now()),
             quiet: options.quiet,
+            wait: options.wait,
+            tried_since: None,
             stop,
             summary: Summary {
                 seed,
@@ -158,6 +166,7 @@ impl Sender {
             return;
         }
         let mut reached = false;
+        let tried_since = *self.tried_since.get_or_insert_with(Instant::now);
         let first_copy = self.summary.datagrams * self.targets.len() as u64;
         for (copy, target) in (first_copy..).zip(&mut self.targets) {
             if self.drop_draw.falls_into(copy, self.drop_rate) {
@@ -165,7 +174,28 @@ impl Sender {
                 continue;
             }
             let before = target.refused;
-            let sent = target.send(self.datagram.bytes(), || self.stop.code().is_some());
+            let is_stopped = || self.stop.code().is_some();
+            let mut sent = target.send(self.datagram.bytes(), is_stopped);
+            // A node that was started just before may not listen yet. A refused copy reached nobody, so it is sent again.
+            let is_awaited = |target: &Target, sent: &Result<u32, Failed>| {
+                let is_refused = matches!(sent, Err(failed) if failed.is_refused);
+                is_refused
+                    && !target.has_taken
+                    && tried_since.elapsed() < self.wait
+                    && !is_stopped()
+            };
+            if is_awaited(target, &sent) && !self.quiet {
+                let (address, seconds) = (target.address(), self.wait.as_secs_f64());
+                progress.say(&format!(
+                    "nobody listens at {address} yet; waiting for up to {seconds} s"
+                ));
+            }
+            while is_awaited(target, &sent) {
+                std::thread::sleep(WAIT_INTERVAL);
+                sent = target.send(self.datagram.bytes(), is_stopped);
+            }
+            let is_refused = matches!(&sent, Err(failed) if failed.is_refused);
+            target.refused += u64::from(is_refused);
             if before == 0 && target.refused > 0 && !self.quiet {
                 progress.say(&format!(
                     "warning: nobody listens at {}; going on",
@@ -173,13 +203,18 @@ impl Sender {
                 ));
             }
             match sent {
+                Err(Failed { retries, .. }) if is_refused => {
+                    self.summary.retries += u64::from(retries);
+                }
                 Ok(retries) => {
                     reached = true;
                     self.summary.copies_sent += 1;
                     self.summary.bytes += self.datagram.bytes().len() as u64;
                     self.summary.retries += u64::from(retries);
                 }
-                Err(Failed { retries, source }) => {
+                Err(Failed {
+                    retries, source, ..
+                }) => {
                     self.summary.copies_failed += 1;
                     self.summary.retries += u64::from(retries);
                     self.summary.last_failure = Some(format!("{}: {source}", target.address()));

@@ -8,11 +8,11 @@ use std::time::Duration;
 pub struct Summary {
     /// Lines, synthetic or read. A line counts once, to however many addresses it went.
     pub events: u64,
-    /// Events among them of which every copy was dropped or failed: they are not expected to be counted.
+    /// Events among them of which every copy was dropped, refused or failed: they are not expected to be counted.
     pub events_unsent: u64,
     /// Different datagrams.
     pub datagrams: u64,
-    /// Copies of datagrams that the kernel took.
+    /// Copies of datagrams that the kernel took, but for those that it reported at once as refused.
     pub copies_sent: u64,
     /// Copies that were not sent, by the drop rate.
     pub copies_dropped: u64,

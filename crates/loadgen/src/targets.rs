@@ -1,9 +1,8 @@
 //! The addresses that get a copy of each datagram.
 //!
-//! Each has a socket of its own. One for UDP is connected, so that the kernel reports a port at which nobody listens: when the
-//! next datagram is sent, of one that was sent before. A copy counts as sent when the kernel took it, whether or not anybody
-//! listened: UDP promises no more than that, and a node that is down is what several addresses are for. Those that are
-//! known to be refused are counted beside.
+//! Each has a socket of its own. One for UDP is connected, so that the kernel reports a port at which nobody listens. On this
+//! host it does so at once, of the datagram just sent: such a copy is refused, not sent. A refusal by another host comes back
+//! later, with the next datagram, of one that already counts as sent: UDP promises no more than that.
 //!
 //! A Unix socket takes what its node will read, or says at once that nobody listens; while it is full the sender waits.
 
@@ -33,6 +32,8 @@ pub(super) struct Target {
     socket: Socket,
     /// Copies that came back because nobody listens; the network may not report all.
     pub(super) refused: u64,
+    /// Whether it took a copy.
+    pub(super) has_taken: bool,
 }
 
 #[derive(Debug)]
@@ -56,6 +57,7 @@ impl Target {
                 name,
                 socket,
                 refused: 0,
+                has_taken: false,
             }),
             Err(source) => Err(SendError::Socket {
                 address: name,
@@ -69,8 +71,8 @@ impl Target {
         &self.name
     }
 
-    /// Sends one copy. Waits for room in a Unix socket, but for a moment only once it `is_stopped`. Answers how many tries it
-    /// took beyond the first.
+    /// Sends one copy. Waits for room in a Unix socket, but for a moment only once it `is_stopped`. Returns the number of tries
+    /// beyond the first.
     pub(super) fn send(
         &mut self,
         datagram: &[u8],
@@ -84,6 +86,14 @@ impl Target {
                 Socket::Unix(socket, path) => (socket.send_to(datagram, path), true),
             };
             let Err(source) = sent else {
+                if let Some(source) = self.refusal_on_this_host() {
+                    return Err(Failed {
+                        is_refused: true,
+                        retries,
+                        source,
+                    });
+                }
+                self.has_taken = true;
                 return Ok(retries);
             };
             if is_unix && source.kind() == ErrorKind::WouldBlock && !is_stopped() {
@@ -92,15 +102,32 @@ impl Target {
             // Of a datagram before this one by UDP, and of this one at a Unix socket.
             let refused = is_refusal(&source, is_unix);
             let is_last = retries + 1 == TRIES_MAX || !(refused || is_passing(&source));
-            self.refused += u64::from(refused && (is_last || !is_unix));
+            self.refused += u64::from(refused && !is_unix);
             if is_last {
-                return Err(Failed { retries, source });
+                return Err(Failed {
+                    is_refused: refused && is_unix,
+                    retries,
+                    source,
+                });
             }
             if is_unix || !refused {
                 std::thread::sleep(pause);
                 pause *= 2;
             }
             retries += 1;
+        }
+    }
+}
+
+impl Target {
+    /// Returns the refusal of the UDP datagram just sent, which the kernel reports at once where it stays on this host.
+    fn refusal_on_this_host(&self) -> Option<io::Error> {
+        match &self.socket {
+            Socket::Udp(socket, address) if address.ip().is_loopback() => {
+                let error = socket.take_error().ok().flatten();
+                error.filter(|error| is_refusal(error, false))
+            }
+            Socket::Udp(..) | Socket::Unix(..) => None,
         }
     }
 }
@@ -154,9 +181,11 @@ fn is_refusal(error: &io::Error, is_unix: bool) -> bool {
     error.kind() == ErrorKind::ConnectionRefused || is_unix && of_unix()
 }
 
-/// A copy that the kernel did not take, however often it was tried.
+/// A copy that the kernel did not take, however often it was tried, or that nobody took.
 #[derive(Debug)]
 pub(super) struct Failed {
+    /// Whether nobody listens.
+    pub(super) is_refused: bool,
     pub(super) retries: u32,
     pub(super) source: io::Error,
 }
@@ -186,19 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_port_does_not_stop_the_sender_and_is_counted() {
+    fn a_closed_port_of_this_host_refuses_each_copy_at_once() {
         // Bound and dropped, so that nobody listens there.
         let closed = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
-        let mut targets = [Target::open(&closed.to_string()).unwrap()];
-        for _ in 0..10 {
-            assert!(targets[0].send(b"x", || false).is_ok());
-        }
-        assert_eq!(targets[0].refused, 9, "the next send reports it");
-        wait_for_refusals(&mut targets);
-        assert_eq!(targets[0].refused, 10);
+        let mut target = Target::open(&closed.to_string()).unwrap();
+        let failed = target.send(b"x", || false).unwrap_err();
+        assert!(failed.is_refused && !target.has_taken);
+        let _node = UdpSocket::bind(closed).unwrap();
+        assert_eq!(target.send(b"x", || false).unwrap(), 0);
+        assert!(target.has_taken);
     }
 
     #[test]
@@ -227,7 +255,7 @@ mod tests {
             }
         };
         assert_eq!(failed.source.kind(), ErrorKind::WouldBlock);
-        assert!(looks.get() > 2 && target.refused == 0);
+        assert!(looks.get() > 2 && !failed.is_refused);
         node.set_nonblocking(true).unwrap();
         while node.recv(&mut [0; 8]).is_ok() {
             sent -= 1;
@@ -242,17 +270,17 @@ mod tests {
         let mut target = Target::open(&format!("unix:{}", path.display())).unwrap();
         let mut refused = |kind| {
             let failed = target.send(b"x", || false).unwrap_err();
+            assert!(failed.is_refused);
             assert_eq!((failed.source.kind(), failed.retries), (kind, 7));
-            target.refused
         };
-        assert_eq!(refused(ErrorKind::NotFound), 1);
+        refused(ErrorKind::NotFound);
         drop(UnixDatagram::bind(&path).unwrap());
-        assert_eq!(refused(ErrorKind::ConnectionRefused), 2);
+        refused(ErrorKind::ConnectionRefused);
         std::fs::remove_file(&path).unwrap();
         let node = UnixDatagram::bind(&path).unwrap();
         assert_eq!(target.send(b"y", || false).unwrap(), 0);
         let mut byte = [0];
         node.recv(&mut byte).unwrap();
-        assert_eq!((byte, target.refused), ([b'y'], 2));
+        assert_eq!(byte, [b'y']);
     }
 }

@@ -5,7 +5,11 @@ import { byId, bytes, count, html, isNumber, many, percent, rate, say, show, spa
 
 const ANSWERS = { no: "No", yes: "Yes", attention: "Attention" };
 
-const sum = (nodes, of) => nodes.reduce((all, node) => all + (of(node) ?? 0), 0);
+// Of nothing nothing is known.
+const sum = (parts, of) => {
+  const known = parts.map(of).filter(isNumber);
+  return known.length > 0 ? known.reduce((all, number) => all + number, 0) : undefined;
+};
 
 /// The first line, and the findings if it is known what there are; `speak` gets what changed in them.
 export function verdict(lost, findings, speak = () => {}) {
@@ -39,9 +43,9 @@ export function pipeline(status) {
     ["Recorded", totals.recorded, "events", sum(status.nodes, (it) => it.recorded_per_second), [
       ["copies among them", totals.repeated], ["too late", totals.late, true], ["forgotten by Redis", totals.forgotten, true]]],
     ["Sealed", totals.sealed, "counts", undefined, [
-      ["open, by minute and partition", status.partitions.by_state.open], ["being sealed", status.partitions.by_state.claimed]]],
+      ["open, by minute and partition", status.partitions.by_state?.open], ["being sealed", status.partitions.by_state?.claimed]]],
     ["Sent", totals.sent, "points", undefined, [
-      ["not sent, by minute and partition", status.partitions.by_state.unsent], ["quarantined", quarantined, true],
+      ["not sent, by minute and partition", status.partitions.by_state?.unsent], ["quarantined", quarantined, true],
       ["discarded", totals.discarded, true]]],
   ];
   show(byId("pipeline"), stages, () => stages.map(([name, number, unit, speed, branches]) => html("li", {},
@@ -55,7 +59,7 @@ export function pipeline(status) {
   say(byId("losses"), status.nodes.length === 0 ? ""
     : `Of ${count(totals.received)} events: ${losses.map(([what, number]) => `${count(number)} ${what}`).join(", ")}.`);
   show(byId("ledger"), [totals, status.nodes.length], () => {
-    if (status.nodes.length === 0) return "No node reports.";
+    if (status.nodes.length === 0) return status.partitions.by_state ? "No node reports." : "Not known while Redis does not answer.";
     const rest = totals.received - totals.recorded - totals.rejected - totals.dropped - totals.queued;
     const words = `${count(totals.received)} received = ${count(totals.recorded)} recorded + ${count(totals.rejected)} rejected`
       + ` + ${count(totals.dropped)} dropped + ${count(totals.queued)} in the queue. `;
@@ -114,10 +118,12 @@ export function relays(status) {
   show(byId("relays"), status.relays, () => table("Every relay, with its numbers since its start", RELAYS, status.relays));
 }
 
+const STATES = new Map([[true, () => "takes points"], [false, (it) => `down: ${it.last_error ?? "why is not known"}`]]);
+
 const OUTPUTS = [
   ["Output", (it) => it.name],
   ["Where", (it) => it.url || "at no node any more", "text"],
-  ["State", (it) => (it.up ? "takes points" : `down: ${it.last_error ?? "why is not known"}`), (it) => (it.up ? "text good" : "text bad")],
+  ["State", (it) => STATES.get(it.up)?.(it) ?? "not known", (it) => ({ true: "text good", false: "text bad" })[it.up] ?? "text"],
   ["Unsent", (it) => count(it.unsent), "number"],
   ["Quarantined", (it) => count(it.quarantined), whenAny((it) => it.quarantined, "bad")],
 ];

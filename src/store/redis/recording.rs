@@ -77,8 +77,10 @@ impl Recording for RedisStore {
         };
         let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
         let (arrivals, answers) = answers.ok_or_else(|| {
-            let message =
-                format!("minute {minute} is not divided into {divided} partitions any more");
+            let message = format!(
+                "minute {} is not divided into {divided} partitions any more",
+                minute.shown()
+            );
             outdated(message)
         })?;
         let mut answers = answers.into_iter();
