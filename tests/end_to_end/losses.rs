@@ -113,7 +113,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let schemas = &file["components"]["schemas"];
     check_schema(&file, &schemas["Losses"], &body, "Losses");
-    check_schema(&file, &schemas["Status"], &lost, "Status");
+    check_schema(&file, &schemas["CauseStatus"], cause, "CauseStatus");
     assert_eq!(body["losses"][0]["amount"], dropped, "{body}");
 
     assert_eq!(listed(&loss(&node, &["acknowledge"])).len(), 1);

@@ -333,8 +333,12 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
         }
         Value::Array(items) => {
             assert_eq!(schema["type"], "array", "{place}");
-            assert!(!items.is_empty(), "{place} shows nothing");
-            check_schema(file, &schema["items"], &items[0], place);
+            // No relay is part of these tests; relay_status.rs checks one.
+            let may_be_empty = place.ends_with(".relays");
+            assert!(may_be_empty || !items.is_empty(), "{place} shows nothing");
+            for item in items.iter().take(1) {
+                check_schema(file, &schema["items"], item, place);
+            }
         }
         Value::String(_) => assert_eq!(schema["type"], "string", "{place}"),
         Value::Bool(_) => assert_eq!(schema["type"], "boolean", "{place}"),

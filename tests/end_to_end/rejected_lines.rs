@@ -61,7 +61,7 @@ fn late_events_are_logged_once_a_minute() {
     assert_eq!(node.terminate().code(), Some(0));
     let all = lines(&node, message);
     assert_eq!(all.len(), 2, "{all:?}");
-    for word in ["events=2 ", "first=20161204:1118 last=20161204:1119"] {
+    for word in ["events=2 ", "minutes=\"20161204:1118 to 20161204:1119\""] {
         assert!(all[1].contains(word), "{word}: {all:?}");
     }
 }
