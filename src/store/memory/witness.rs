@@ -58,8 +58,10 @@ impl Witness {
 
     /// From now on the minute seals nothing new, and an output has it.
     pub(super) fn close(&mut self, minute: Minute) {
-        let number = self.closed.get(&minute);
-        if number.map_or_else(|| !self.has_closed(minute), |number| is_announced(*number)) {
+        let number = minute.epoch_minutes();
+        let is_past = self.since.is_some_and(|since| number < since);
+        let known = self.closed.get(&minute);
+        if !is_past && known.is_none_or(|number| is_announced(*number)) {
             self.sequence += 1;
             self.closed.insert(minute, 2 * self.sequence + 1);
         }
