@@ -13,7 +13,6 @@ use crate::config::Config;
 use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::{ListenAddress, Table, holder};
-use crate::output::WriteError;
 use crate::status::{Finding, ServerState, ServerStatus, Severity, Status};
 
 /// What came of one thing that was tried: a word for it, what was tried, what is wrong, and what to do.
@@ -141,17 +140,10 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
             return Tried::well(place);
         }
         match it.output.probe(minute).await {
-            Ok(()) => Tried::well(format!("{place}, takes a point of output.probe_measurement")),
-            Err(WriteError::Misconfigured { reason, hint }) => {
-                Tried::wrong(format!("{place}: {reason}"), hint)
-            }
-            Err(WriteError::Rejected { message, hint }) => {
-                Tried::wrong(format!("{place}: {message}"), hint)
-            }
-            Err(error) => Tried::wrong(
-                format!("{place}: {error}"),
-                "start the server, or look at output.url and the network; counts wait in the store meanwhile",
-            ),
+            Ok(()) => Tried::well(format!(
+                "{place}, takes a point of output.probe_measurement"
+            )),
+            Err(error) => Tried::wrong(format!("{place}: {}", error.reason()), error.remedy()),
         }
     });
     Ok(futures_util::future::join_all(all).await)

@@ -200,7 +200,8 @@ mod tests {
 
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {
             assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
-            Surveyed::nothing(self.place(), &StoreError::Unavailable("refused".to_owned()))
+            let why = StoreError::Unavailable("refused".to_owned());
+            Surveyed::nothing(self.place(), &why, why.clone().into())
         }
     }
 

@@ -102,8 +102,8 @@ impl Overview {
             let names: Vec<_> = self.gone.iter().map(OutputName::as_str).collect();
             tracing::warn!(
                 outputs = names.join(", "),
-                "counts wait for outputs that this node does not have: see `eds outputs`; write them into the \
-                 configuration again, or have the counts dropped by `eds outputs drop`"
+                "counts wait for outputs that this node does not have: see `eds outputs list`; write them into the \
+                 configuration again, or have the counts dropped by `eds outputs drop NAME`"
             );
         }
         unsent > 0 || backlogs.iter().any(|backlog| backlog.claimed > 0)

@@ -163,15 +163,9 @@ impl Sender {
 
     pub(super) fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        self.set_down(Some(match error {
-            WriteError::Misconfigured { reason, hint } => OutputTrouble {
-                reason: reason.clone(),
-                hint: hint.clone(),
-            },
-            error => OutputTrouble {
-                reason: error.to_string(),
-                hint: String::new(),
-            },
+        self.set_down(Some(OutputTrouble {
+            reason: error.reason(),
+            hint: error.remedy(),
         }));
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,

@@ -100,15 +100,17 @@ impl LossCause {
                 "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host"
             }
             Self::Forgotten => {
-                "give Redis appendonly yes; give a master with replicas min-replicas-to-write 1; raise store.replay_window"
+                "run `CONFIG SET appendonly yes`, and write it into redis.conf; give a master with replicas min-replicas-to-write 1; raise store.replay_window"
             }
             Self::Unconfirmed => {
-                "compare the points of these minutes with what you expect; give Redis appendonly yes"
+                "compare the points of these minutes with what you expect; run `CONFIG SET appendonly yes`, and write it into redis.conf"
             }
             Self::Discarded => {
-                "see eds quarantine list; have the server fixed, then eds quarantine retry or drop"
+                "see `eds quarantine list --output NAME`, and have the server fixed; then `eds quarantine retry --all --output NAME`, or `eds quarantine drop --all --output NAME`"
             }
-            Self::Late => "look at clocks and delays of the senders; raise flush.grace",
+            Self::Late => {
+                "look at clocks and delays of the senders; raise flush.grace, for all nodes by `eds settings apply`, and restart them"
+            }
         }
     }
 

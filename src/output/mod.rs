@@ -65,6 +65,37 @@ pub enum WriteError {
     },
 }
 
+impl WriteError {
+    /// Returns what happened, without the kind of error.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Rejected { message, .. } => message.clone(),
+            Self::Failed { reason }
+            | Self::Unavailable { reason, .. }
+            | Self::Misconfigured { reason, .. } => reason.clone(),
+        }
+    }
+
+    /// Returns what to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Rejected { hint, .. } => (*hint).to_owned(),
+            Self::Misconfigured { hint, .. } => hint.clone(),
+            // An answer has a status.
+            Self::Failed { reason } | Self::Unavailable { reason, .. } if reason.starts_with("status ") => {
+                "the server answers and takes nothing: look at its log, its limits and its load, and at what stands between; \
+                 counts wait in the store until it takes them"
+                    .to_owned()
+            }
+            Self::Failed { .. } | Self::Unavailable { .. } => {
+                "start the server, or look at output.url and the network; counts wait in the store until it takes them".to_owned()
+            }
+        }
+    }
+}
+
 /// A place that takes counts.
 #[async_trait]
 pub trait Output: Send + Sync + std::fmt::Debug {

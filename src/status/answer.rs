@@ -289,6 +289,9 @@ pub struct ServerStatus {
     /// Why nothing more is known of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What to do about that, where it is known.
+    #[serde(skip)]
+    pub remedy: Option<String>,
     /// What it says of itself.
     #[serde(flatten)]
     pub state: Option<ServerState>,
@@ -317,6 +320,9 @@ pub struct ServerState {
     /// Why it is not fit for events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfit: Option<String>,
+    /// What to do about that, where it is known.
+    #[serde(skip)]
+    pub unfit_remedy: Option<String>,
 }
 
 /// What a server writes down.

@@ -95,9 +95,31 @@ fn quarantine(scene: &Scene<'_>, is_meant: fn(u64) -> bool) -> Vec<Found> {
         let fill = percent(quarantined, output.quarantined_max);
         let what = format!("{quarantined} counts are quarantined, {fill} % of what fits");
         let why = "the output refused them for good".to_owned();
-        (quarantined > 0 && is_meant(fill)).then_some((what, why, None))
+        let remedy = QUARANTINE_REMEDY.replace("NAME", &output.name);
+        (quarantined > 0 && is_meant(fill)).then_some((what, why, Some(remedy)))
     })
 }
+
+const QUARANTINE_REMEDY: &str = "see `eds quarantine list --output NAME`, and have the server fixed; then `eds quarantine retry --all \
+                                 --output NAME`, or `eds quarantine drop --all --output NAME`. Beyond the limit counts are discarded";
+
+/// Every finding that there may be, and each remedy in the tables.
+#[must_use]
+pub fn catalogue() -> Vec<(&'static str, &'static str)> {
+    let rules = redis_findings::RULES.iter().chain(node_findings::RULES);
+    let tables =
+        (rules.chain(RULES).chain(relay_findings::RULES)).map(|rule| (rule.id, rule.remedy));
+    let refusals = redis_findings::REFUSALS.iter();
+    let refusals = refusals.map(|(_, _, remedy)| ("redis-read-only", *remedy));
+    let others = [
+        ("forgotten", node_findings::FORGOT_DESPITE_AOF),
+        ("unsent", GONE_REMEDY),
+    ];
+    tables.chain(refusals).chain(others).collect()
+}
+
+const GONE_REMEDY: &str =
+    "configure it again to have that sent, or have it dropped: `eds outputs drop NAME`";
 
 static RULES: &[Rule] = &[
     Rule {
@@ -117,13 +139,13 @@ static RULES: &[Rule] = &[
                 .into_iter()
                 .collect()
         },
-        remedy: "start the nodes (systemctl start eds), and look whether their store.url and store.prefix are those of this configuration",
+        remedy: "start the nodes (`systemctl start eds`), and look whether their store.url and store.prefix are those of this configuration",
     },
     Rule {
         id: "discarded",
         severity: Critical,
         find: |scene| node_findings::lost(scene, |cause| cause == LossCause::Discarded),
-        remedy: "see eds quarantine list; have the server fixed, then eds quarantine retry or drop",
+        remedy: QUARANTINE_REMEDY,
     },
     Rule {
         id: "output-down",
@@ -141,13 +163,13 @@ static RULES: &[Rule] = &[
         id: "quarantine-full",
         severity: Critical,
         find: |scene| quarantine(scene, |percent| percent >= 50),
-        remedy: "have the server fixed, then eds quarantine retry --all, or drop: beyond the limit counts are discarded",
+        remedy: QUARANTINE_REMEDY,
     },
     Rule {
         id: "quarantine",
         severity: Warning,
         find: |scene| quarantine(scene, |percent| percent < 50),
-        remedy: "see eds quarantine list; have the server fixed, then eds quarantine retry --all, or drop",
+        remedy: QUARANTINE_REMEDY,
     },
     Rule {
         id: "settings",
@@ -164,7 +186,7 @@ static RULES: &[Rule] = &[
             };
             scene.difference.map(found).into_iter().collect()
         },
-        remedy: "eds settings show prints what differs; eds settings apply changes it for all nodes",
+        remedy: "`eds settings show` prints what differs; `eds settings apply` changes it for all nodes",
     },
     Rule {
         id: "unsent",
@@ -186,14 +208,17 @@ static RULES: &[Rule] = &[
                 "lacks the minute {}, which ended {} s ago",
                 oldest.minute, oldest.age_seconds
             );
+            let mut outputs = scene.status.outputs.iter();
+            let is_gone = outputs.any(|it| it.name == oldest.output && it.url.is_empty());
+            let remedy = is_gone.then(|| GONE_REMEDY.replace("NAME", &oldest.output));
             vec![(
                 format!("output {}", oldest.output),
                 what,
                 oldest.why.clone(),
-                None,
+                remedy,
             )]
         },
-        remedy: "see eds outputs list; an output that was removed is cleared by eds outputs drop NAME; otherwise look at the nodes' logs",
+        remedy: "see `eds outputs list`, and the logs of the nodes: they say what keeps it back",
     },
     Rule {
         id: "old-minutes",

@@ -37,6 +37,7 @@ pub use self::answer::{
     OldestUnsent, OutputStatus, PartitionsStatus, Persistence, RedisStatus, RelayStatus,
     ServerState, ServerStatus, Severity, States, Status,
 };
+pub use self::findings::catalogue;
 pub use self::history::History;
 pub use self::losses::LossReporter;
 pub use self::observer::{Expected, Observer};

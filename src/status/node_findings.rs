@@ -12,7 +12,7 @@ use Severity::{Critical, Note, Warning};
 /// A node that saw a smaller share than this of what another saw loses events on the way.
 const COVERAGE_MIN: f64 = 0.99;
 /// What ends the finding of a loss.
-const ACKNOWLEDGE: &str = "eds loss acknowledge, once you know of it (eds loss lists it)";
+const ACKNOWLEDGE: &str = "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
 /// A node that rejects a smaller share of its lines, in percent, is well.
 const REJECTED_PERCENT_MIN: u64 = 1;
 /// A node may have events that it cannot record for so long before it is said.
@@ -66,10 +66,27 @@ pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Fo
             place,
             what,
             cause.why().to_owned(),
-            Some(format!("{}; then {ACKNOWLEDGE}", cause.remedy())),
+            Some(format!("{}; then {ACKNOWLEDGE}", remedy(scene, cause))),
         ))
     });
     found.collect()
+}
+
+/// Returns what to do about a cause, as things stand here.
+fn remedy(scene: &Scene<'_>, cause: LossCause) -> String {
+    match cause {
+        LossCause::Forgotten | LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
+            FORGOT_DESPITE_AOF.to_owned()
+        }
+        LossCause::Discarded => {
+            // The output whose quarantine is fullest.
+            let outputs = scene.status.outputs.iter();
+            let fullest = outputs.max_by_key(|output| output.quarantined);
+            let named = fullest.map(|output| cause.remedy().replace("NAME", &output.name));
+            named.unwrap_or_else(|| cause.remedy().to_owned())
+        }
+        cause => cause.remedy().to_owned(),
+    }
 }
 
 /// The nodes that reject lines, with the most frequent reason, an example and the remedy of that reason.
@@ -138,6 +155,11 @@ fn clock_ms_max(expected: &Expected) -> u64 {
         .max(1)
 }
 
+/// What to do about a Redis that forgot although it has an append-only file.
+pub(super) const FORGOT_DESPITE_AOF: &str = "it has an append-only file, so look at its log: it was emptied or restored, a replica that lacked the last \
+                                             writes took over (give a master with replicas min-replicas-to-write 1), or its host crashed; raise \
+                                             store.replay_window beyond what a crash costs";
+
 pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "node-silent",
@@ -156,7 +178,7 @@ pub(super) static RULES: &[Rule] = &[
             });
             found.collect()
         },
-        remedy: "look at its host: systemctl status eds, journalctl -u eds. Other nodes take over its work; what only it receives is lost",
+        remedy: "look at its host: `systemctl status eds`, `journalctl -u eds`. Other nodes take over its work; what only it receives is lost",
     },
     Rule {
         id: "node-stalled",
@@ -196,7 +218,7 @@ pub(super) static RULES: &[Rule] = &[
                 Some((what.to_owned(), why))
             })
         },
-        remedy: "do what the message says; eds settings show, on that host, prints what differs",
+        remedy: "do what the message says; `eds settings show`, on that host, prints what differs",
     },
     Rule {
         id: "node-drops",
@@ -300,7 +322,7 @@ pub(super) static RULES: &[Rule] = &[
                 (!waits).then(|| {
                     (
                         what,
-                        "the path to it loses events, or it gets none".to_owned(),
+                        "the path to it loses events, or it gets none, or it slept".to_owned(),
                     )
                 })
             })
@@ -326,7 +348,7 @@ pub(super) static RULES: &[Rule] = &[
                 (off > clock_ms_max(scene.expected)).then_some((what, why))
             })
         },
-        remedy: "look at the clocks of its host and of the store's: chronyc tracking, timedatectl",
+        remedy: "look at the clocks of its host and of the store's: `chronyc tracking`, `timedatectl`",
     },
     Rule {
         id: "late",
@@ -389,7 +411,7 @@ pub(super) static RULES: &[Rule] = &[
                 "there are more series than input.max_series_per_minute",
             )
         },
-        remedy: "look for a tag with too many values (/api/v1/series), or raise input.max_series_per_minute",
+        remedy: "look for a tag with too many values (/api/v1/series); or raise input.max_series_per_minute, for all nodes by `eds settings apply`, and restart them",
     },
     Rule {
         id: "version",
@@ -433,6 +455,6 @@ pub(super) static RULES: &[Rule] = &[
                 })
             })
         },
-        remedy: "use eds status of its version, or look at its /metrics",
+        remedy: "ask by its own version of eds, or look at its /metrics",
     },
 ];

@@ -77,7 +77,8 @@ impl Observer {
 
     async fn look(&self) -> Status {
         let last = Utc::now().timestamp().div_euclid(60) - MINUTES_LEFT_OUT;
-        let minutes: Vec<_> = (last - MINUTES..last)
+        // And those beside them, which tell who was there.
+        let minutes: Vec<_> = (last - MINUTES - 1..=last)
             .filter_map(Minute::from_epoch_minutes)
             .collect();
         let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
@@ -87,7 +88,7 @@ impl Observer {
         let looked = timeout(LOOKED_WITHIN, looked).await;
         let seen = looked.unwrap_or_else(|_| {
             let why = StoreError::Unavailable("no answer in time".to_owned());
-            Surveyed::nothing(self.store.place(), &why)
+            Surveyed::nothing(self.store.place(), &why, why.clone().into())
         });
         summarize(&Looked {
             at: Utc::now(),

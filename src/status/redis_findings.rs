@@ -8,7 +8,7 @@ use Severity::{Critical, Note, Warning};
 const MEMORY_PERCENT_MAX: u64 = 90;
 
 /// Errors of a server that say what is the matter whatever was asked: a part of the text, what it means, and what to do.
-const REFUSALS: [(&str, &str, &str); 4] = [
+pub(super) const REFUSALS: [(&str, &str, &str); 5] = [
     (
         "read only replica",
         "takes no writes: it is a replica",
@@ -17,22 +17,33 @@ const REFUSALS: [(&str, &str, &str); 4] = [
     (
         "NOREPLICAS",
         "takes no writes: it has too few replicas (min-replicas-to-write)",
-        "bring a replica back, or lower min-replicas-to-write; events wait in the nodes until then",
+        "bring a replica back; or let it take writes without one: `CONFIG SET min-replicas-to-write 0`. Events wait in the nodes until then",
     ),
     (
         "MISCONF",
         "takes no writes: it cannot write to its disk",
-        "look at the disk and the log of Redis: it takes writes again once a snapshot (BGSAVE) or a write to its append-only file succeeds",
+        "look at the disk and the log of Redis: it takes writes again once a snapshot (`BGSAVE`) or a write to its append-only file succeeds",
     ),
     (
         "may not do what is needed",
         "refuses the user of this configuration a right",
         "grant the commands and keys of config/redis-acl.conf",
     ),
+    (
+        "loading the dataset",
+        "takes no writes: it is loading its data",
+        "wait until it has loaded them, which its log shows; events wait in the nodes until then",
+    ),
 ];
 
 const MASTER_REMEDY: &str = "name the master in store.url, or the sentinels that know it (redis+sentinel://…); or make this one the \
-                             master: REPLICAOF NO ONE";
+                             master: `REPLICAOF NO ONE`";
+
+/// Whether every server has an append-only file.
+pub(super) fn has_aof(scene: &Scene<'_>) -> bool {
+    let mut states = all(scene).filter_map(|server| server.state.as_ref());
+    states.all(|state| state.persistence.aof)
+}
 
 /// Whether nothing is wrong with a server that would keep a node from recording.
 pub(super) fn is_well(server: &ServerStatus) -> bool {
@@ -112,7 +123,8 @@ pub(super) static RULES: &[Rule] = &[
             let found = |server: &ServerStatus| {
                 let error = server.error.clone();
                 let error = error.filter(|error| refusal(error).is_none())?;
-                Some((place(server), what.to_owned(), error, None))
+                let remedy = server.remedy.clone();
+                Some((place(server), what.to_owned(), error, remedy))
             };
             all(scene).filter_map(found).collect()
         },
@@ -135,17 +147,22 @@ pub(super) static RULES: &[Rule] = &[
                     .then(|| ("is full: events wait in the nodes".to_owned(), why))
             })
         },
-        remedy: "raise maxmemory (CONFIG SET maxmemory, and redis.conf; docs/limits.md says how much is needed), or have fewer users or series",
+        remedy: "raise maxmemory (`CONFIG SET maxmemory BYTES`, and redis.conf; docs/limits.md says how much is needed), or have fewer users or series",
     },
     Rule {
         id: "redis-unfit",
         severity: Critical,
         find: |scene| {
-            servers(scene, |server| {
-                // That it is a replica is said by itself.
-                let why = server.unfit.clone().filter(|_| server.role != "slave")?;
-                Some(("cannot keep events".to_owned(), why))
-            })
+            // What it refuses by itself is said above.
+            let told = |server: &ServerStatus| {
+                let state = server.state.as_ref()?;
+                let refuses = state.refuses_writes.as_deref().and_then(refusal);
+                let is_said = state.role == "slave" || refuses.is_some();
+                let why = state.unfit.clone().filter(|_| !is_said)?;
+                let remedy = state.unfit_remedy.clone();
+                Some((place(server), "cannot keep events".to_owned(), why, remedy))
+            };
+            all(scene).filter_map(told).collect()
         },
         remedy: "do what the message says",
     },
@@ -185,7 +202,7 @@ pub(super) static RULES: &[Rule] = &[
                 has_none.then(|| ("has no append-only file".to_owned(), why))
             })
         },
-        remedy: "run CONFIG SET appendonly yes, and write it into redis.conf",
+        remedy: "run `CONFIG SET appendonly yes`, and write it into redis.conf",
     },
     Rule {
         id: "redis-cannot-save",
@@ -211,6 +228,6 @@ pub(super) static RULES: &[Rule] = &[
                 is_off.then(|| (what, "one of them is wrong".to_owned()))
             })
         },
-        remedy: "look at the clocks of both hosts: chronyc tracking, timedatectl",
+        remedy: "look at the clocks of both hosts: `chronyc tracking`, `timedatectl`",
     },
 ];

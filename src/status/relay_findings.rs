@@ -65,7 +65,7 @@ pub(super) static RULES: &[Rule] = &[
             });
             found.collect()
         },
-        remedy: "look at its host: systemctl status eds-relay, journalctl -u eds-relay. What is sent to it meanwhile is lost",
+        remedy: "look at its host: `systemctl status eds-relay`, `journalctl -u eds-relay`. What is sent to it meanwhile is lost",
     },
     Rule {
         id: "relay-loop",
@@ -221,7 +221,7 @@ pub(super) static RULES: &[Rule] = &[
                 (!relay.readable).then(|| (what.to_owned(), why.to_owned()))
             })
         },
-        remedy: "use eds status of its version, or look at its page at /",
+        remedy: "ask by its own version of eds, or look at its page at /",
     },
 ];
 

@@ -157,22 +157,42 @@ fn relays(reported: &Result<Vec<Reported>, StoreError>) -> Vec<RelayStatus> {
     relays
 }
 
-/// Says of each node which share it saw of the minutes, held against the node that saw most of each. A minute in which a node
-/// started, or just before, is none of its own.
+/// Says of each node which share it saw of the minutes but the first and the last, held against the node that saw most of each. Only
+/// minutes count for the whole of which a process of the node was there: the present one, or one that saw something of the minutes
+/// beside it, too. So a node that was down for a while is not taken for one to which the way loses events.
 fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i64) {
     for node in nodes.iter_mut().filter(|node| !node.silent) {
-        let report = &node.report;
-        let up_ms = i64::try_from(report.uptime_seconds).unwrap_or(i64::MAX);
+        let name = node.report.name.as_str();
+        let up_ms = i64::try_from(node.report.uptime_seconds).unwrap_or(i64::MAX);
         let started_ms = now_ms.saturating_sub(up_ms.saturating_mul(1000));
         let (mut own, mut most) = (0_u64, 0_u64);
         for (minute, coverage) in seen {
-            let saw = coverage.get(&report.name).copied().unwrap_or(0);
-            let end_ms = minute.end_millis();
-            let was_there = started_ms < end_ms - 60_000;
-            let began_later = started_ms > end_ms + 60_000;
-            if was_there || (began_later && saw > 0) {
-                own = own.saturating_add(saw);
-                most = most.saturating_add(coverage.values().copied().max().unwrap_or(0));
+            let beside = [-1, 1].map(|by| {
+                let minute = Minute::from_epoch_minutes(minute.epoch_minutes() + by)?;
+                seen.get(&minute)
+            });
+            let [Some(before), Some(after)] = beside else {
+                continue;
+            };
+            let was_there = started_ms < minute.end_millis() - 60_000;
+            let saw = |process: &String, of: &Coverage| of.get(process).is_some_and(|it| *it > 0);
+            let outlived = |process: &String| {
+                let is_of_it = process.split('#').next() == Some(name);
+                // A minute without any event says nothing.
+                let saw_beside = [before, after]
+                    .iter()
+                    .all(|it| it.is_empty() || saw(process, it));
+                is_of_it && saw(process, coverage) && saw_beside
+            };
+            if was_there || coverage.keys().any(outlived) {
+                let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
+                for (process, events) in coverage {
+                    let name = process.split('#').next().unwrap_or_default();
+                    let sum = by_node.entry(name).or_default();
+                    *sum = sum.saturating_add(*events);
+                }
+                own = own.saturating_add(by_node.get(name).copied().unwrap_or(0));
+                most = most.saturating_add(by_node.into_values().max().unwrap_or(0));
             }
         }
         #[expect(
@@ -288,7 +308,8 @@ fn server(seen: &ServerSeen) -> ServerStatus {
         Err(error) => {
             return ServerStatus {
                 address,
-                error: Some(error.to_string()),
+                error: Some(error.reason.clone()),
+                remedy: error.remedy.clone(),
                 state: None,
             };
         }
@@ -296,6 +317,7 @@ fn server(seen: &ServerSeen) -> ServerStatus {
     ServerStatus {
         address,
         error: None,
+        remedy: None,
         state: Some(ServerState {
             version: beginning(&found.version, 40),
             role: beginning(&found.role, 20),
@@ -309,7 +331,8 @@ fn server(seen: &ServerSeen) -> ServerStatus {
             },
             clock_offset_ms: found.clock_offset_ms,
             refuses_writes: found.refuses_writes,
-            unfit: found.unfit,
+            unfit_remedy: found.unfit.as_ref().and_then(|it| it.remedy.clone()),
+            unfit: found.unfit.map(|it| it.reason),
         }),
     }
 }

@@ -11,7 +11,7 @@ use super::report::{NodeReport, OutputReport};
 use super::summary::{Looked, summarize};
 use crate::event::Minute;
 use crate::store::{
-    Backlog, Loss, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed,
+    Backlog, Loss, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed, Unusable,
 };
 
 const NOW: &str = "2026-11-22T14:00:30Z";
@@ -72,6 +72,13 @@ fn server() -> ServerFound {
         aof: true,
         last_save_ok: true,
         ..ServerFound::default()
+    }
+}
+
+fn unusable(reason: &str) -> Unusable {
+    Unusable {
+        reason: reason.to_owned(),
+        remedy: None,
     }
 }
 
@@ -150,7 +157,7 @@ impl Seen {
         let all = |found| away.clone().map_or(Ok(found), Err);
         let servers = self.servers.into_iter().map(|found| ServerSeen {
             address: "127.0.0.1:6379".to_owned(),
-            found,
+            found: found.map_err(Unusable::from),
         });
         let surveyed = Surveyed {
             reports: away.clone().map_or(Ok(self.nodes), Err),
@@ -268,7 +275,7 @@ fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
     seen.finds("redis-read-only", Critical, &["cannot write to its disk"]);
     let seen = Seen::with_server(|it| {
         it.role = "slave".to_owned();
-        it.unfit = Some("store is unavailable: the server is a replica".to_owned());
+        it.unfit = Some(unusable("the server is a replica"));
     });
     seen.finds(
         "redis-read-only",
@@ -289,7 +296,7 @@ fn memory_and_disk_of_redis_are_reported() {
     seen.finds("redis-forgets", Warning, &["appendonly yes"]);
     let seen = Seen::with_server(|it| it.last_save_ok = false);
     seen.finds("redis-cannot-save", Warning, &["disk"]);
-    let seen = Seen::with_server(|it| it.unfit = Some("Redis may evict sets".to_owned()));
+    let seen = Seen::with_server(|it| it.unfit = Some(unusable("Redis may evict sets")));
     seen.finds("redis-unfit", Critical, &["evict"]);
     let seen = Seen::with_server(|it| it.clock_offset_ms = -2600);
     seen.finds("redis-clock", Note, &["-2600 ms"]);

@@ -102,7 +102,31 @@ pub struct ServerSeen {
     /// Where it is.
     pub address: String,
     /// What it says of itself.
-    pub found: Result<ServerFound, StoreError>,
+    pub found: Result<ServerFound, Unusable>,
+}
+
+/// Why something cannot be used, and what to do about it where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// What is wrong.
+    pub reason: String,
+    /// What to do.
+    pub remedy: Option<String>,
+}
+
+impl From<StoreError> for Unusable {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused { reason, hint } => Self {
+                reason,
+                remedy: Some(hint),
+            },
+            error => Self {
+                reason: error.to_string(),
+                remedy: None,
+            },
+        }
+    }
 }
 
 /// What a server says of itself.
@@ -129,7 +153,7 @@ pub struct ServerFound {
     /// What it answers to a write that would change nothing; `None`: it takes writes.
     pub refuses_writes: Option<String>,
     /// Why no node can use it.
-    pub unfit: Option<String>,
+    pub unfit: Option<Unusable>,
 }
 
 /// All that was seen at once.
@@ -143,7 +167,7 @@ pub struct Surveyed {
     pub relays: Result<Vec<Reported>, StoreError>,
     /// What the partitions have to do.
     pub backlogs: Result<Vec<Backlog>, StoreError>,
-    /// How many events of each of the minutes that were asked for every node saw.
+    /// How many events of each of the minutes that were asked for every process, `name#number`, saw.
     pub seen: Result<BTreeMap<Minute, Coverage>, StoreError>,
     /// What the record of losses has.
     pub losses: Result<Vec<Loss>, StoreError>,
@@ -158,11 +182,11 @@ pub struct Surveyed {
 impl Surveyed {
     /// Nothing was seen, for this reason.
     #[must_use]
-    pub fn nothing(address: String, why: &StoreError) -> Self {
+    pub fn nothing(address: String, why: &StoreError, found: Unusable) -> Self {
         Self {
             servers: vec![ServerSeen {
                 address,
-                found: Err(why.clone()),
+                found: Err(found),
             }],
             reports: Err(why.clone()),
             relays: Err(why.clone()),

@@ -115,7 +115,7 @@ fn what_would_not_work_is_said_with_what_to_do() {
         ),
         (
             "no append-only file",
-            &["unwise", "CONFIG SET appendonly yes"],
+            &["unwise", "`CONFIG SET appendonly yes`"],
         ),
         (
             "output default",

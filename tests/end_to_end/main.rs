@@ -48,6 +48,7 @@ mod relay;
 mod relay_loops;
 mod relay_rest;
 mod relay_status;
+mod remedies;
 mod scraped;
 mod secrets;
 mod seed;

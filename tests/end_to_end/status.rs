@@ -35,7 +35,7 @@ pub(crate) fn ask(node: &Node, arguments: &[&str]) -> Output {
 }
 
 /// The answer, and the exit code that must go with it.
-fn status(node: &Node) -> Value {
+pub(crate) fn status(node: &Node) -> Value {
     let output = ask(node, &["--json"]);
     let status: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -74,7 +74,7 @@ fn wait_found(node: &Node, id: &str, words: &[&str]) {
 }
 
 #[track_caller]
-fn wait_healthy(node: &Node) -> Value {
+pub(crate) fn wait_healthy(node: &Node) -> Value {
     eventually("all is healthy", SOON, || {
         let status = status(node);
         let is_there = status["nodes"][0]["outputs"].is_array();
@@ -346,12 +346,14 @@ fn one_node_of_several_that_loses_sleeps_or_has_another_time_is_named() {
     two.kill();
     let mut two = site.start_node("two", &[]);
     let mut sender = Sender::paced_by(&one);
-    send(&one, &mut sender, 300, &[two.udp()]);
-    // And 20 that only the one gets.
-    let at = five_minutes_ago_ns();
-    for event in 1000..1020 {
-        let line = format!("event_type=e1,product=p value=user{event} {}", at + event);
-        sender.send(line.as_bytes(), &one, &[]);
+    // Three minutes, for a minute counts when a node saw those beside it, too; 20 events of each only the one gets.
+    for minute in 0..3 {
+        let at = five_minutes_ago_ns() + minute * 60_000_000_000;
+        for event in 0..320 {
+            let line = format!("event_type=e1,product=p value=user{event} {}", at + event);
+            let others = if event < 300 { &[two.udp()][..] } else { &[] };
+            sender.send(line.as_bytes(), &one, others);
+        }
     }
     sender.wait_received(&one);
     wait_found(&one, "node-loses", &["node two", "%"]);

@@ -217,6 +217,11 @@ impl Node {
         self.held = Some(UdpSocket::bind(self.udp).expect("the port is free"));
     }
 
+    /// From the next launch on it binds a socket itself.
+    pub(crate) fn let_go_of_socket(&mut self) {
+        self.held = None;
+    }
+
     /// From the next launch on it is this binary; `None`: that of this build.
     pub(crate) fn set_binary(&mut self, binary: Option<&Path>) {
         self.binary = binary.map(Path::to_owned);

@@ -86,7 +86,9 @@ impl Hint {
             rights,
         } = names;
         match self {
-            Self::Credentials => format!("set {credentials}"),
+            Self::Credentials => {
+                format!("set {credentials} to a user of this Redis and its password (`ACL LIST`)")
+            }
             Self::Permission => format!("grant it the commands of {rights}"),
             Self::ServerCertificate => {
                 format!("look at the server's certificate, at the host in {address} and at {ca}")

@@ -195,9 +195,14 @@ impl RedisServer {
 
     /// Starts it, or starts it again after [`Self::stop`] on the same port and directory.
     pub fn restart(&mut self) {
+        self.relaunch();
+        self.wait_ready();
+    }
+
+    /// The same, without waiting until it answers.
+    pub fn relaunch(&mut self) {
         assert!(self.child.is_none(), "Redis runs already");
         self.spawn();
-        self.wait_ready();
     }
 }
 

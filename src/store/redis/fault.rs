@@ -4,7 +4,7 @@
 use redis::RedisError;
 use redis_link::{Fault, Hint, Names, info_field};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, Unusable};
 
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
@@ -37,7 +37,7 @@ const NAMES: Names = Names {
 };
 
 /// What is done about a Redis without room. Draining takes none.
-const FULL_HINT: &str = "events wait in the nodes until there is room: raise maxmemory (CONFIG SET maxmemory, \
+const FULL_HINT: &str = "events wait in the nodes until there is room: raise maxmemory (`CONFIG SET maxmemory BYTES`, \
                                     and redis.conf; docs/limits.md says how much is needed), or have \
                                     fewer users or series";
 
@@ -107,7 +107,7 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
         None | Some("noeviction") => Ok(()),
         Some(policy) => Err(refused(
             format!("Redis may evict sets that are not counted yet (maxmemory-policy {policy})"),
-            "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf".to_owned(),
+            "run `CONFIG SET maxmemory-policy noeviction`, and write it into redis.conf".to_owned(),
         )),
     }
 }
@@ -123,6 +123,25 @@ impl From<Fault> for StoreError {
             Fault::Refused { reason, hint } => Self::Refused {
                 reason,
                 hint: hint.by(&NAMES),
+            },
+        }
+    }
+}
+
+impl From<Fault> for Unusable {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unavailable { reason, hint } => Self {
+                reason,
+                remedy: hint.map(|hint| hint.by(&NAMES)),
+            },
+            Fault::Full(reason) => Self {
+                reason,
+                remedy: Some(FULL_HINT.to_owned()),
+            },
+            Fault::Refused { reason, hint } => Self {
+                reason,
+                remedy: Some(hint.by(&NAMES)),
             },
         }
     }

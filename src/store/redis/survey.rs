@@ -9,16 +9,15 @@ use ::redis::{FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures_util::future::join_all;
-use redis_link::{Connection, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
+use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
 
 use super::agreement::Compared;
 use super::backlog::{ask_backlog, read_backlog};
 use super::{RedisStore, fault, keys, scripts};
 use crate::event::{Minute, Partition};
-use crate::store::reading::by_name;
 use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
 use crate::store::{
-    Coverage, Loss, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed,
+    Coverage, Loss, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed, Unusable,
 };
 use crate::text::beginning;
 
@@ -40,6 +39,13 @@ async fn see<T, F>(redis: &Redis, server: &Server, command: F) -> Result<T, Stor
 where
     F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
 {
+    Ok(try_to_see(redis, server, command).await?)
+}
+
+async fn try_to_see<T, F>(redis: &Redis, server: &Server, command: F) -> Result<T, Fault>
+where
+    F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+{
     let run = async |connection: &mut Connection| match command(connection).await {
         // It is as good a connection as before, and nobody has to hear of it each time.
         Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
@@ -48,7 +54,7 @@ where
     let answer = redis.repeat_on(server, ONLY, 0, run).await?;
     answer.map_err(|error| {
         redis.suspect();
-        fault::store_error(&error)
+        Fault::of(&error)
     })
 }
 
@@ -185,7 +191,7 @@ impl RedisStore {
         Ok(())
     }
 
-    async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
+    async fn server(&self, server: &Server) -> Result<ServerFound, Unusable> {
         let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
             let asked_ms = Utc::now().timestamp_millis();
@@ -193,7 +199,7 @@ impl RedisStore {
             let here_ms = i64::midpoint(asked_ms, Utc::now().timestamp_millis());
             Ok((info, seconds * 1000 + micros / 1000 - here_ms))
         };
-        let (info, clock_offset_ms) = see(&self.surveyed, server, looked).await?;
+        let (info, clock_offset_ms) = try_to_see(&self.surveyed, server, looked).await?;
         let mut found = found(&info);
         found.clock_offset_ms = clock_offset_ms;
         found.refuses_writes = self.refuses_writes(server).await;
@@ -230,7 +236,10 @@ impl RedisStore {
             let ask =
                 async move |connection: &mut Connection| pipeline.query_async(connection).await;
             let all: Vec<Vec<(String, u64)>> = see(&self.surveyed, &server, ask).await?;
-            Ok(all.into_iter().map(by_name).collect())
+            let all = all.into_iter();
+            Ok(all
+                .map(|processes| processes.into_iter().collect())
+                .collect())
         };
         if minutes.is_empty() {
             return Ok(BTreeMap::new());
@@ -316,7 +325,7 @@ impl Survey for RedisStore {
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
         if let Err(fault) = self.surveyed.server(0).await {
-            return Surveyed::nothing(self.place(), &fault.into());
+            return Surveyed::nothing(self.place(), &fault.clone().into(), fault.into());
         }
         let servers = self.surveyed.servers();
         let servers = servers.iter().map(|server| async {
@@ -388,8 +397,6 @@ fn found(info: &str) -> ServerFound {
         last_save_ok: is_ok("rdb_last_bgsave_status") && is_ok("aof_last_write_status"),
         clock_offset_ms: 0,
         refuses_writes: None,
-        unfit: fault::check(info)
-            .err()
-            .map(|it| StoreError::from(it).to_string()),
+        unfit: fault::check(info).err().map(Unusable::from),
     }
 }

@@ -1,0 +1,248 @@
+//! Every finding of `eds status` has a remedy that works: a test makes its cause with the real servers, reads the remedy that is
+//! printed, follows it, and sees the finding go.
+//!
+//! A new finding needs such a test in one of the files below: [`Remedy::of`] with the finding's id. Commands of a remedy stand
+//! in backticks.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use event_data_service::config::{KEYS, Key};
+use event_data_service::telemetry::{Format, Metrics};
+use event_data_service::{cli, node, status as catalogue};
+use serde_json::Value;
+use testing::eventually::{SOON, eventually, when};
+use testing::redis::RedisServer;
+
+use crate::site::Site;
+use crate::status::status;
+use crate::support::load::Sender;
+use crate::support::node::{Node, eds};
+
+mod nodes;
+mod outputs;
+mod redis;
+
+/// Where the tests are.
+const TESTS: [&str; 3] = [
+    include_str!("remedies/nodes.rs"),
+    include_str!("remedies/outputs.rs"),
+    include_str!("remedies/redis.rs"),
+];
+
+/// Findings whose cause no test can make, and why.
+const NOT_MADE: [(&str, &str); 1] = [(
+    "node-stalled",
+    "a task of the node hangs, which is a bug of its own that no server provokes",
+)];
+
+/// What a finding says is to be done.
+#[derive(Debug)]
+struct Remedy {
+    text: String,
+}
+
+impl Remedy {
+    /// Waits until `eds status` has this finding with these words, and returns its remedy, of which all that it names exists.
+    #[track_caller]
+    fn of(node: &Node, id: &str, words: &[&str]) -> Self {
+        Self::seen_by(|| status(node), id, words)
+    }
+
+    /// The same as the node itself has it.
+    #[track_caller]
+    fn of_the_node_itself(node: &Node, id: &str, words: &[&str]) -> Self {
+        Self::seen_by(|| own_status(node), id, words)
+    }
+
+    #[track_caller]
+    fn seen_by(ask: impl Fn() -> Value, id: &str, words: &[&str]) -> Self {
+        let text = eventually(&format!("{id} is found with {words:?}"), SOON, || {
+            let status = ask();
+            let found = findings(&status, id).into_iter().find_map(|finding| {
+                let texts = ["where", "what", "why", "remedy"];
+                let all = texts
+                    .map(|part| finding[part].as_str().unwrap())
+                    .join(" | ");
+                let remedy = finding["remedy"].as_str().unwrap().to_owned();
+                words
+                    .iter()
+                    .all(|word| all.contains(word))
+                    .then_some(remedy)
+            });
+            found.ok_or_else(|| status["findings"].to_string())
+        });
+        assert_names_what_exists(&text);
+        Self { text }
+    }
+
+    /// Asserts that it says this.
+    #[track_caller]
+    fn says(&self, words: &[&str]) -> &Self {
+        for word in words {
+            assert!(
+                self.text.contains(word),
+                "{word:?} is not in: {}",
+                self.text
+            );
+        }
+        self
+    }
+
+    /// The command of it that begins so.
+    #[track_caller]
+    fn command(&self, beginning: &str) -> Vec<String> {
+        let mut commands = commands(&self.text);
+        let found = commands.find(|command| command.starts_with(beginning));
+        let found = found.unwrap_or_else(|| panic!("no {beginning:?} in: {}", self.text));
+        found.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Runs the command of `eds` that begins so, as it is printed, with the configuration of a node.
+    #[track_caller]
+    fn run(&self, beginning: &str, node: &Node) {
+        node.write_config();
+        let words = self.command(beginning);
+        let output = eds()
+            .args(&words[1..])
+            .arg("--config")
+            .arg(node.config_path())
+            .envs(node.environment())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+
+    /// Gives Redis the command that begins so, as it is printed.
+    #[track_caller]
+    fn run_at(&self, beginning: &str, redis: &RedisServer) {
+        let words = self.command(beginning);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        redis.query::<::redis::Value>(&words);
+    }
+}
+
+/// What the node itself answers.
+fn own_status(node: &Node) -> Value {
+    let answer = node.get("/api/v1/status");
+    let body = answer.map_or("{}".to_owned(), |answer| answer.body);
+    serde_json::from_str(&body).unwrap_or(Value::Null)
+}
+
+fn findings(status: &Value, id: &str) -> Vec<Value> {
+    let all = status["findings"].as_array().cloned().unwrap_or_default();
+    all.into_iter().filter(|it| it["id"] == id).collect()
+}
+
+/// Waits until a finding is gone.
+#[track_caller]
+fn wait_gone(node: &Node, id: &str) {
+    wait_gone_from(|| status(node), id);
+}
+
+#[track_caller]
+fn wait_gone_from(ask: impl Fn() -> Value, id: &str) {
+    eventually(&format!("{id} is gone"), SOON, || {
+        let status = ask();
+        let is_answer = status["findings"].is_array();
+        let left = findings(&status, id);
+        when(is_answer && left.is_empty(), format!("{left:?}"))
+    });
+}
+
+/// A Redis of which nothing is to be said, and what writes to it.
+fn site() -> Site {
+    Site::with_redis(RedisServer::start(&["--appendonly", "yes"]))
+}
+
+/// Sends so many events of a minute, of as many users and series.
+fn send(node: &Node, at_ns: i64, events: i64) {
+    let mut sender = Sender::paced_by(node);
+    let lines = (0..events).map(|it| format!("event_type=e{it} value=u{it} {}", at_ns + it));
+    sender.send_all(lines, node, &[]);
+}
+
+/// The texts of it in backticks.
+fn commands(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn sections() -> BTreeSet<&'static str> {
+    let sections = KEYS.iter().map(|key| key.section());
+    sections.filter(|section| !section.is_empty()).collect()
+}
+
+/// Asserts that commands of `eds`, keys, variables, files, metrics and paths that a text for operators names exist.
+#[track_caller]
+fn assert_names_what_exists(text: &str) {
+    for command in commands(text).filter(|command| command.starts_with("eds ")) {
+        let parsed = cli::command().try_get_matches_from(command.split(' '));
+        assert!(
+            parsed.is_ok(),
+            "{command:?} is no command of eds; in: {text}"
+        );
+    }
+    let plain: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+    for name in cli::command()
+        .get_subcommands()
+        .map(|it| it.get_name().to_owned())
+    {
+        let bare = format!("eds {name} ");
+        assert!(
+            !plain.contains(&bare),
+            "`{bare}…` wants backticks in: {text}"
+        );
+    }
+    let node = Arc::new(node::Node::default());
+    let metrics = Metrics::new(node).encode(Format::Classic).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+    for word in plain.split(|c| !is_of_a_name(c)) {
+        let word = word.trim_end_matches(['.', '/']);
+        let exists = match word {
+            _ if word.starts_with("docs/") || word.starts_with("config/") => {
+                root.join(word).exists()
+            }
+            _ if word.starts_with("/api/") => {
+                include_str!("../../docs/openapi.json").contains(&format!("\"{word}\""))
+            }
+            _ if word.starts_with("EDS_") => KEYS.iter().any(|key| key.variable() == word),
+            _ if word.starts_with("eds_") => metrics.contains(word),
+            _ => {
+                let section = word.split_once('.').map(|(section, _)| section);
+                let is_key = section.is_some_and(|it| sections().contains(it));
+                !is_key || KEYS.iter().any(|key: &&Key| key.path == word)
+            }
+        };
+        assert!(exists, "there is no {word}; in: {text}");
+    }
+}
+
+#[test]
+fn every_finding_has_a_test_that_makes_its_cause_and_follows_its_remedy() {
+    for (id, _) in catalogue::catalogue() {
+        let is_tested = TESTS.iter().any(|file| file.contains(&format!("\"{id}\"")));
+        let is_not_made = NOT_MADE.iter().any(|(not_made, _)| *not_made == id);
+        assert!(
+            is_tested != is_not_made,
+            "the finding {id} has no test of its remedy: write one in tests/end_to_end/remedies/ that makes its cause with the \
+             real servers, gets the remedy by Remedy::of(&node, \"{id}\", …), does what it says, and ends with wait_gone"
+        );
+    }
+}
+
+#[test]
+fn remedies_and_the_table_of_alerts_name_only_what_exists() {
+    for (_, remedy) in catalogue::catalogue() {
+        assert_names_what_exists(remedy);
+    }
+    let monitoring = include_str!("../../docs/monitoring.md");
+    let alerts = monitoring.lines().filter(|line| line.starts_with("| `Eds"));
+    for alert in alerts {
+        let (.., meaning) = alert.trim_end_matches([' ', '|']).rsplit_once('|').unwrap();
+        for command in commands(meaning).filter(|it| it.starts_with("eds ")) {
+            assert_names_what_exists(&format!("`{command}`"));
+        }
+    }
+}

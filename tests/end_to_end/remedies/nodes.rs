@@ -1,0 +1,356 @@
+//! Remedies of what is wrong with nodes.
+
+use std::net::UdpSocket;
+
+use testing::clock::Clock;
+use testing::eventually::{SOON, eventually, when};
+use testing::load::MINUTE_NS;
+
+use super::{Remedy, findings, own_status, send, site, wait_gone, wait_gone_from};
+use crate::queries::five_minutes_ago_ns;
+use crate::status::{status, wait_healthy};
+use crate::support::load::Sender;
+use crate::support::node::Node;
+
+#[test]
+fn where_no_node_is_one_is_started() {
+    let site = site();
+    let mut node = site.node("one", &[]);
+    Remedy::of(&node, "no-node", &[]).says(&["start the nodes", "store.prefix"]);
+    node.run();
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_node_that_sleeps_is_woken() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    node.signal("STOP");
+    Remedy::of(&node, "node-silent", &["node one"]).says(&["look at its host"]);
+    node.signal("CONT");
+    wait_healthy(&node);
+}
+
+/// Sends events of six minutes in order to one node, and to the other one as it says; restarts that as often as it says.
+fn send_minutes(
+    one: &Node,
+    two: &mut Node,
+    reaches_two: impl Fn(i64, i64) -> bool,
+    restarts: &[(i64, i64)],
+) {
+    let mut sender = Sender::paced_by(one);
+    for minute in -1..5 {
+        for event in 0..60 {
+            if restarts.contains(&(minute, event)) {
+                sender.wait_received(one);
+                let all = |node: &Node| node.metrics().count("eds_events_queued") == 0;
+                eventually("all is recorded", SOON, || {
+                    when(all(one) && all(two), "not yet")
+                });
+                two.kill();
+                two.run();
+            }
+            let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
+            let line = format!("event_type=e1,product=p value=user{event} {at}");
+            let others = [two.udp()];
+            let others = if reaches_two(minute, event) {
+                &others[..]
+            } else {
+                &[]
+            };
+            sender.send(line.as_bytes(), one, others);
+        }
+    }
+    sender.wait_received(one);
+}
+
+#[test]
+fn a_path_that_loses_is_mended() {
+    let site = site();
+    let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
+    send_minutes(&one, &mut two, |_, event| event % 10 > 0, &[]);
+    Remedy::of(&one, "node-loses", &["node two"])
+        .says(&["look at the network", "/api/v1/coverage"]);
+    // Mended: what was lost arrives.
+    let mut sender = Sender::paced_by(&two);
+    for minute in -1..5 {
+        for event in (0..60).step_by(10) {
+            let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
+            let line = format!("event_type=e1,product=p value=user{event} {at}");
+            sender.send(line.as_bytes(), &two, &[]);
+        }
+    }
+    wait_gone(&one, "node-loses");
+}
+
+#[test]
+fn a_node_that_was_down_for_27_seconds_is_no_path_that_loses() {
+    let site = site();
+    let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
+    // It is down from second 20 to 47 of a minute, and started once more later on.
+    let is_down = |minute, event| minute == 2 && (20..47).contains(&event);
+    send_minutes(
+        &one,
+        &mut two,
+        |minute, event| !is_down(minute, event),
+        &[(2, 47), (4, 30)],
+    );
+    let answered = eventually("the share of node two is known", SOON, || {
+        let status = status(&one);
+        let share = status["nodes"][1]["coverage"].as_f64();
+        when(share.is_some(), status.clone()).map(|()| status)
+    });
+    assert!(findings(&answered, "node-loses").is_empty(), "{answered}");
+}
+
+#[test]
+fn a_clock_of_a_node_that_is_wrong_is_set() {
+    let site = site();
+    let clock = Clock::ahead_by(300_000_000);
+    let mut node = site.node("one", &[]);
+    node.share_clock(&clock);
+    node.run();
+    Remedy::of(&node, "clock", &["node one", "ahead of"]).says(&["`chronyc tracking`"]);
+    clock.advance(-300);
+    wait_gone(&node, "clock");
+}
+
+#[test]
+fn settings_that_differ_are_applied_or_given_up() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    // Who asks differs from the nodes.
+    let mut other = site.node("two", &[("flush.grace", "3s")]);
+    let remedy = Remedy::of(&other, "settings", &["flush.grace"]);
+    let show = if remedy.text.contains("`eds settings show`") {
+        "eds settings show"
+    } else {
+        "eds settings apply"
+    };
+    remedy.run(show, &other);
+    // A node that differs from what was applied meanwhile.
+    other.apply_settings();
+    let remedy = Remedy::of(&other, "node-settings", &["node one", "flush.grace"]);
+    remedy.run("eds settings show", &node);
+    let mut node = node;
+    node.kill();
+    node.set("flush.grace", "3s");
+    node.run();
+    wait_gone(&other, "node-settings");
+    wait_gone(&other, "settings");
+    other.set("flush.grace", "3s");
+}
+
+#[test]
+fn a_name_that_two_nodes_have_is_given_to_one_of_them() {
+    let site = site();
+    let first = site.start_node("one", &[]);
+    let mut second = site.start_node("one", &[]);
+    Remedy::of(&first, "name-taken", &["node one"]).says(&["EDS_NODE"]);
+    second.kill();
+    second.set_environment("EDS_NODE", "two");
+    second.run();
+    wait_gone(&first, "name-taken");
+}
+
+#[test]
+fn a_report_of_another_version_goes_when_the_upgrade_is_finished() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let said = "old#1 0.0.9\n{\"uptime_seconds\": []}";
+    let now: Vec<i64> = site.redis.query(&["TIME"]);
+    let ms = (now[0] * 1000 + 5000).to_string();
+    site.redis.query::<()>(&["SET", "{eds:nodes}:old", said]);
+    site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
+    Remedy::of(&node, "version", &["0.0.9"]).says(&["finish the upgrade", "docs/upgrades.md"]);
+    Remedy::of(&node, "report-unreadable", &["node old"]).says(&["its own version"]);
+    let mut upgraded = site.start_node("old", &[]);
+    wait_gone(&node, "version");
+    wait_gone(&node, "report-unreadable");
+    upgraded.terminate();
+}
+
+/// Fills the node's socket while it sleeps.
+fn flood(node: &Node) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    node.signal("STOP");
+    for _ in 0..400 {
+        socket.send_to(&[b'#'; 1000], node.udp()).unwrap();
+    }
+    node.signal("CONT");
+    node.wait_count("eds_datagrams_received_total", |received| received > 0);
+}
+
+#[test]
+fn a_receive_buffer_that_is_too_small_is_raised() {
+    let site = site();
+    let mut node = site.start_node("one", &[("input.receive_buffer", "64KiB")]);
+    flood(&node);
+    let remedy = Remedy::of(&node, "kernel-drops", &["node one", "by the kernel"]);
+    remedy.says(&["input.receive_buffer", "net.core.rmem_max"]);
+    node.kill();
+    node.set("input.receive_buffer", "4MiB");
+    node.run();
+    flood(&node);
+    node.wait_count("eds_datagrams_received_total", |received| received == 400);
+    wait_gone(&node, "kernel-drops");
+}
+
+#[test]
+fn a_socket_that_fails_is_named_in_the_log_and_a_restart_makes_another() {
+    let site = site();
+    let mut node = site.node("one", &[]);
+    node.hold_socket();
+    node.run();
+    node.shut_down_held_socket();
+    Remedy::of(&node, "socket-fails", &["node one"]).says(&["look at its log, and restart it"]);
+    assert!(node.log().contains("cannot read"), "{}", node.log());
+    node.kill();
+    node.let_go_of_socket();
+    node.run();
+    wait_gone(&node, "socket-fails");
+}
+
+#[test]
+fn a_queue_that_overflows_is_made_longer() {
+    let site = site();
+    let mut node = site.start_node("one", &[("input.queue_events", "1000")]);
+    let overflow = |node: &Node| {
+        site.redis.signal("STOP");
+        send(node, five_minutes_ago_ns(), 3000);
+    };
+    overflow(&node);
+    let own = |id, words: &[&str]| Remedy::of_the_node_itself(&node, id, words);
+    own("queue-fills", &["its queue is"]).says(&["input.queue_events"]);
+    own("node-lags", &["cannot record all that comes"]).says(&["bring the store back"]);
+    own("node-drops", &["queue overflowed"]).says(&["raise input.queue_events"]);
+    site.redis.signal("CONT");
+    for id in ["queue-fills", "node-lags"] {
+        wait_gone_from(|| own_status(&node), id);
+    }
+    node.kill();
+    node.set("input.queue_events", "100000");
+    node.run();
+    overflow(&node);
+    site.redis.signal("CONT");
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 3000);
+    wait_gone(&node, "node-drops");
+}
+
+#[test]
+fn what_was_lost_long_ago_is_a_note() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let said = format!(
+        "old#1 {}\n{{\"version\": \"\", \"totals\": {{\"dropped\": 5}}, \"recent_seconds\": 300}}",
+        event_data_service::VERSION
+    );
+    let now: Vec<i64> = site.redis.query(&["TIME"]);
+    let ms = (now[0] * 1000 + 5000).to_string();
+    site.redis.query::<()>(&["SET", "{eds:nodes}:old", &said]);
+    site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
+    Remedy::of(&node, "lost-earlier", &["5 events"]).says(&["nothing is to be done now"]);
+    let _restarted = site.start_node("old", &[]);
+    wait_gone(&node, "lost-earlier");
+}
+
+#[test]
+fn a_spool_that_fills_empties_when_the_store_is_back() {
+    let site = site();
+    let mut node = site.node(
+        "one",
+        &[("input.queue_events", "1000"), ("input.spool_max", "1MiB")],
+    );
+    let spool = node.spool().display().to_string();
+    node.set("input.spool_dir", &spool);
+    node.run();
+    wait_healthy(&node);
+    site.redis.signal("STOP");
+    let mut sender = Sender::paced_by(&node);
+    let at = five_minutes_ago_ns();
+    let lines =
+        (0..7000).map(|it| format!("event_type=e value=u{it}{} {}", "x".repeat(200), at + it));
+    sender.send_all(lines, &node, &[]);
+    let remedy = Remedy::of_the_node_itself(&node, "spool-fills", &["its spool is"]);
+    remedy.says(&["bring the store back", "raise input.spool_max"]);
+    site.redis.signal("CONT");
+    wait_gone_from(|| own_status(&node), "spool-fills");
+}
+
+#[test]
+fn series_beyond_the_limit_get_room_by_a_higher_one() {
+    let site = site();
+    let keys = [
+        ("store.partitions", "1"),
+        ("input.max_series_per_minute", "5"),
+    ];
+    let mut node = site.start_node("one", &keys);
+    send(&node, five_minutes_ago_ns(), 10);
+    let remedy = Remedy::of(&node, "overflow", &["overflow series"]);
+    remedy.says(&["input.max_series_per_minute"]);
+    node.set("input.max_series_per_minute", "1000");
+    remedy.run("eds settings apply", &node);
+    node.kill();
+    node.run();
+    send(&node, five_minutes_ago_ns() + MINUTE_NS, 10);
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 10);
+    wait_gone(&node, "overflow");
+}
+
+#[test]
+fn late_events_get_time_by_a_longer_grace() {
+    let site = site();
+    let mut node = site.start_node(
+        "one",
+        &[
+            ("flush.grace", "1s"),
+            ("flush.max_hold", "2s"),
+            ("input.linger_max", "200ms"),
+        ],
+    );
+    let late = |node: &Node, at: i64| {
+        send(node, at, 1);
+        eventually("its first event is recorded", SOON, || {
+            let recorded = node.metrics().count("eds_events_recorded_total");
+            when(recorded == 1, recorded)
+        });
+    };
+    let at = five_minutes_ago_ns();
+    late(&node, at);
+    eventually("its minute is closed", SOON, || {
+        when(site.points().len() == 2, format!("{:?}", site.points()))
+    });
+    send(&node, at, 2);
+    let remedy = Remedy::of(&node, "late", &["events found late"]);
+    remedy.says(&["raise flush.grace"]);
+    for (key, value) in [("flush.grace", "1h"), ("flush.max_hold", "2h")] {
+        node.set(key, value);
+    }
+    remedy.run("eds settings apply", &node);
+    node.kill();
+    node.run();
+    late(&node, at + MINUTE_NS);
+    send(&node, at + MINUTE_NS, 2);
+    node.wait_count("eds_events_recorded_total", |recorded| recorded == 3);
+    wait_gone(&node, "late");
+}
+
+#[test]
+fn an_archive_of_old_minutes_is_waited_for() {
+    let site = site();
+    let node = site.start_node("one", &[("store.partitions", "1")]);
+    let mut sender = Sender::paced_by(&node);
+    let before = five_minutes_ago_ns();
+    let lines = (0..500).map(|ago| {
+        let at = before - ago * MINUTE_NS;
+        format!("event_type=e1,product=p value=u {at}")
+    });
+    sender.send_all(lines, &node, &[]);
+    let remedy = Remedy::of(&node, "old-minutes", &["wait to be sealed"]);
+    remedy.says(&["nothing, if an archive is replayed"]);
+    wait_gone(&node, "old-minutes");
+}

@@ -1,0 +1,184 @@
+//! Remedies of what is wrong with outputs.
+
+use testing::eventually::{SOON, eventually};
+use testing::http_proxy::Mode;
+use testing::influxdb::InfluxServer;
+use testing::load::MINUTE_NS;
+use testing::redis::RedisServer;
+
+use super::{Remedy, send, site, wait_gone};
+use crate::quarantine::{make_room, poison};
+use crate::queries::five_minutes_ago_ns;
+use crate::site::{DATABASE, Site};
+use crate::status::wait_healthy;
+use crate::support::load::Sender;
+use crate::support::node::Node;
+
+#[test]
+fn a_server_that_is_down_is_started_and_one_that_answers_is_looked_at() {
+    let mut site = site();
+    let node = site.start_node("one", &[]);
+    for (minute, (mode, says)) in (0..).zip([
+        (Mode::Refuse, "start the server"),
+        (Mode::Answer(503), "look at its log"),
+        (Mode::Answer(500), "look at its log"),
+    ]) {
+        site.writes.set(mode);
+        send(&node, five_minutes_ago_ns() + minute * MINUTE_NS, 10);
+        let remedy = Remedy::of(&node, "output-down", &["output default"]);
+        remedy.says(&[says]);
+        let is_started = remedy.text.contains("start the server");
+        assert_eq!(is_started, says == "start the server", "{remedy:?}");
+        site.writes.set(Mode::Pass);
+        wait_healthy(&node);
+    }
+}
+
+#[test]
+fn a_database_that_is_missing_is_created() {
+    let site = site();
+    let node = site.start_node("one", &[("output.database", "missing")]);
+    let remedy = Remedy::of(&node, "output-down", &["404"]);
+    remedy.says(&["create the database, or look at output.database"]);
+    site.command("CREATE DATABASE missing");
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_password_that_the_database_does_not_know_is_put_right() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(InfluxServer::start_with_auth());
+    runtime.block_on(server.query("", &format!("CREATE DATABASE {DATABASE}")));
+    let site = site();
+    let mut node = site.node(
+        "one",
+        &[("output.url", &server.url()), ("output.username", "admin")],
+    );
+    let file = site.redis.directory().join("password");
+    std::fs::write(&file, "wrong").unwrap();
+    node.set("output.password_file", &file.display().to_string());
+    node.run();
+    let remedy = Remedy::of(&node, "output-down", &["401"]);
+    remedy.says(&["output.username and output.password_file"]);
+    std::fs::write(&file, testing::influxdb::ADMIN_PASSWORD).unwrap();
+    node.kill();
+    node.run();
+    wait_healthy(&node);
+}
+
+/// Has a node with two outputs, the first of which refuses one count.
+fn quarantined() -> (Site, Node, Sender) {
+    let redis = RedisServer::start(&["--appendonly", "yes"]);
+    let site = Site::with(redis, InfluxServer::start_with_tag_limit(4));
+    let mut node = site.node("one", &[]);
+    node.set_outputs(&[
+        &[
+            ("name", "main"),
+            ("url", &site.writes.url()),
+            ("api", "v1"),
+            ("database", DATABASE),
+        ],
+        &[("name", "second"), ("url", "stdout:")],
+    ]);
+    node.run();
+    let mut sender = Sender::paced_by(&node);
+    poison(&site, &node, &mut sender);
+    (site, node, sender)
+}
+
+#[test]
+fn counts_in_the_quarantine_are_sent_again_by_the_command_as_it_is_printed() {
+    let (site, node, sender) = quarantined();
+    let remedy = Remedy::of(&node, "quarantine", &["output main", "1 counts"]);
+    remedy.run("eds quarantine list", &node);
+    let expected = make_room(&site, &sender);
+    remedy.run("eds quarantine retry", &node);
+    site.wait_exact(&expected, SOON);
+    wait_gone(&node, "quarantine");
+}
+
+/// What a quarantine keeps in a partition.
+const ROOM: usize = 10_000;
+
+#[test]
+fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
+    let redis = RedisServer::start(&["--appendonly", "yes"]);
+    let site = Site::with(redis, InfluxServer::start_with_tag_limit(4));
+    let mut node = site.start_node("one", &[("store.partitions", "1")]);
+    let tag = eventually("the partition has keys", SOON, || {
+        let keys = site.redis.keys();
+        let tag = keys
+            .iter()
+            .find_map(|key| key.strip_suffix(":stamps").map(str::to_owned));
+        tag.ok_or(format!("{keys:?}"))
+    });
+    let mut connection = site.redis.connection();
+    let mut fill = redis::pipe();
+    fill.sadd(format!("{tag}:outputs"), "default");
+    let quarantine = format!("{tag}:quarantine:default");
+    for number in 0..ROOM {
+        let field = format!("20161204:1118:event_type=e{number}");
+        fill.hset(&quarantine, field, "1:1|1480876707|refused");
+    }
+    fill.exec(&mut connection).unwrap();
+    Remedy::of(&node, "quarantine-full", &["100 %"]);
+    // What is refused now has no room.
+    let mut sender = Sender::paced_by(&node);
+    for event in 0..6 {
+        for minute in 0..2 {
+            let at = five_minutes_ago_ns() + minute * MINUTE_NS;
+            let line = format!("event_type=k{event} value=u {at}");
+            sender.send(line.as_bytes(), &node, &[]);
+        }
+    }
+    sender.wait_received(&node);
+    let remedy = Remedy::of(&node, "discarded", &["points discarded"]);
+    remedy.run("eds quarantine list", &node);
+    remedy.run("eds quarantine drop", &node);
+    wait_gone(&node, "quarantine-full");
+    // What is lost is lost: a new process has lost nothing.
+    node.kill();
+    node.run();
+    wait_gone(&node, "discarded");
+}
+
+#[test]
+fn what_waits_for_an_output_that_is_gone_is_dropped_by_the_command_as_it_is_printed() {
+    let site = site();
+    let mut second = testing::http_proxy::HttpProxy::start(None);
+    let main = [
+        ("name", "main"),
+        ("url", &*site.writes.url()),
+        ("api", "v1"),
+        ("database", DATABASE),
+    ]
+    .map(|(key, value)| (key, value.to_owned()));
+    let main = main.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let url = second.url();
+    let gone = [
+        ("name", "second"),
+        ("url", url.as_str()),
+        ("api", "v1"),
+        ("database", DATABASE),
+    ];
+    second.set(Mode::Refuse);
+    let keys = [
+        ("flush.grace", "1s"),
+        ("flush.max_hold", "2s"),
+        ("input.linger_max", "200ms"),
+    ];
+    let mut node = site.node("one", &keys);
+    node.set_outputs(&[&main, &gone]);
+    node.run();
+    send(&node, five_minutes_ago_ns(), 3);
+    node.wait_count("eds_backlog_unsent", |unsent| unsent > 0);
+    node.wait_count("eds_points_sent_total", |sent| sent == 6);
+    // Removed, as docs/upgrades.md says.
+    node.terminate();
+    node.set_outputs(&[&main]);
+    node.apply_settings();
+    node.run();
+    let remedy = Remedy::of(&node, "unsent", &["output second"]);
+    remedy.run("eds outputs drop second", &node);
+    wait_gone(&node, "unsent");
+}

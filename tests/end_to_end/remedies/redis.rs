@@ -1,0 +1,297 @@
+//! Remedies of what is wrong with Redis.
+
+use testing::clock::Clock;
+use testing::ports::free_port;
+use testing::redis::RedisServer;
+
+use super::{Remedy, findings, send, site, wait_gone};
+use crate::queries::five_minutes_ago_ns;
+use crate::site::Site;
+use crate::status::{status, wait_healthy};
+use crate::support::node::Node;
+
+#[test]
+fn a_redis_that_is_down_is_started() {
+    let mut site = site();
+    let node = site.start_node("one", &[]);
+    site.redis.stop();
+    Remedy::of(&node, "redis-down", &["refused"]).says(&["start it", "store.url"]);
+    site.redis.restart();
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_password_that_redis_wants_is_set() {
+    let admin = &["--user", "admin", "on", ">admin", "~*", "&*", "+@all"];
+    let wants = [
+        &admin[..],
+        &["--appendonly", "yes", "--requirepass", "secret"],
+    ]
+    .concat();
+    let redis = RedisServer::start_asked_by("admin", "admin", &wants);
+    let site = Site::with_redis(redis);
+    for (password, cause) in [(None, "NOAUTH"), (Some("wrong"), "WRONGPASS")] {
+        let mut node = site.node("one", &[]);
+        if let Some(password) = password {
+            node.set_environment("EDS_STORE__PASSWORD", password);
+        }
+        let remedy = Remedy::of(&node, "redis-down", &["does not accept the credentials"]);
+        remedy.says(&["set store.username and store.password_file"]);
+        assert!(!remedy.text.contains("start"), "{cause}: {remedy:?}");
+    }
+    let mut node = site.node("one", &[]);
+    let file = site.redis.directory().join("password");
+    std::fs::write(&file, "secret").unwrap();
+    node.set("store.username", "default");
+    node.set("store.password_file", &file.display().to_string());
+    node.run();
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_right_that_the_user_lacks_is_granted() {
+    let all = ["on", ">secret", "~*", "&*", "+@all"];
+    let lacks = [&["--user", "eds"][..], &all, &["-zadd"]].concat();
+    let arguments = [
+        &[
+            "--appendonly",
+            "yes",
+            "--user",
+            "admin",
+            "on",
+            ">admin",
+            "~*",
+            "&*",
+            "+@all",
+        ][..],
+        &lacks,
+    ]
+    .concat();
+    let site = Site::with_redis(RedisServer::start_asked_by("admin", "admin", &arguments));
+    let mut node = site.node("one", &[("store.username", "eds")]);
+    node.set_environment("EDS_STORE__PASSWORD", "secret");
+    // What the state of a server is asked with, too.
+    site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["a right"]);
+    remedy.says(&["config/redis-acl.conf"]);
+    let file = include_str!("../../../config/redis-acl.conf");
+    let user = file
+        .lines()
+        .find(|line| line.starts_with("user eds "))
+        .unwrap();
+    let rights = user
+        .split(' ')
+        .filter(|it| it.starts_with(['~', '&', '+', '-']));
+    let grant = ["ACL", "SETUSER", "eds", "resetkeys", "resetchannels"].into_iter();
+    site.redis
+        .query::<()>(&grant.chain(rights).collect::<Vec<_>>());
+    node.run();
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
+    let arguments = [
+        "--appendonly",
+        "yes",
+        "--user",
+        "admin",
+        "on",
+        ">admin",
+        "~*",
+        "&*",
+        "+@all",
+        "--user",
+        "eds",
+        "on",
+        ">secret",
+        "~*",
+        "&*",
+        "+@all",
+    ];
+    let site = Site::with_redis(RedisServer::start_asked_by("admin", "admin", &arguments));
+    let mut node = site.node("one", &[("store.username", "eds")]);
+    node.set_environment("EDS_STORE__PASSWORD", "secret");
+    node.run();
+    wait_healthy(&node);
+    // Another user looks, and sees nothing wrong with Redis itself.
+    let mut asker = site.node("asker", &[("store.username", "admin")]);
+    asker.set_environment("EDS_STORE__PASSWORD", "admin");
+    site.redis
+        .query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
+    let remedy = Remedy::of(&asker, "node-cannot-record", &["node one", "hgetall"]);
+    remedy.says(&["do what the message says"]);
+    site.redis
+        .query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
+    wait_gone(&asker, "node-cannot-record");
+}
+
+#[test]
+fn a_replica_is_made_the_master() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let port = free_port().to_string();
+    site.redis.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["replica"]);
+    remedy.run_at("REPLICAOF", &site.redis);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_master_without_replicas_is_let_write_alone() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    site.redis
+        .query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let remedy = Remedy::of(&node, "redis-read-only", &["too few replicas"]);
+    remedy.run_at("CONFIG SET min-replicas-to-write", &site.redis);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
+    let saves = [
+        "--save",
+        "3600 1000000",
+        "--enable-protected-configs",
+        "yes",
+    ];
+    let site = Site::with_redis(RedisServer::start(&saves));
+    let node = site.start_node("one", &[]);
+    let directory = site.redis.directory();
+    std::fs::remove_dir_all(directory).unwrap();
+    site.redis.query::<()>(&["SET", "changed", "1"]);
+    let _ = site.redis.query::<String>(&["BGSAVE"]);
+    let stops = |yes_or_no| {
+        let option = ["CONFIG", "SET", "stop-writes-on-bgsave-error", yes_or_no];
+        site.redis.query::<()>(&option);
+    };
+    stops("no");
+    Remedy::of(&node, "redis-cannot-save", &[]).says(&["the disk and the log of Redis"]);
+    stops("yes");
+    let remedy = Remedy::of(&node, "redis-read-only", &["cannot write to its disk"]);
+    std::fs::create_dir(directory).unwrap();
+    // Redis works in a directory that is gone.
+    let path = directory.display().to_string();
+    site.redis.query::<()>(&["CONFIG", "SET", "dir", &path]);
+    remedy.run_at("BGSAVE", &site.redis);
+    wait_gone(&node, "redis-read-only");
+    wait_gone(&node, "redis-cannot-save");
+}
+
+#[test]
+fn a_redis_that_loads_its_data_is_waited_for() {
+    let slow = [
+        "--key-load-delay",
+        "200000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
+    let mut site = Site::with_redis(RedisServer::start(&slow));
+    let node = site.node("one", &[]);
+    for key in 0..40 {
+        site.redis
+            .query::<()>(&["SET", &format!("k{key}"), &"x".repeat(5000)]);
+    }
+    site.redis.query::<()>(&["SAVE"]);
+    site.redis.kill();
+    site.redis.relaunch();
+    let remedy = Remedy::of(&node, "redis-read-only", &["loading its data"]);
+    remedy.says(&["wait until"]);
+    assert!(findings(&status(&node), "redis-unfit").is_empty());
+    wait_gone(&node, "redis-read-only");
+}
+
+#[test]
+fn a_redis_that_is_full_is_given_more_memory() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    wait_healthy(&node);
+    let limit = |bytes: u64| {
+        let bytes = bytes.to_string();
+        site.redis
+            .query::<()>(&["CONFIG", "SET", "maxmemory", &bytes]);
+    };
+    limit(1);
+    Remedy::of(&node, "redis-full", &[]).says(&["`CONFIG SET maxmemory BYTES`"]);
+    let used = status(&node)["redis"]["servers"][0]["used_memory"]
+        .as_u64()
+        .unwrap();
+    limit(used + used / 20);
+    Remedy::of(&node, "redis-fills", &["% of its maxmemory"]).says(&["raise maxmemory"]);
+    limit(1 << 40);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_redis_that_evicts_is_told_not_to() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    site.redis
+        .query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let remedy = Remedy::of(&node, "redis-unfit", &["allkeys-lru"]);
+    remedy.run_at("CONFIG SET maxmemory-policy", &site.redis);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_redis_without_an_append_only_file_is_given_one() {
+    let site = Site::with_redis(RedisServer::start(&[]));
+    let node = site.start_node("one", &[]);
+    let remedy = Remedy::of(&node, "redis-forgets", &[]);
+    remedy.run_at("CONFIG SET appendonly", &site.redis);
+    wait_healthy(&node);
+}
+
+#[test]
+fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
+    for (arguments, has_aof) in [(&["--appendonly", "yes"][..], true), (&[], false)] {
+        let site = Site::with_redis(RedisServer::start(arguments));
+        let keys = [
+            ("store.replay_window", "0s"),
+            ("store.partitions", "1"),
+            ("flush.grace", "1h"),
+            ("flush.max_hold", "2h"),
+        ];
+        let mut node = site.start_node("one", &keys);
+        send(&node, five_minutes_ago_ns(), 10);
+        node.wait_count("eds_events_recorded_total", |recorded| recorded == 10);
+        site.redis.query::<()>(&["FLUSHALL"]);
+        let remedy = Remedy::of(&node, "forgotten", &["events forgotten by Redis"]);
+        assert_eq!(remedy.text.contains("appendonly"), !has_aof, "{remedy:?}");
+        if has_aof {
+            remedy.says(&["look at its log"]);
+        } else {
+            remedy.run_at("CONFIG SET appendonly", &site.redis);
+        }
+        // What is gone is gone: a new process has lost nothing.
+        node.terminate();
+        node.run();
+        wait_gone(&node, "forgotten");
+    }
+}
+
+#[test]
+fn a_clock_of_redis_that_is_wrong_is_set() {
+    let clock = Clock::ahead_by(60_000_000);
+    let redis = RedisServer::start_with_clock(&clock, &["--appendonly", "yes"]);
+    let site = Site::with_redis(redis);
+    let node = site.start_node("one", &[]);
+    Remedy::of(&node, "redis-clock", &["60"]).says(&["`chronyc tracking`"]);
+    Remedy::of(&node, "clock", &["node one", "behind"]).says(&["`chronyc tracking`"]);
+    clock.advance(-60);
+    wait_gone(&node, "redis-clock");
+    wait_gone(&node, "clock");
+}
+
+#[test]
+fn a_store_in_memory_gives_way_to_a_redis() {
+    let site = site();
+    let mut node: Node = site.node("one", &[("store.url", "memory:")]);
+    node.run();
+    Remedy::of_the_node_itself(&node, "memory-store", &[]).says(&["store.url"]);
+    node.kill();
+    node.set("store.url", &site.redis.url());
+    node.run();
+    wait_healthy(&node);
+}
