@@ -196,6 +196,7 @@ fn a_receive_buffer_that_is_too_small_is_raised() {
     node.run();
     flood(&node);
     node.wait_count("eds_datagrams_received_total", |received| received == 400);
+    remedy.run("eds loss acknowledge", &node);
     wait_gone(&node, "kernel-drops");
 }
 
@@ -226,7 +227,8 @@ fn a_queue_that_overflows_is_made_longer() {
     let own = |id, words: &[&str]| Remedy::of_the_node_itself(&node, id, words);
     own("queue-fills", &["its queue is"]).says(&["input.queue_events"]);
     own("node-lags", &["cannot record all that comes"]).says(&["bring the store back"]);
-    own("node-drops", &["queue overflowed"]).says(&["raise input.queue_events"]);
+    let remedy = own("node-drops", &["events dropped"]);
+    remedy.says(&["input.queue_events"]);
     site.redis.signal("CONT");
     for id in ["queue-fills", "node-lags"] {
         wait_gone_from(|| own_status(&node), id);
@@ -237,25 +239,8 @@ fn a_queue_that_overflows_is_made_longer() {
     overflow(&node);
     site.redis.signal("CONT");
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 3000);
+    remedy.run("eds loss acknowledge", &node);
     wait_gone(&node, "node-drops");
-}
-
-#[test]
-fn what_was_lost_long_ago_is_a_note() {
-    let site = site();
-    let node = site.start_node("one", &[]);
-    wait_healthy(&node);
-    let said = format!(
-        "old#1 {}\n{{\"version\": \"\", \"totals\": {{\"dropped\": 5}}, \"recent_seconds\": 300}}",
-        event_data_service::VERSION
-    );
-    let now: Vec<i64> = site.redis.query(&["TIME"]);
-    let ms = (now[0] * 1000 + 5000).to_string();
-    site.redis.query::<()>(&["SET", "{eds:nodes}:old", &said]);
-    site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
-    Remedy::of(&node, "lost-earlier", &["5 events"]).says(&["nothing is to be done now"]);
-    let _restarted = site.start_node("old", &[]);
-    wait_gone(&node, "lost-earlier");
 }
 
 #[test]
@@ -336,6 +321,7 @@ fn late_events_get_time_by_a_longer_grace() {
     late(&node, at + MINUTE_NS);
     send(&node, at + MINUTE_NS, 2);
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 3);
+    remedy.run("eds loss acknowledge", &node);
     wait_gone(&node, "late");
 }
 

@@ -253,7 +253,7 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
             ("flush.grace", "1h"),
             ("flush.max_hold", "2h"),
         ];
-        let mut node = site.start_node("one", &keys);
+        let node = site.start_node("one", &keys);
         send(&node, five_minutes_ago_ns(), 10);
         node.wait_count("eds_events_recorded_total", |recorded| recorded == 10);
         site.redis.query::<()>(&["FLUSHALL"]);
@@ -264,9 +264,7 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
         } else {
             remedy.run_at("CONFIG SET appendonly", &site.redis);
         }
-        // What is gone is gone: a new process has lost nothing.
-        node.terminate();
-        node.run();
+        remedy.run("eds loss acknowledge", &node);
         wait_gone(&node, "forgotten");
     }
 }

@@ -1,0 +1,209 @@
+//! Remedies of what is wrong with relays.
+
+use std::net::UdpSocket;
+
+use testing::eventually::{SOON, eventually};
+use testing::http_proxy::Mode;
+
+use super::{Remedy, site, wait_gone};
+use crate::relay::send;
+use crate::site::{DATABASE, Site};
+use crate::status::wait_healthy;
+use crate::support::node::Node;
+
+/// A relay to these addresses that reports to the Redis of the site.
+fn relay(site: &Site, name: &str, to: &[&str], keys: &[(&str, &str)]) -> Node {
+    let mut relay = Node::relay(name, to, keys);
+    relay.set("node", name);
+    relay.set("store.url", &site.redis.url());
+    relay
+}
+
+/// Starts it where it cannot be ready.
+fn launch(relay: &mut Node) {
+    relay.launch();
+    eventually("it serves", SOON, || relay.get("/healthz").map(drop));
+}
+
+/// A site with a node, and a relay to it that reports.
+fn both(keys: &[(&str, &str)]) -> (Site, Node, Node) {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let mut relay = relay(&site, "east", &[&node.udp().to_string()], keys);
+    relay.run();
+    (site, node, relay)
+}
+
+#[test]
+fn a_relay_that_sleeps_is_woken() {
+    let (_site, node, relay) = both(&[]);
+    wait_healthy(&node);
+    relay.signal("STOP");
+    Remedy::of(&node, "relay-silent", &["relay east"]).says(&["look at its host"]);
+    relay.signal("CONT");
+    wait_gone(&node, "relay-silent");
+}
+
+#[test]
+fn a_node_that_no_relay_reaches_is_started() {
+    let site = site();
+    let mut node = site.node("one", &[]);
+    let mut relay = relay(&site, "east", &[&node.udp().to_string()], &[]);
+    launch(&mut relay);
+    let asker = site.start_node("two", &[]);
+    // A refusal comes back with what is sent next.
+    eventually("events go nowhere", SOON, || {
+        send(["a=b value=u"; 2], &relay, &[]);
+        let status = crate::status::status(&asker);
+        let found = super::findings(&status, "relay-nowhere");
+        testing::eventually::when(!found.is_empty(), status)
+    });
+    Remedy::of(&asker, "relay-nowhere", &["relay east"]).says(&["start the nodes", "relay.to"]);
+    Remedy::of(&asker, "relay-node-down", &["relay east"]).says(&["start the node", "relay.to"]);
+    node.run();
+    eventually("the relay reaches it", SOON, || {
+        send(["a=b value=u"], &relay, &[]);
+        let recorded = node.metrics().count("eds_events_recorded_total");
+        testing::eventually::when(recorded > 0, recorded)
+    });
+    wait_gone(&asker, "relay-node-down");
+    // What is lost is lost: a new process has lost nothing.
+    relay.kill();
+    relay.run();
+    wait_gone(&asker, "relay-nowhere");
+}
+
+#[test]
+fn lines_that_a_relay_does_not_pass_on_are_sent_right() {
+    let (_site, node, mut relay) = both(&[("rest.url", "none:")]);
+    send(["gorets:1|c", "a=b value=u\\"], &relay, &[]);
+    Remedy::of(&node, "relay-discards", &["relay east"]).says(&["rest.url"]);
+    Remedy::of(&node, "relay-rejects", &["relay east"]).says(&["docs/input.md"]);
+    // A sender that was mended sends none of them to the next process.
+    relay.kill();
+    relay.run();
+    send(["a=b value=u"], &relay, &[]);
+    wait_gone(&node, "relay-discards");
+    wait_gone(&node, "relay-rejects");
+}
+
+#[test]
+fn a_socket_of_a_relay_that_fails_is_made_anew_by_a_restart() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let mut relay = relay(&site, "east", &[&node.udp().to_string()], &[]);
+    relay.hold_socket();
+    relay.run();
+    relay.shut_down_held_socket();
+    Remedy::of(&node, "relay-fails", &["relay east"]).says(&["look at its log, and restart it"]);
+    relay.kill();
+    relay.let_go_of_socket();
+    relay.run();
+    wait_gone(&node, "relay-fails");
+}
+
+#[test]
+fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
+    let (_site, node, mut relay) = both(&[("input.receive_buffer", "64KiB")]);
+    let flood = |relay: &Node| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        relay.signal("STOP");
+        for _ in 0..400 {
+            socket.send_to(&[b'#'; 1000], relay.udp()).unwrap();
+        }
+        relay.signal("CONT");
+        relay.wait_count("eds_relay_datagrams_received_total", |received| {
+            received > 0
+        });
+    };
+    flood(&relay);
+    let remedy = Remedy::of(&node, "relay-kernel-drops", &["relay east"]);
+    remedy.says(&["raise input.receive_buffer"]);
+    relay.kill();
+    relay.set("input.receive_buffer", "4MiB");
+    relay.run();
+    flood(&relay);
+    wait_gone(&node, "relay-kernel-drops");
+}
+
+#[test]
+fn a_server_of_the_rest_that_is_down_is_started() {
+    let mut site = site();
+    let node = site.start_node("one", &[]);
+    let url = site.writes.url();
+    let keys = [
+        ("rest.url", &*url),
+        ("rest.api", "v1"),
+        ("rest.database", DATABASE),
+        ("rest.queue_bytes", "64KiB"),
+    ];
+    let mut relay = relay(&site, "east", &[&node.udp().to_string()], &keys);
+    relay.run();
+    site.writes.set(Mode::Refuse);
+    let line = format!("cpu,host=a value=1,text=\"{}\" 1", "x".repeat(500));
+    send(vec![&*line; 400], &relay, &[]);
+    Remedy::of(&node, "relay-rest-down", &["relay east"]).says(&["start the server", "rest.url"]);
+    Remedy::of(&node, "relay-rest-drops", &["relay east"]).says(&["raise rest.queue_bytes"]);
+    site.writes.set(Mode::Pass);
+    wait_gone(&node, "relay-rest-down");
+    relay.kill();
+    relay.set("rest.queue_bytes", "64MiB");
+    relay.run();
+    send(vec![&*line; 400], &relay, &[]);
+    wait_gone(&node, "relay-rest-drops");
+}
+
+#[test]
+fn a_circle_of_relays_is_taken_apart() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let mut relays = ["east", "west"].map(|name| relay(&site, name, &[], &[]));
+    let [east, west] = relays.each_ref().map(|it| it.udp().to_string());
+    let to_node = node.udp().to_string();
+    relays[0].set_list("relay.to", &[&west, &to_node]);
+    relays[1].set_list("relay.to", &[&east]);
+    for relay in &mut relays {
+        relay.run();
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"a=b value=u", relays[0].udp()).unwrap();
+    Remedy::of(&node, "relay-loop", &["relay"]).says(&["relay.to"]);
+    for relay in &mut relays {
+        relay.kill();
+        relay.set_list("relay.to", &[&to_node]);
+        relay.run();
+        socket.send_to(b"a=b value=u", relay.udp()).unwrap();
+    }
+    wait_gone(&node, "relay-loop");
+}
+
+#[test]
+fn relays_of_one_name_get_names_of_their_own() {
+    let (site, node, first) = both(&[]);
+    let mut second = relay(&site, "east", &[&node.udp().to_string()], &[]);
+    second.run();
+    Remedy::of(&node, "relay-name-taken", &["relay east"]).says(&["EDS_NODE"]);
+    second.kill();
+    second.set_environment("EDS_NODE", "west");
+    second.run();
+    wait_gone(&node, "relay-name-taken");
+    drop(first);
+}
+
+#[test]
+fn a_report_of_a_relay_of_another_version_is_readable_after_the_upgrade() {
+    let (site, node, _relay) = both(&[]);
+    let now: Vec<i64> = site.redis.query(&["TIME"]);
+    let ms = (now[0] * 1000 + 5000).to_string();
+    site.redis.query::<()>(&[
+        "SET",
+        "{eds:relays}:old",
+        "old#1 0.0.9\n{\"uptime_seconds\": []}",
+    ]);
+    site.redis
+        .query::<()>(&["ZADD", "{eds:relays}", &ms, "old"]);
+    Remedy::of(&node, "relay-report-unreadable", &["relay old"]).says(&["its own version"]);
+    let mut upgraded = relay(&site, "old", &[&node.udp().to_string()], &[]);
+    upgraded.run();
+    wait_gone(&node, "relay-report-unreadable");
+}
