@@ -75,8 +75,11 @@ pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Fo
 /// Returns what to do about a cause, as things stand here.
 fn remedy(scene: &Scene<'_>, cause: LossCause) -> String {
     match cause {
-        LossCause::Forgotten | LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
-            FORGOT_DESPITE_AOF.to_owned()
+        LossCause::Forgotten if redis_findings::has_aof(scene) => FORGOT_DESPITE_AOF.to_owned(),
+        LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
+            format!(
+                "compare the points of these minutes with what you expect; {FORGOT_DESPITE_AOF}"
+            )
         }
         LossCause::Discarded => {
             // The output whose quarantine is fullest.

@@ -218,6 +218,9 @@ fn assert_names_what_exists(text: &str) {
                 include_str!("../../docs/openapi.json").contains(&format!("\"{word}\""))
             }
             _ if word.starts_with("EDS_") => KEYS.iter().any(|key| key.variable() == word),
+            _ if word.starts_with("eds_relay_") => {
+                include_str!("../../docs/relay.md").contains(&format!("`{word}"))
+            }
             _ if word.starts_with("eds_") => metrics.contains(word),
             _ => {
                 let section = word.split_once('.').map(|(section, _)| section);

@@ -46,7 +46,7 @@ fn loss_is_found_until_it_is_acknowledged() {
             "unconfirmed",
             "unconfirmed",
             Critical,
-            ["may lack some", "appendonly"],
+            ["may lack some", "append-only"],
         ),
         (
             "discarded",
@@ -130,7 +130,7 @@ fn node_knows_what_the_record_lacks_of_it() {
         at: now(),
         own: Some((Duration::ZERO, own)),
         expected: &expected(),
-        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away),
+        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away, away.clone().into()),
     });
     assert_eq!(status.is_anything_lost.answer, Answer::Yes);
     assert_eq!(status.losses.unwrap()[0].amount, 7);

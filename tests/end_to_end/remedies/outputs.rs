@@ -122,16 +122,16 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
     }
     fill.exec(&mut connection).unwrap();
     Remedy::of(&node, "quarantine-full", &["100 %"]);
-    // What is refused now has no room.
+    // What is refused now has no room: a fifth value of a tag.
     let mut sender = Sender::paced_by(&node);
-    for event in 0..6 {
-        for minute in 0..2 {
-            let at = five_minutes_ago_ns() + minute * MINUTE_NS;
-            let line = format!("event_type=k{event} value=u {at}");
-            sender.send(line.as_bytes(), &node, &[]);
-        }
-    }
-    sender.wait_received(&node);
+    let mut send = |event: i64, minute: i64| {
+        let at = five_minutes_ago_ns() + minute * MINUTE_NS;
+        let line = format!("event_type=k{event} value=u {at}");
+        sender.send(line.as_bytes(), &node, &[]);
+    };
+    (0..4).for_each(|event| send(event, 0));
+    node.wait_count("eds_points_sent_total", |sent| sent == 8);
+    (0..5).for_each(|event| send(event, 1));
     let remedy = Remedy::of(&node, "discarded", &["counts discarded"]);
     remedy.run("eds quarantine list", &node);
     remedy.run("eds quarantine drop", &node);
