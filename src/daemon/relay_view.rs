@@ -111,7 +111,7 @@ impl RelayView {
             rest_discarded: counts.rest.discarded(),
             rest_dropped: counts.rest.lost(),
             rest_queued: counts.rest.queued,
-            kernel_drops: self.metrics.kernel_drops.get(),
+            kernel_drops: self.metrics.kernel_drops(),
         };
         let (rated, recent) = {
             let history = self.lock();
@@ -127,7 +127,7 @@ impl RelayView {
         let nodes = self.nodes.iter().zip(&counts.nodes);
         let rest_up = match &self.rest_outlet {
             Some(outlet) => outlet.is_up(),
-            None => self.metrics.rest_up.get() == 1,
+            None => self.metrics.is_rest_up(),
         };
         let unsent = |sample: Sample| UnsentReport {
             reason: sample.reason.label().to_owned(),

@@ -245,7 +245,7 @@ impl Worker {
             return;
         };
         self.metrics
-            .minutes_unconfirmed
+            .publications_unconfirmed
             .inc_by(minutes.len() as u64);
         for minute in minutes {
             self.node.losses.add(LossCause::Unconfirmed, *minute, 1);

@@ -254,7 +254,7 @@ impl Worker {
         loop {
             let claim = self.old.next().await;
             if let Some(sending) = self.compact(&self.old.held, &claim).await {
-                self.metrics.old_minutes_sealed.inc();
+                self.metrics.old_seals.inc();
                 self.old.sealed(sending);
             }
         }

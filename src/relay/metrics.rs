@@ -107,6 +107,18 @@ impl Metrics {
         samples.values().cloned().collect()
     }
 
+    /// Returns the number of datagrams that the kernel dropped at the sockets.
+    #[must_use]
+    pub fn kernel_drops(&self) -> u64 {
+        self.kernel_drops.get()
+    }
+
+    /// Returns whether the server of the rest takes lines.
+    #[must_use]
+    pub fn is_rest_up(&self) -> bool {
+        self.rest_up.get() == 1
+    }
+
     /// Returns how many threads cannot read their socket at the moment.
     #[must_use]
     pub fn sockets_failing(&self) -> u64 {

@@ -132,7 +132,7 @@ metrics! {
     /// Recorded events that came right after two others with the same series, user and timestamp: they count as one.
     events_coinciding: Counter = Counter::default();
     /// Minutes of partitions that this node sealed long after their end: more than flush.grace and five minutes.
-    old_minutes_sealed: Counter = Counter::default();
+    old_seals: Counter = Counter::default();
     /// Events that came after the counts of their minute and series were sealed.
     events_late: Counter = Counter::default();
     /// Points that the output confirmed; one that was written twice counts twice.
@@ -184,7 +184,7 @@ metrics! {
     /// closed by then are among them, and are published.
     events_forgotten: Counter = Counter::default();
     /// Minutes of partitions that the store forgot while their counts were written: an output may lack some of them for good.
-    minutes_unconfirmed: Counter = Counter::default();
+    publications_unconfirmed: Counter = Counter::default();
     /// 1 while the store answers this node and has room for events.
     store_up: Gauge = Gauge::default();
 }

@@ -142,8 +142,8 @@ fn names_go_to_influxdb_and_come_back() {
         for at in [2 * at, 2 * at + 1] {
             let line = line(&tags, &user, SEED_MINUTE_NS + at);
             let names = || tags.iter().flat_map(|(key, value)| [key, value]);
-            // A comment is no event.
-            if !line.starts_with('#') {
+            // A comment is no event, indented or not.
+            if !line.trim_ascii_start().starts_with('#') {
                 let is_reserved = tags.contains_key("value");
                 if names().all(|name| is_representable(name))
                     && !is_reserved

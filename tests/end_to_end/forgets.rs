@@ -238,7 +238,7 @@ fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str
     let log = other[0].log();
     let told = |line: &&str| line.contains("ERROR") && line.contains("an output may lack");
     assert_eq!(log.lines().filter(told).count(), 1, "{log}");
-    let unconfirmed = "eds_minutes_unconfirmed_total";
+    let unconfirmed = "eds_publications_unconfirmed_total";
     assert_eq!(other[0].metrics().count(unconfirmed), 1);
     // And it goes on: the node that is gone holds nothing up.
     let mut sender = Sender::paced_by(&other[0]);

@@ -55,16 +55,16 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
         Mode::TakeAndHang,
         Mode::TakeAndAnswer(500),
     ]) {
-        let before = site.writes.attempts().len();
+        let before = site.writes.writes().len();
         site.writes.set(mode);
         send(&mut sender, &nodes, load(minute, 15_000));
         eventually("the database takes the same again and again", BACK, || {
-            let taken = taken(&site.writes.attempts()[before..]);
+            let taken = taken(&site.writes.writes()[before..]);
             let most = taken.values().max().copied().unwrap_or_default();
             when(most >= 3, format!("{mode:?}: {most} times"))
         });
         assert!(
-            site.writes.attempts()[before..]
+            site.writes.writes()[before..]
                 .iter()
                 .all(|write| !write.confirmed)
         );
