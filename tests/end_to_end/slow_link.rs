@@ -110,7 +110,6 @@ fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second() {
 fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second_from_logs() {
     let burst = Burst {
         layout: "log",
-        partitions: "32",
         ..SLOW
     };
     burst.assert_published_exactly(LOADED);
