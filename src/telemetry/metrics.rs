@@ -302,10 +302,11 @@ impl Collector for NodeCollector {
             causes.map(|(cause, lost)| ([("reason", cause)], ConstGauge::new(lost))),
         )?;
         let help = "How far the store's clock is ahead of this node's, in seconds";
-        let offset = node.clock.store_ahead_ms();
-        let seconds = || ConstGauge::new(node.clock.store_ahead_seconds());
-        let offset = offset.map(|_| ([("", ""); 0], seconds()));
-        family(to, "clock_offset_seconds", help, offset)?;
+        let offset = node.clock.store_ahead_seconds();
+        match node.clock.store_ahead_ms() {
+            Some(_) => one(to, "clock_offset_seconds", help, &ConstGauge::new(offset))?,
+            None => family::<0, ConstGauge<f64>>(to, "clock_offset_seconds", help, [])?,
+        }
         by_reason(
             to,
             "events_overflowed",

@@ -232,6 +232,28 @@ static FAULTS: &[Fault] = &[
         &[(Relay, "eds_relay_events_nowhere_total", "", Rises)],
     ),
     happens(
+        "EdsRelayLoop",
+        &[(Relay, "eds_relay_lines_looped_total", "", Rises)],
+    ),
+    happens(
+        "EdsRelayRejects",
+        &[(
+            Relay,
+            "eds_relay_lines_rejected_total",
+            "reason=\"truncated\"",
+            Rises,
+        )],
+    ),
+    happens(
+        "EdsRelayDiscards",
+        &[(
+            Relay,
+            "eds_relay_rest_dropped_total",
+            "reason=\"discarded\"",
+            Rises,
+        )],
+    ),
+    happens(
         "EdsRelayRestDropped",
         &[(
             Relay,

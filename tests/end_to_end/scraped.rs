@@ -205,7 +205,13 @@ fn what_fills_is_reported_with_what_it_may_hold() {
 fn the_age_of_the_oldest_unsent_minute_grows_until_it_is_sent() {
     let mut site = Site::start();
     let node = site.start_node("one", &[]);
-    let age = || node.metrics().value("eds_oldest_unsent_minute_age_seconds");
+    // Absent until the node has looked at the store.
+    let name = "eds_oldest_unsent_minute_age_seconds";
+    eventually("the age is known", SOON, || {
+        let is_known = node.metrics().has(name);
+        when(is_known, is_known)
+    });
+    let age = || node.metrics().value(name);
     let mut sender = Sender::paced_by(&node);
     site.writes.set(Mode::Refuse);
     let ended = SystemTime::now() - Duration::from_secs(600);

@@ -173,11 +173,7 @@ fn a_clock_of_redis_that_jumps_closes_no_minute_early_and_holds_none() {
     let metrics = node.metrics();
     assert_eq!(metrics.count("eds_events_late_total"), 0);
     assert_eq!(site.points().len(), 0, "the minute is not over");
-    let metrics = node.get("/metrics").unwrap().body;
-    let offset = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("eds_clock_offset_seconds "));
-    let offset: f64 = offset.unwrap().parse().unwrap();
+    let offset = node.metrics().value("eds_clock_offset_seconds");
     assert!((89.0..91.0).contains(&offset), "{offset}");
     let warned = |line: &str| line.contains("WARN") && line.contains("offset_seconds");
     assert!(node.log().lines().any(warned), "{}", node.log());

@@ -133,13 +133,18 @@ impl Oracle {
 
     /// A life heard that minutes are closed, or are about to be written.
     pub(crate) fn knows(&mut self, life: usize, partition: usize, closed: &[Minute]) {
+        let book = &mut self.forgetting;
         for minute in closed {
             let heard = (life, partition, minute.epoch_minutes());
-            self.forgetting.heard.insert(heard);
+            book.heard.insert(heard);
             let from = (partition, minute.epoch_minutes(), 0);
             let to = (partition, minute.epoch_minutes(), u8::MAX);
-            for (_, published) in self.forgetting.published.range_mut(from..=to) {
-                published.knowers.insert(life);
+            for (_, published) in book.published.range_mut(from..=to) {
+                // Where the store and all who knew of a point are gone, it is another point of the same name that is heard of.
+                let is_known = published.knowers.difference(&book.excused).next().is_some();
+                if is_known || !book.has_forgotten {
+                    published.knowers.insert(life);
+                }
             }
         }
     }
