@@ -120,6 +120,7 @@ impl RelayView {
         let target = |to: &str, up: bool, place: &Place| TargetReport {
             to: to.to_owned(),
             up,
+            is_loop: false,
             sent: place.sent,
             dropped: place.lost(),
             queued: place.queued,
@@ -149,7 +150,10 @@ impl RelayView {
             to: nodes
                 .map(|(node, place)| target(node.name(), node.is_up(), place))
                 .collect(),
-            rest: target(&self.rest, rest_up, &counts.rest),
+            rest: TargetReport {
+                is_loop: self.rest_outlet.as_ref().is_some_and(|it| it.is_loop()),
+                ..target(&self.rest, rest_up, &counts.rest)
+            },
             unsent: self.metrics.samples().into_iter().map(unsent).collect(),
             sockets_failing: self.metrics.sockets_failing(),
             stalled: self.progress.stalled(STALLED_AFTER),

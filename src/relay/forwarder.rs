@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::ledger::Intake;
 use super::pack::{HOPS_MAX, hops};
 use super::rest_line::{check_end, check_rest_line};
+use super::rest_loop::RestLoop;
 use super::{Kind, Ledger, Loss, Outlet, Pack, Place, Rest, Sorter};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
@@ -112,6 +113,7 @@ pub struct Forwarder {
     stamps: Arc<Stamps>,
     nodes: Vec<Arc<Outlet>>,
     rest: Rest,
+    rest_loop: RestLoop,
     ledger: Arc<Ledger>,
     /// The events that wait for others.
     pack: Pack,
@@ -145,6 +147,7 @@ impl Forwarder {
             stamps,
             nodes,
             rest,
+            rest_loop: RestLoop::default(),
             ledger,
             pack: Pack::new(datagram_max),
             others: Vec::new(),
@@ -248,6 +251,9 @@ impl Forwarder {
         match &self.rest {
             Rest::Nowhere => place.dropped[Loss::Discarded as usize] += lines,
             Rest::Udp(outlet) => {
+                if whole.is_some_and(|whole| self.rest_loop.is_probe(whole, outlet)) {
+                    return;
+                }
                 let mut send = |datagram: &[u8], lines: u64| match outlet.send_one(datagram) {
                     Ok(()) => place.sent += lines,
                     Err(loss) => place.dropped[loss as usize] += lines,
@@ -285,6 +291,13 @@ impl Forwarder {
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.pack.is_empty()
+    }
+
+    /// Looks, once a second, whether lines of the rest come back.
+    pub fn begin_second(&mut self) {
+        if let Rest::Udp(outlet) = &self.rest {
+            self.rest_loop.begin_second(outlet);
+        }
     }
 
     /// Enters what was added into the ledger.

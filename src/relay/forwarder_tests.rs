@@ -185,3 +185,40 @@ fn timestamps_differ_within_a_relay_and_between_relays() {
     let coarse = Stamps::new(1, Precision::Milliseconds);
     assert_eq!(coarse.stamp(NOW), NOW / 1_000_000);
 }
+
+/// The server of the rest is foreign: it gets what came, and beyond that nothing but empty lines.
+#[test]
+fn probe_for_a_circle_is_empty_lines_and_only_where_a_datagram_repeats() {
+    let rest = socket();
+    let mut forwarder = forwarder(Vec::new(), Rest::Udp(outlet(&rest)));
+    for second in 0..3 {
+        for line in 0..10 {
+            let line = format!("gorets:{second}{line}|c");
+            forwarder.add(Received::from(&*line), NOW);
+            assert_eq!(received(&rest), line);
+        }
+        forwarder.begin_second();
+    }
+    for _ in 0..10 {
+        forwarder.add(Received::from("gorets:1|c"), NOW);
+        assert_eq!(received(&rest), "gorets:1|c");
+    }
+    forwarder.begin_second();
+    let probe = [(); 3].map(|()| received(&rest));
+    assert!(probe.iter().all(|it| it.bytes().all(|byte| byte == b'\n')));
+    // Empty lines of another are passed on, and prove nothing.
+    for other in ["\n".repeat(2000), "\n".repeat(1500)] {
+        forwarder.add(Received::from(&*other), NOW);
+        assert_eq!(received(&rest), other);
+    }
+    forwarder.add(Received::from("gorets:1|c"), NOW);
+    assert_eq!(received(&rest), "gorets:1|c");
+    // Its own do, in their order.
+    for datagram in &probe {
+        forwarder.add(Received::from(&**datagram), NOW);
+    }
+    forwarder.add(Received::from("gorets:1|c"), NOW);
+    forwarder.commit();
+    let rest = forwarder.ledger.totals().rest;
+    assert_eq!(rest.dropped[Loss::Looped as usize], 1);
+}

@@ -22,6 +22,8 @@ pub enum Loss {
     Refused,
     /// The relay had to end before.
     Shutdown,
+    /// What is sent there comes back to this relay.
+    Looped,
     /// `rest.url` is `none:`.
     Discarded,
 }
@@ -35,6 +37,7 @@ impl Loss {
         Self::QueueFull,
         Self::Refused,
         Self::Shutdown,
+        Self::Looped,
         Self::Discarded,
     ];
 
@@ -48,6 +51,7 @@ impl Loss {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Shutdown => "shutdown",
+            Self::Looped => "looped",
             Self::Discarded => "discarded",
         }
     }

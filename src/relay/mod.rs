@@ -13,6 +13,7 @@
 //! | `sorter.rs` | whether a line is an event |
 //! | `pack.rs` | lines of many datagrams in few |
 //! | `outlet.rs`, `names.rs` | a UDP address to send to, and where its name is |
+//! | `rest_loop.rs` | whether lines of the rest come back from a UDP address |
 //! | `rest_line.rs` | whether a server ends a line where it ends |
 //! | `queue.rs`, `writer.rs` | what is no event: lines that wait, and the task that writes them to a server |
 //! | `ledger.rs` | what became of every line |
@@ -30,6 +31,7 @@ mod pack;
 mod queue;
 mod reader;
 mod rest_line;
+mod rest_loop;
 mod sorter;
 mod writer;
 

@@ -42,6 +42,8 @@ pub struct Outlet {
     pub(super) failed: Notify,
     datagrams: AtomicU64,
     refusals: AtomicU64,
+    /// Whether what is sent there comes back to this relay.
+    is_loop: AtomicBool,
 }
 
 /// A connected socket.
@@ -86,6 +88,7 @@ impl Outlet {
             failed: Notify::new(),
             datagrams: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
+            is_loop: AtomicBool::new(false),
         };
         if let Ok(address) = name.parse() {
             outlet.lead_to(address);
@@ -121,6 +124,31 @@ impl Outlet {
     /// Whether the address in use is none to leave for another one of the name.
     pub(super) fn has_good_address(&self) -> bool {
         self.address().is_some() && !is_lately(self.trouble().of_address)
+    }
+
+    /// Returns whether what is sent there comes back to this relay, so that no more is sent.
+    #[must_use]
+    pub fn is_loop(&self) -> bool {
+        self.is_loop.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether what is sent there comes back to this relay, and logs it.
+    pub(super) fn set_loop(&self, is_loop: bool) {
+        let was_loop = self.is_loop.swap(is_loop, Ordering::Relaxed);
+        if is_loop && !was_loop {
+            tracing::error!(
+                to = self.name,
+                "lines of the rest that are sent to {} come back to this relay: relays send the rest to each other in a circle. \
+                 They are dropped, and counted (eds_relay_rest_dropped_total, reason looped), until nothing comes back any more. \
+                 Name in rest.url of one of these relays the server that the lines are for",
+                self.name
+            );
+        } else if was_loop && !is_loop {
+            tracing::info!(
+                to = self.name,
+                "lines of the rest do not come back any more, and are sent again"
+            );
+        }
     }
 
     /// Where it sends to.
@@ -220,10 +248,20 @@ impl Outlet {
         outcome
     }
 
-    /// Sends one datagram as it is.
+    /// Sends one datagram as it is, unless it would come back.
     pub fn send_one(&self, datagram: &[u8]) -> Result<(), Loss> {
+        if self.is_loop() {
+            return Err(Loss::Looped);
+        }
         let link = self.link().ok_or(Loss::NoAddress)?;
         self.send_by(&link, datagram)
+    }
+
+    /// Sends a datagram that may come back.
+    pub(super) fn send_probe(&self, datagram: &[u8]) {
+        if let Some(link) = self.link() {
+            let _ = self.send_by(&link, datagram);
+        }
     }
 
     fn send_by(&self, link: &Link, datagram: &[u8]) -> Result<(), Loss> {

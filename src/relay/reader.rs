@@ -17,7 +17,7 @@ use crate::node::{Clock, Heartbeat, Throttle};
 
 /// How long a read of the socket waits, and the pause while it fails.
 pub const READ_TIMEOUT: Duration = Duration::from_millis(25);
-/// How often the kernel is asked what it dropped.
+/// How often the kernel is asked what it dropped, and whether lines of the rest come back is looked for.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a line of one reason is logged that is sent nowhere.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
@@ -89,6 +89,7 @@ impl Reader {
             }
             if now - reported >= REPORT_INTERVAL {
                 reported = now;
+                self.forwarder.begin_second();
                 self.report(&mut shown);
             }
         }

@@ -114,6 +114,7 @@ pub fn catalogue() -> Vec<(&'static str, &'static str)> {
     let others = [
         ("forgotten", node_findings::FORGOT_DESPITE_AOF),
         ("unsent", GONE_REMEDY),
+        ("relay-loop", relay_findings::REST_LOOP_REMEDY),
     ];
     tables.chain(refusals).chain(others).collect()
 }

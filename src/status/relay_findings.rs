@@ -51,6 +51,9 @@ fn is_rejection(reason: &str) -> bool {
     !["discarded", "looped"].contains(&reason)
 }
 
+pub(super) const REST_LOOP_REMEDY: &str =
+    "name in rest.url of one of these relays the server that the lines are for";
+
 pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "relay-silent",
@@ -75,12 +78,23 @@ pub(super) static RULES: &[Rule] = &[
                 let example = example(relay, |reason| reason == "looped");
                 format!("relays send to each other in a circle; {example}")
             };
-            recent(
+            let events = recent(
                 scene,
                 |it| it.looped,
                 "lines came back by other relays",
                 why,
-            )
+            );
+            let rest = relays(scene, |relay| {
+                let to = &relay.report.rest.to;
+                let what =
+                    format!("lines of the rest that it sends to {to} come back; it drops them");
+                let why = "relays send the rest to each other in a circle";
+                (relay.report.rest.is_loop).then(|| (what, why.to_owned()))
+            });
+            let rest = rest
+                .into_iter()
+                .map(|(place, what, why, _)| (place, what, why, Some(REST_LOOP_REMEDY.to_owned())));
+            events.into_iter().chain(rest).collect()
         },
         remedy: "name only nodes in relay.to, or relays nearer to them: the relay at that source must not lead back to this one",
     },

@@ -74,6 +74,9 @@ pub struct TargetReport {
     pub to: String,
     /// Whether it accepts lines, by the last error of the kernel or the server.
     pub up: bool,
+    /// Whether what is sent to it comes back to this relay.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_loop: bool,
     /// Lines sent to it.
     pub sent: u64,
     /// Lines not sent to it.

@@ -2,8 +2,11 @@
 
 use testing::eventually::{SOON, eventually, when};
 use testing::load::SEED_MINUTE_NS;
+use testing::redis::RedisServer;
 
 use crate::relay::{assert_ledger_adds_up, send};
+use crate::site::Site;
+use crate::status::status;
 use crate::support::node::Node;
 
 /// A line may be received so often by all relays of a circle together.
@@ -114,4 +117,55 @@ fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
         when(new == EVENTS, format!("{new} of {EVENTS}"))
     });
     wait_ended(&relays, EVENTS, EVENTS * RECEIVED_MAX);
+}
+
+/// Lines of the rest carry no mark, for foreign servers read them.
+#[test]
+fn lines_of_the_rest_among_relays_in_a_circle_are_ended_and_told() {
+    for count in [2, 3] {
+        let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
+        let node = site.start_node("one", &[]);
+        let names = (0..count).map(|number| format!("relay-{number}"));
+        let to = node.udp().to_string();
+        let mut relays: Vec<_> = names.map(|name| Node::relay(&name, &[&to], &[])).collect();
+        let addresses: Vec<_> = relays.iter().map(Node::udp).collect();
+        for (place, relay) in relays.iter_mut().enumerate() {
+            let next = addresses[(place + 1) % count];
+            relay.set("node", &format!("relay-{place}"));
+            relay.set("store.url", &site.redis.url());
+            relay.set("rest.url", &format!("udp://{next}"));
+            relay.run();
+        }
+        send(["gorets:1|c"], &relays[0], &[]);
+        let looped = |relay: &Node| {
+            let reason = [("reason", "looped")];
+            let metrics = relay.metrics();
+            metrics.count_of("eds_relay_rest_dropped_total", &reason)
+        };
+        eventually("the circle is ended, and told", SOON, || {
+            let dropped: u64 = relays.iter().map(looped).sum();
+            let mut logs = relays.iter().map(Node::log);
+            let is_logged = logs.any(|log| log.contains("come back to this relay"));
+            let status = status(&node);
+            let mut findings = status["findings"].as_array().unwrap().iter();
+            let is_found = findings.any(|it| {
+                let what = it["what"].as_str().unwrap();
+                it["id"] == "relay-loop" && what.contains("lines of the rest")
+            });
+            when(
+                dropped == 1 && is_logged && is_found,
+                format!("{dropped} dropped, logged: {is_logged}, {status}"),
+            )
+        });
+        // Once the circle is open, lines are sent again.
+        let [first, .., last] = &mut relays[..] else {
+            panic!("there are two at least");
+        };
+        let closed = if looped(first) == 1 { last } else { first };
+        closed.kill();
+        eventually("nothing comes back any more", SOON, || {
+            let mut logs = relays.iter().map(Node::log);
+            when(logs.any(|log| log.contains("are sent again")), "not yet")
+        });
+    }
 }

@@ -58,8 +58,10 @@ fn check_honest_lines_arrive(url: &str, count: impl Fn() -> usize) -> Metrics {
         let lost = hostile.len() - found;
         when(lost == 0, format!("{lost} of {} lost", hostile.len()))
     });
-    let log = relay.log();
-    assert!(log.contains("rejected lines, this one among them"), "{log}");
+    eventually("it is told", SOON, || {
+        let log = relay.log();
+        when(log.contains("rejected lines, this one among them"), log)
+    });
     relay.metrics()
 }
 

@@ -160,6 +160,30 @@ fn a_circle_of_relays_is_taken_apart() {
 }
 
 #[test]
+fn a_circle_of_the_rest_among_relays_is_taken_apart() {
+    let site = site();
+    let node = site.start_node("one", &[]);
+    let to = node.udp().to_string();
+    let mut relays = ["east", "west"].map(|name| relay(&site, name, &[&to], &[]));
+    let [east, west] = relays.each_ref().map(Node::udp);
+    for (relay, other) in relays.iter_mut().zip([west, east]) {
+        relay.set("rest.url", &format!("udp://{other}"));
+        relay.run();
+    }
+    send(["gorets:1|c"], &relays[0], &[]);
+    Remedy::of(&node, "relay-loop", &["lines of the rest", "come back"]).says(&["rest.url"]);
+    // A test that answers nothing but UDP is server enough.
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("udp://{}", server.local_addr().unwrap());
+    for relay in &mut relays {
+        relay.kill();
+        relay.set("rest.url", &url);
+        relay.run();
+    }
+    wait_gone(&node, "relay-loop");
+}
+
+#[test]
 fn relays_of_one_name_get_names_of_their_own() {
     let (site, node, first) = both(&[]);
     let mut second = relay(&site, "east", &[&node.udp().to_string()], &[]);
