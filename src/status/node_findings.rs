@@ -192,7 +192,7 @@ pub(super) static RULES: &[Rule] = &[
                 (!stalled.is_empty()).then(|| ("makes no progress".to_owned(), stalled.join(", ")))
             })
         },
-        remedy: "restart it, and keep its log for a report",
+        remedy: "see that its log is read: a thread that logs waits for a full pipe or a stopped terminal; else restart it, and keep its log for a report",
     },
     Rule {
         id: "node-cannot-record",

@@ -8,7 +8,7 @@ use Severity::{Critical, Note, Warning};
 const MEMORY_PERCENT_MAX: u64 = 90;
 
 /// Errors of a server that say what is the matter whatever was asked: a part of the text, what it means, and what to do.
-pub(super) const REFUSALS: [(&str, &str, &str); 5] = [
+pub(super) const REFUSALS: [(&str, &str, &str); 6] = [
     (
         "read only replica",
         "takes no writes: it is a replica",
@@ -23,6 +23,12 @@ pub(super) const REFUSALS: [(&str, &str, &str); 5] = [
         "MISCONF",
         "takes no writes: it cannot write to its disk",
         "look at the disk and the log of Redis: it takes writes again once a snapshot (`BGSAVE`) or a write to its append-only file succeeds",
+    ),
+    (
+        "ClusterDown",
+        "takes no writes: slots of its Cluster are served by no master",
+        "start the masters that are down, or promote their replicas; `redis-cli --cluster check ADDRESS` names slots that belong to no master, and \
+         `redis-cli --cluster fix ADDRESS` gives them to one. Events wait in the nodes until then",
     ),
     (
         "may not do what is needed",

@@ -200,17 +200,16 @@ fn a_clock_of_redis_set_back_by_an_hour_hides_no_rollback_in_logs() {
     a_rollback_is_noticed_after_redis_clock_was_set_back(3600, "log");
 }
 
-/// The node that writes a minute is killed when InfluxDB has it, before it can say so, and Redis comes back from a snapshot of the
-/// middle of that minute.
-fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str) {
-    let mut site = Site::start();
+/// Kills the node that writes a minute when InfluxDB has it, before it can say so, and brings Redis back from a snapshot of the middle
+/// of that minute. Returns the other node.
+pub(crate) fn kill_writer_and_redis(site: &mut Site, layout: &str) -> (Node, Sender) {
     let keys = [
         ("store.replay_window", "0s"),
         ("store.layout", layout),
         ("store.partitions", "1"),
         ("flush.grace", "5s"),
     ];
-    let mut nodes = two_nodes(&site, &keys);
+    let mut nodes = two_nodes(site, &keys);
     let mut sender = Sender::paced_by(&nodes[0]);
     let datagrams = load(3000, 0);
     let (before, after) = datagrams.split_at(datagrams.len() / 2);
@@ -228,7 +227,13 @@ fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str
     site.redis.restart();
     site.writes.set(Mode::Pass);
     let [one, two] = nodes;
-    let other = [if writer == 0 { two } else { one }];
+    (if writer == 0 { two } else { one }, sender)
+}
+
+fn a_written_point_keeps_its_value_when_writer_and_redis_are_killed(layout: &str) {
+    let mut site = Site::start();
+    let (other, sender) = kill_writer_and_redis(&mut site, layout);
+    let other = [other];
     wait_reported(&other);
     wait_done(&site.redis);
     // The minute was claimed again, and half of it was all that there was.

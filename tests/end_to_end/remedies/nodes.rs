@@ -1,6 +1,11 @@
 //! Remedies of what is wrong with nodes.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
 
 use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
@@ -30,6 +35,61 @@ fn a_node_that_sleeps_is_woken() {
     Remedy::of(&node, "node-silent", &["node one"]).says(&["look at its host"]);
     node.signal("CONT");
     wait_healthy(&node);
+}
+
+/// The pipe that a node logs into when it is started.
+struct LogPipe {
+    path: PathBuf,
+    pipe: File,
+}
+
+impl LogPipe {
+    fn of(node: &Node) -> Self {
+        let path = node.config_path().with_file_name("stderr");
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let mut options = File::options();
+        let options = options.read(true).write(true);
+        let pipe = options.custom_flags(libc::O_NONBLOCK).open(&path);
+        let pipe = pipe.unwrap();
+        Self { path, pipe }
+    }
+
+    /// Leaves no room in it.
+    fn fill(&mut self) {
+        for bytes in [&[b'\n'; 4096][..], b"\n"] {
+            while self.pipe.write(bytes).is_ok() {}
+        }
+    }
+
+    /// Reads all that is in it.
+    fn empty(&mut self) {
+        while self.pipe.read(&mut [0; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for LogPipe {
+    fn drop(&mut self) {
+        // A look at the log would wait for it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A thread that logs waits until its line is taken.
+#[test]
+fn a_log_that_nobody_reads_is_read_again() {
+    let site = site();
+    let mut node = site.node("one", &[]);
+    let mut log = LogPipe::of(&node);
+    node.run();
+    wait_healthy(&node);
+    log.fill();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"rejected", node.udp()).unwrap();
+    let remedy = Remedy::of(&node, "node-stalled", &["node one", "listener 0"]);
+    remedy.says(&["see that its log is read", "restart it"]);
+    log.empty();
+    wait_gone(&node, "node-stalled");
 }
 
 /// Sends events of six minutes in order to one node, and to the other one as it says; restarts that as often as it says.

@@ -1,10 +1,14 @@
 //! Remedies of what is wrong with Redis.
 
+use std::process::Command;
+
 use testing::clock::Clock;
 use testing::ports::free_port;
 use testing::redis::RedisServer;
+use testing::redis_cluster::RedisCluster;
 
 use super::{Remedy, findings, send, site, wait_gone};
+use crate::forgets::kill_writer_and_redis;
 use crate::queries::five_minutes_ago_ns;
 use crate::site::Site;
 use crate::status::{status, wait_healthy};
@@ -267,6 +271,40 @@ fn a_redis_that_forgot_is_given_what_it_lacks_and_not_what_it_has() {
         remedy.run("eds loss acknowledge", &node);
         wait_gone(&node, "forgotten");
     }
+}
+
+#[test]
+fn a_redis_that_forgot_a_minute_while_it_was_written_is_given_what_it_lacks() {
+    let mut site = Site::with_redis(RedisServer::start(&[]));
+    let (node, _) = kill_writer_and_redis(&mut site, "sets");
+    let remedy = Remedy::of(&node, "unconfirmed", &["node", "while they were written"]);
+    remedy.says(&["compare the points of these minutes"]);
+    remedy.run_at("CONFIG SET appendonly", &site.redis);
+    remedy.run("eds loss acknowledge", &node);
+    wait_gone(&node, "unconfirmed");
+}
+
+#[test]
+fn a_cluster_whose_slots_no_master_serves_is_made_whole() {
+    let site = site();
+    let cluster = RedisCluster::start();
+    let node = site.start_node("one", &[("store.url", &cluster.url())]);
+    // Of no key.
+    let slot = cluster.slot_of("nothing").to_string();
+    for master in cluster.masters() {
+        master.query::<()>(&["CLUSTER", "DELSLOTS", &slot]);
+    }
+    let remedy = Remedy::of(&node, "redis-read-only", &["ClusterDown"]);
+    let first = cluster.masters()[0].address().to_string();
+    for (step, said) in [("check", "Not all 16384 slots"), ("fix", "Covering slot")] {
+        let words = remedy.command(&format!("redis-cli --cluster {step}"));
+        let line = words.join(" ").replace("ADDRESS", &first);
+        let mut shell = Command::new("sh");
+        let done = shell.args(["-c", &format!("yes yes | {line}")]).output();
+        let done = String::from_utf8(done.unwrap().stdout).unwrap();
+        assert!(done.contains(said), "{done}");
+    }
+    wait_gone(&node, "redis-read-only");
 }
 
 #[test]
