@@ -12,7 +12,7 @@ use crate::event::{Minute, Partitions};
 use crate::quarantine::{self, Action};
 use crate::store::redis::RedisStore;
 use crate::store::{
-    Draining as _, Dropped, OutputBacklog, OutputName, Quarantine as _, Store as _, Survey as _,
+    Draining as _, Dropped, LossRecord as _, OutputBacklog, OutputName, Quarantine as _, Store as _,
 };
 
 /// The store of this configuration keeps nothing that another process could see.
@@ -183,11 +183,11 @@ pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
             return Ok(());
         }
         let width = left.iter().map(|loss| loss.process.chars().count()).max();
-        let width = width.unwrap_or_default().max("node".len());
+        let width = width.unwrap_or_default().max("process".len());
         writeln!(
             out,
-            "{:14}  {:width$}  {:12}  {:>12}",
-            "minute", "node", "cause", "lost"
+            "{:14}  {:width$}  {:18}  {:>12}",
+            "minute", "process", "cause", "lost"
         )?;
         for loss in &left {
             let minute = loss
@@ -195,7 +195,7 @@ pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
                 .map_or("earlier".to_owned(), |it| it.to_string());
             writeln!(
                 out,
-                "{minute:14}  {:width$}  {:12}  {:>12}",
+                "{minute:14}  {:width$}  {:18}  {:>12}",
                 loss.process,
                 loss.cause,
                 loss.left()

@@ -31,7 +31,7 @@ use crate::relay::{
     Forwarder, Ledger, LedgerTotals, Metrics, Outlet, Queue, READ_MAX, READ_TIMEOUT, Reader,
     RelaySettings, Rest, RestSettings, Sorter, Stamps, Writer, follow_name,
 };
-use crate::status::History;
+use crate::status::{History, LossReporter};
 use crate::store::redis::RelayRegister;
 use crate::telemetry::{Format, per_second};
 
@@ -45,10 +45,7 @@ pub(super) struct Relay {
     pub(super) addresses: Vec<ListenAddress>,
     /// Where it answers by HTTP.
     pub(super) http: Option<SocketAddr>,
-    nodes: Vec<Arc<Outlet>>,
-    progress: Progress,
-    ledger: Arc<Ledger>,
-    metrics: Arc<Metrics>,
+    view: Arc<RelayView>,
     readers: JoinSet<()>,
     writer: JoinSet<()>,
     /// The HTTP server, and those who follow the names.
@@ -79,16 +76,16 @@ impl Relay {
         let opened = sockets.open(inherited)?;
         let addresses = opened.addresses.clone();
         let outlet = |to: &String| Arc::new(Outlet::of_relay(to, &addresses));
-        let nodes: Vec<_> = settings.to.iter().map(outlet).collect();
-        let ledger = Arc::new(Ledger::new(nodes.len()));
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone()));
+        let rest_outlet = match &settings.rest {
+            RestSettings::Udp(to) => Some(outlet(to)),
+            RestSettings::Nowhere | RestSettings::Http(_) => None,
+        };
+        let nodes = settings.to.iter().map(outlet).collect();
+        let view = Arc::new(view(config, &addresses, nodes, rest_outlet)?);
         let mut relay = Self {
             addresses,
             http: None,
-            nodes,
-            progress: Progress::default(),
-            ledger,
-            metrics,
+            view,
             readers: JoinSet::new(),
             writer: JoinSet::new(),
             side: JoinSet::new(),
@@ -97,83 +94,35 @@ impl Relay {
             stop_side: CancellationToken::new(),
         };
         let rest = relay.start_rest(&settings.rest)?;
-        let view = relay.view(config, &rest);
-        relay.start_http(config, &view).await?;
-        relay.start_reporting(config, view)?;
-        relay.follow_names(&rest).await?;
+        relay.start_http(config).await?;
+        let view = Arc::clone(&relay.view);
+        relay.side.spawn(view.run(relay.stop_side.clone()));
+        relay.follow_names().await?;
         relay.start_readers(settings, opened, &rest);
         Ok(relay)
     }
 
     /// The way of the rest, and the task that writes it to a server.
     fn start_rest(&mut self, settings: &RestSettings) -> anyhow::Result<Rest> {
-        Ok(match settings {
-            RestSettings::Nowhere => Rest::Nowhere,
-            RestSettings::Udp(to) => Rest::Udp(Arc::new(Outlet::of_relay(to, &self.addresses))),
-            RestSettings::Http(http) => {
-                let queue = Arc::new(Queue::new(http.queue_bytes));
-                let server = LineWriter::new(&http.server, &http.precision);
-                let writer = Writer::new(
-                    Arc::clone(&queue),
-                    server.context("rest.url or rest.ca_file")?,
-                    Arc::clone(&self.ledger),
-                    self.metrics.rest_up.clone(),
-                    self.progress.watch("the writer of the rest"),
-                    self.read_out.clone(),
-                );
-                self.writer.spawn(writer.run());
-                Rest::Server(queue)
-            }
-        })
-    }
-
-    fn view(&self, config: &RelayConfig, rest: &Rest) -> Arc<RelayView> {
-        let began = Instant::now();
-        let rest_outlet = match rest {
-            Rest::Udp(outlet) => Some(Arc::clone(outlet)),
-            Rest::Nowhere | Rest::Server(_) => None,
+        let RestSettings::Http(http) = settings else {
+            let outlet = self.view.rest_outlet.clone();
+            return Ok(outlet.map_or(Rest::Nowhere, Rest::Udp));
         };
-        let shown = match &config.settings.rest {
-            RestSettings::Nowhere => "none:".to_owned(),
-            RestSettings::Udp(to) => format!("udp://{to}"),
-            RestSettings::Http(http) => http.server.url.to_string(),
-        };
-        Arc::new(RelayView {
-            name: config.name.clone(),
-            listen: self.addresses.iter().map(ToString::to_string).collect(),
-            rest: shown,
-            nodes: self.nodes.clone(),
-            rest_outlet,
-            ledger: Arc::clone(&self.ledger),
-            metrics: Arc::clone(&self.metrics),
-            progress: self.progress.clone(),
-            began,
-            started: Utc::now(),
-            history: Mutex::new(History::new(began)),
-            name_taken: AtomicBool::new(false),
-        })
+        let queue = Arc::new(Queue::new(http.queue_bytes));
+        let server = LineWriter::new(&http.server, &http.precision);
+        let writer = Writer::new(
+            Arc::clone(&queue),
+            server.context("rest.url or rest.ca_file")?,
+            Arc::clone(&self.view.ledger),
+            self.view.metrics.rest_up.clone(),
+            self.view.progress.watch("the writer of the rest"),
+            self.read_out.clone(),
+        );
+        self.writer.spawn(writer.run());
+        Ok(Rest::Server(queue))
     }
 
-    /// Has the relay report itself to the Redis of the nodes, if the configuration names one.
-    fn start_reporting(
-        &mut self,
-        config: &RelayConfig,
-        view: Arc<RelayView>,
-    ) -> anyhow::Result<()> {
-        let register = config.store.as_ref().map(|store| {
-            let register = RelayRegister::new(store.redis.clone(), &store.prefix, &config.name);
-            register.context("store.url, store.ca_file, store.cert_file or store.key_file")
-        });
-        let stop = self.stop_side.clone();
-        self.side.spawn(view.run(register.transpose()?, stop));
-        Ok(())
-    }
-
-    async fn start_http(
-        &mut self,
-        config: &RelayConfig,
-        view: &Arc<RelayView>,
-    ) -> anyhow::Result<()> {
+    async fn start_http(&mut self, config: &RelayConfig) -> anyhow::Result<()> {
         let settings = &config.settings;
         let Some(address) = settings.http else {
             return Ok(());
@@ -184,11 +133,8 @@ impl Relay {
             listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
         self.http = Some(listener.local_addr()?);
         let health = Arc::new(RelayHealth {
-            nodes: self.nodes.clone(),
-            progress: self.progress.clone(),
-            metrics: Arc::clone(&self.metrics),
             draining: self.stop.clone(),
-            view: Arc::clone(view),
+            view: Arc::clone(&self.view),
         });
         let server = http::Server {
             listener,
@@ -202,14 +148,11 @@ impl Relay {
 
     /// Looks all names up, and fails if one leads back to this relay. Does not wait for long: the kernel's room for what
     /// arrives meanwhile is small.
-    async fn follow_names(&mut self, rest: &Rest) -> anyhow::Result<()> {
-        let mut outlets = self.nodes.clone();
-        if let Rest::Udp(outlet) = rest {
-            outlets.push(Arc::clone(outlet));
-        }
-        let all = outlets.clone();
+    async fn follow_names(&mut self) -> anyhow::Result<()> {
+        let (nodes, rest) = (&self.view.nodes, &self.view.rest_outlet);
+        let all: Vec<_> = nodes.iter().chain(rest).cloned().collect();
         let (first, mut known) = mpsc::channel(1);
-        for outlet in outlets {
+        for outlet in all.clone() {
             let (first, stop) = (first.clone(), self.stop_side.clone());
             let following = follow_name(outlet, move || drop(first));
             self.side.spawn(async move {
@@ -224,7 +167,7 @@ impl Relay {
                 "not all names of relay.to and rest.url could be looked up yet; going on with the others"
             );
         }
-        let keys = self.nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
+        let keys = nodes.iter().map(|_| "relay.to").chain(["rest.url"]);
         for (key, outlet) in keys.zip(&all) {
             if let Some(address) = outlet.leads_back() {
                 anyhow::bail!(
@@ -239,7 +182,7 @@ impl Relay {
 
     fn start_readers(&mut self, settings: &RelaySettings, opened: Opened, rest: &Rest) {
         let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
-        let metrics = &self.metrics;
+        let metrics = &self.view.metrics;
         metrics.receive_buffer_bytes.set(gauge(opened.buffer_bytes));
         (metrics.kernel_drops_inherited).set(gauge(opened.drops_before));
         let number = settings.number.unwrap_or_else(rand::random);
@@ -250,17 +193,17 @@ impl Relay {
                 Sorter::new(&settings.rules, settings.events.clone()),
                 settings.datagram_max,
                 Arc::clone(&stamps),
-                self.nodes.clone(),
+                self.view.nodes.clone(),
                 rest.clone(),
-                Arc::clone(&self.ledger),
+                Arc::clone(&self.view.ledger),
             );
             let reader = Reader {
                 receiver: receiver.with_sources(),
                 forwarder,
                 linger: settings.linger,
                 clock: Arc::clone(&clock),
-                metrics: Arc::clone(&self.metrics),
-                heartbeat: self.progress.watch(format!("reader {index}")),
+                metrics: Arc::clone(metrics),
+                heartbeat: self.view.progress.watch(format!("reader {index}")),
                 stop: self.stop.clone(),
             };
             self.readers.spawn_blocking(move || reader.run());
@@ -268,13 +211,53 @@ impl Relay {
     }
 }
 
+/// The report of a relay to these nodes. Connects nowhere.
+fn view(
+    config: &RelayConfig,
+    addresses: &[ListenAddress],
+    nodes: Vec<Arc<Outlet>>,
+    rest_outlet: Option<Arc<Outlet>>,
+) -> anyhow::Result<RelayView> {
+    let ledger = Arc::new(Ledger::new(nodes.len()));
+    let register = config.store.as_ref().map(|store| {
+        let register = RelayRegister::new(store.redis.clone(), &store.prefix, &config.name);
+        let register =
+            register.context("store.url, store.ca_file, store.cert_file or store.key_file");
+        register.map(|register| {
+            let register = Arc::new(register);
+            let losses = LossReporter::new(register.clone(), Arc::default(), None);
+            (register, losses)
+        })
+    });
+    let began = Instant::now();
+    Ok(RelayView {
+        name: config.name.clone(),
+        listen: addresses.iter().map(ToString::to_string).collect(),
+        rest: match &config.settings.rest {
+            RestSettings::Nowhere => "none:".to_owned(),
+            RestSettings::Udp(to) => format!("udp://{to}"),
+            RestSettings::Http(http) => http.server.url.to_string(),
+        },
+        metrics: Arc::new(Metrics::new(Arc::clone(&ledger), nodes.clone())),
+        nodes,
+        rest_outlet,
+        ledger,
+        progress: Progress::default(),
+        began,
+        started: Utc::now(),
+        history: Mutex::new(History::new(began)),
+        name_taken: AtomicBool::new(false),
+        register: register.transpose()?,
+    })
+}
+
 impl Running for Relay {
     fn progress(&self) -> Progress {
-        self.progress.clone()
+        self.view.progress.clone()
     }
 
     fn status_line(&self) -> impl FnMut(Duration) -> String + Send + 'static {
-        status_line(Arc::clone(&self.ledger), self.nodes.clone())
+        status_line(Arc::clone(&self.view.ledger), self.view.nodes.clone())
     }
 
     async fn failed(&mut self) -> PartFailed {
@@ -294,8 +277,9 @@ impl Running for Relay {
         self.stop_side.cancel();
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, at_once, Duration::ZERO)).await;
-        let totals = self.ledger.totals().at_end();
-        log_totals(&totals, &self.nodes);
+        let totals = self.view.ledger.totals().at_end();
+        self.view.end(&totals).await;
+        log_totals(&totals, &self.view.nodes);
         totals.lost()
     }
 }
@@ -365,9 +349,6 @@ fn log_totals(totals: &LedgerTotals, nodes: &[Arc<Outlet>]) {
 /// What health and metrics of a relay are answered from.
 #[derive(Debug)]
 struct RelayHealth {
-    nodes: Vec<Arc<Outlet>>,
-    progress: Progress,
-    metrics: Arc<Metrics>,
     draining: CancellationToken,
     view: Arc<RelayView>,
 }
@@ -381,13 +362,14 @@ impl RelayVitals for RelayHealth {
 #[async_trait]
 impl Vitals for RelayHealth {
     fn progress(&self) -> &Progress {
-        &self.progress
+        &self.view.progress
     }
 
     async fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::default();
-        let down: Vec<_> = self.nodes.iter().filter(|node| !node.is_up()).collect();
-        let trouble = if down.len() == self.nodes.len() {
+        let nodes = &self.view.nodes;
+        let down: Vec<_> = nodes.iter().filter(|node| !node.is_up()).collect();
+        let trouble = if down.len() == nodes.len() {
             &mut readiness.reasons
         } else {
             &mut readiness.warnings
@@ -401,17 +383,17 @@ impl Vitals for RelayHealth {
                 .reasons
                 .push("the relay is shutting down".to_owned());
         }
-        if self.metrics.sockets_failing() > 0 {
+        if self.view.metrics.sockets_failing() > 0 {
             readiness.reasons.push(SOCKET_FAILS.to_owned());
         }
         readiness
     }
 
     fn metrics(&self, format: Format) -> Result<String, std::fmt::Error> {
-        self.metrics.encode(format)
+        self.view.metrics.encode(format)
     }
 
     fn connections(&self) -> Gauge {
-        self.metrics.http_connections.clone()
+        self.view.metrics.http_connections.clone()
     }
 }

@@ -8,9 +8,13 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::node::{Progress, Throttle};
-use crate::relay::{Ledger, Metrics, Outlet, Place, Sample};
-use crate::status::{History, RelayReport, RelayTotals, TargetReport, UnsentReport, relay_page};
+use crate::node::{Example, Progress, Throttle};
+use crate::relay::{Ledger, LedgerTotals, Metrics, Outlet, Place};
+use crate::status::{
+    History, LossReporter, RelayReport, RelayTotals, Report as _, TargetReport, UnsentReport,
+    relay_losses, relay_page,
+};
+use crate::store::LossRecord as _;
 use crate::store::redis::RelayRegister;
 
 /// The time between two reports.
@@ -38,21 +42,20 @@ pub(super) struct RelayView {
     pub(super) started: DateTime<Utc>,
     pub(super) history: Mutex<History<RelayTotals>>,
     pub(super) name_taken: AtomicBool,
+    /// Where it reports itself and what it loses, if the configuration names a Redis.
+    pub(super) register: Option<(Arc<RelayRegister>, LossReporter)>,
 }
 
 impl RelayView {
-    /// Reports every two seconds until it is stopped. Without a register only the page shows it.
-    pub(super) async fn run(
-        self: Arc<Self>,
-        register: Option<RelayRegister>,
-        stop: CancellationToken,
-    ) {
+    /// Reports every two seconds until it is stopped. Without a register only page and log show it.
+    pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(INTERVAL);
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let mut report = self.report();
             self.lock().add(Instant::now(), report.totals);
-            let Some(register) = &register else {
+            self.record_losses(&report.totals).await;
+            let Some((register, _)) = &self.register else {
                 continue;
             };
             report.instance = register.identity().to_owned();
@@ -82,10 +85,28 @@ impl RelayView {
                 _ => {}
             }
         }
-        if let Some(register) = register {
+        if let Some((register, _)) = &self.register {
             // A Redis that does not answer forgets it after some minutes.
             let _ = timeout(ANSWERS_WITHIN, register.withdraw()).await;
         }
+    }
+
+    /// Logs what is lost, if it is time, and brings it into the record of losses.
+    async fn record_losses(&self, totals: &RelayTotals) {
+        let lost = relay_losses(totals);
+        for (cause, total) in lost {
+            self.metrics.notices.lost(cause, total);
+        }
+        if let Some((_, losses)) = &self.register {
+            let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or_default();
+            losses.count(now_nanos, lost);
+            losses.deliver().await;
+        }
+    }
+
+    /// Records what was lost when nothing is read or sent any more.
+    pub(super) async fn end(&self, counts: &LedgerTotals) {
+        self.record_losses(&self.totals(counts)).await;
     }
 
     /// Returns the page.
@@ -98,10 +119,8 @@ impl RelayView {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self) -> RelayReport {
-        let now = Instant::now();
-        let counts = self.ledger.totals();
-        let totals = RelayTotals {
+    fn totals(&self, counts: &LedgerTotals) -> RelayTotals {
+        RelayTotals {
             received: counts.received,
             events: counts.events,
             nowhere: counts.nowhere,
@@ -112,7 +131,13 @@ impl RelayView {
             rest_dropped: counts.rest.lost(),
             rest_queued: counts.rest.queued,
             kernel_drops: self.metrics.kernel_drops(),
-        };
+        }
+    }
+
+    fn report(&self) -> RelayReport {
+        let now = Instant::now();
+        let counts = self.ledger.totals();
+        let totals = self.totals(&counts);
         let (rated, recent) = {
             let history = self.lock();
             (history.rated(now), history.recent(now))
@@ -130,11 +155,12 @@ impl RelayView {
             Some(outlet) => outlet.is_up(),
             None => self.metrics.is_rest_up(),
         };
-        let unsent = |sample: Sample| UnsentReport {
-            reason: sample.reason.label().to_owned(),
-            source: sample.source.map(|source| source.to_string()),
-            line: sample.line,
+        let unsent = |(reason, Example { source, line }): (&str, Example)| UnsentReport {
+            reason: reason.to_owned(),
+            source: source.map(|source| source.to_string()),
+            line,
         };
+        let examples = self.metrics.notices.examples();
         RelayReport {
             name: self.name.clone(),
             instance: self.name.clone(),
@@ -154,7 +180,7 @@ impl RelayView {
                 is_loop: self.rest_outlet.as_ref().is_some_and(|it| it.is_loop()),
                 ..target(&self.rest, rest_up, &counts.rest)
             },
-            unsent: self.metrics.samples().into_iter().map(unsent).collect(),
+            unsent: examples.into_iter().map(unsent).collect(),
             sockets_failing: self.metrics.sockets_failing(),
             stalled: self.progress.stalled(STALLED_AFTER),
             name_taken: self.name_taken.load(Ordering::Relaxed),

@@ -115,8 +115,7 @@ impl Service {
         report_capacities(settings, &*store, &metrics);
         let losses = LossReporter::new(
             store.clone(),
-            Arc::clone(&node),
-            Arc::clone(&metrics),
+            Arc::clone(&node.losses),
             beside_spool(settings, "losses.json"),
         );
         let mut service = Self {
@@ -291,7 +290,8 @@ impl Service {
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
         let unpublished = self.store.ends_with_process().unwrap_or_default();
         let totals = self.node.ledger.totals().at_end(unpublished);
-        self.losses.count(&totals);
+        let lost = status::node_losses(&totals, &self.metrics);
+        self.losses.count(self.node.clock.now_nanos(), lost);
         self.losses.deliver().await;
         totals
     }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::event::Minute;
     use crate::status::Expected;
-    use crate::store::{Reported, StoreError, Survey, Surveyed};
+    use crate::store::{LossRecord, Reported, StoreError, Survey, Surveyed};
 
     const PANIC: &str = "this store cannot be looked at twice";
 
@@ -176,12 +176,14 @@ mod tests {
     #[derive(Debug, Default)]
     struct Panicking(AtomicBool);
 
-    #[async_trait]
-    impl Survey for Panicking {
+    impl LossRecord for Panicking {
         fn identity(&self) -> &'static str {
             "one#1"
         }
+    }
 
+    #[async_trait]
+    impl Survey for Panicking {
         fn place(&self) -> String {
             "nowhere".to_owned()
         }

@@ -15,7 +15,7 @@ use self::hand_over::Open;
 use super::{ArrivalStamps, Delivery, Received};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{LineRules, Minute, Parser, Partitions, Precision, Rejection, Window};
-use crate::node::{Intake, LedgerTotals, Node, RejectedLine};
+use crate::node::{Intake, LedgerTotals, Node, RefusedLine, Samples};
 use crate::spool::Spool;
 
 /// The most bytes that wait for the disk.
@@ -65,7 +65,7 @@ pub struct LineBatcher {
     intake: Intake,
     /// The ledger's totals at the last commit.
     totals: LedgerTotals,
-    samples: Vec<RejectedLine>,
+    samples: Samples<Rejection>,
 }
 
 /// What does not fit into memory, on its way to the disk.
@@ -106,7 +106,7 @@ impl LineBatcher {
             node,
             intake: Intake::default(),
             totals: LedgerTotals::default(),
-            samples: Vec::new(),
+            samples: Samples::default(),
         }
     }
 
@@ -155,18 +155,14 @@ impl LineBatcher {
             };
             if let Err(reason) = added {
                 self.intake.rejected[reason.index()] += 1;
-                if self.samples.iter().all(|sample| sample.reason != reason) {
+                self.samples.add(reason, source.address(), || {
                     let line = if let Piece::Line(line) = piece {
                         line
                     } else {
                         bytes
                     };
-                    self.samples.push(RejectedLine {
-                        reason,
-                        source: source.address(),
-                        line: beginning(line).to_string(),
-                    });
-                }
+                    beginning(line).to_string()
+                });
             }
         }
     }
@@ -235,8 +231,8 @@ impl LineBatcher {
     }
 
     /// The first rejected line of each reason since the last call.
-    pub fn take_samples(&mut self) -> Vec<RejectedLine> {
-        std::mem::take(&mut self.samples)
+    pub fn take_samples(&mut self) -> Vec<RefusedLine<Rejection>> {
+        self.samples.take()
     }
 }
 

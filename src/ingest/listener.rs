@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::line_batcher::beginning;
 use super::{Failure, LineBatcher, Linger, Receiver, SourceRates};
 use crate::event::datagram::pieces;
-use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::node::{DropReason, Heartbeat, LossCause, Node, Throttle};
 use crate::telemetry::Metrics;
 
 /// How often the listener asks the kernel what it dropped, and logs that and the lines that were rejected or dropped.
@@ -160,12 +160,11 @@ impl Listener {
         let totals = self.node.ledger.totals();
         for sample in self.batcher.take_samples() {
             let rejected = totals.rejected[sample.reason.index()];
-            self.node.notices.rejected(sample, rejected);
+            self.node.notices.refused(sample, rejected);
         }
         let reason = DropReason::QueueFull;
-        self.node
-            .notices
-            .dropped(reason, totals.dropped[reason as usize]);
+        let dropped = totals.dropped[reason as usize];
+        (self.node.notices).lost(LossCause::Dropped(reason), dropped);
     }
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.

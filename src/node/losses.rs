@@ -11,7 +11,7 @@ use crate::event::Minute;
 /// The most entries. The oldest give way, and what is lost of their minutes later has no minute.
 const ENTRIES_MAX: usize = 256;
 
-/// Why events that a node was sent are in no point.
+/// Why events that a node was sent are in no point, or lines that a relay was sent are nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossCause {
     /// The node dropped them.
@@ -26,11 +26,17 @@ pub enum LossCause {
     Discarded,
     /// They came after their count was sealed.
     Late,
+    /// A relay could send them to no node.
+    RelayNowhere,
+    /// The place that a relay sends all other lines to did not take them.
+    RelayRest,
+    /// The kernel dropped datagrams before the relay read them.
+    RelayKernelDrops,
 }
 
 impl LossCause {
     /// Every cause, in the order of the metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Dropped(DropReason::QueueFull),
         Self::Dropped(DropReason::SpoolFull),
         Self::Dropped(DropReason::SpoolFailed),
@@ -40,6 +46,9 @@ impl LossCause {
         Self::Unconfirmed,
         Self::Discarded,
         Self::Late,
+        Self::RelayNowhere,
+        Self::RelayRest,
+        Self::RelayKernelDrops,
     ];
 
     /// The cause's name in the record and in the metrics.
@@ -52,6 +61,9 @@ impl LossCause {
             Self::Unconfirmed => "unconfirmed",
             Self::Discarded => "discarded",
             Self::Late => "late",
+            Self::RelayNowhere => "relay_nowhere",
+            Self::RelayRest => "relay_rest_dropped",
+            Self::RelayKernelDrops => "relay_kernel_drops",
         }
     }
 
@@ -66,11 +78,13 @@ impl LossCause {
     pub const fn what(self) -> &'static str {
         match self {
             Self::Dropped(_) => "events dropped",
-            Self::KernelDrops => "datagrams dropped by the kernel",
+            Self::KernelDrops | Self::RelayKernelDrops => "datagrams dropped by the kernel",
             Self::Forgotten => "events forgotten by Redis",
             Self::Unconfirmed => "minutes forgotten by Redis while they were written",
             Self::Discarded => "events of counts discarded",
             Self::Late => "events found late",
+            Self::RelayNowhere => "events sent to no node",
+            Self::RelayRest => "lines of the rest dropped",
         }
     }
 
@@ -79,8 +93,8 @@ impl LossCause {
     pub const fn why(self) -> &'static str {
         match self {
             Self::Dropped(reason) => reason.cause(),
-            Self::KernelDrops => {
-                "the receive buffer was full, since the node was stopped or too slow, or checksums were wrong"
+            Self::KernelDrops | Self::RelayKernelDrops => {
+                "the receive buffer was full, since the process was stopped or too slow, or checksums were wrong"
             }
             Self::Forgotten => {
                 "Redis went back to an earlier state, and the node could not record them again"
@@ -88,6 +102,10 @@ impl LossCause {
             Self::Unconfirmed => "an output may lack some of their counts, for good",
             Self::Discarded => "an output refused their counts, and its quarantine was full",
             Self::Late => "they came after their minute was closed, and are not published",
+            Self::RelayNowhere => "every node refused them, or has no address",
+            Self::RelayRest => {
+                "the place of rest.url refuses them, does not answer, or leads back to the relay"
+            }
         }
     }
 
@@ -96,7 +114,7 @@ impl LossCause {
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Dropped(reason) => reason.remedy(),
-            Self::KernelDrops => {
+            Self::KernelDrops | Self::RelayKernelDrops => {
                 "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host"
             }
             Self::Forgotten => {
@@ -111,6 +129,10 @@ impl LossCause {
             Self::Late => {
                 "look at clocks and delays of the senders; raise flush.grace, for all nodes by `eds settings apply`, and restart them"
             }
+            Self::RelayNowhere => "start the nodes, and look at their addresses in relay.to",
+            Self::RelayRest => {
+                "see whether the server of rest.url takes lines: the relay's log has its message; raise rest.queue_bytes"
+            }
         }
     }
 
@@ -118,6 +140,15 @@ impl LossCause {
     #[must_use]
     pub const fn is_certain(self) -> bool {
         !matches!(self, Self::Late)
+    }
+
+    /// Whether a relay lost them.
+    #[must_use]
+    pub const fn is_of_relay(self) -> bool {
+        matches!(
+            self,
+            Self::RelayNowhere | Self::RelayRest | Self::RelayKernelDrops
+        )
     }
 
     const fn index(self) -> usize {
@@ -128,6 +159,9 @@ impl LossCause {
             Self::Unconfirmed => 6,
             Self::Discarded => 7,
             Self::Late => 8,
+            Self::RelayNowhere => 9,
+            Self::RelayRest => 10,
+            Self::RelayKernelDrops => 11,
         }
     }
 }

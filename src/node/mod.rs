@@ -12,12 +12,12 @@ mod unstamped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use clock::{Clock, Rng, Throttle};
 pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
 pub use losses::{ByCause, LossCause, Losses, Lost};
-pub use notices::{Notices, RejectedLine};
+pub use notices::{Example, Notices, Refusal, RefusedLine, Samples};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
 pub use unstamped::{Sample, Unstamped, WINDOW_MS};
@@ -34,7 +34,7 @@ pub struct Node {
     /// What became of every event.
     pub ledger: Ledger,
     /// What it lost, for the record of losses.
-    pub losses: Losses,
+    pub losses: Arc<Losses>,
     /// What it rejected and dropped, for the log and the status.
     pub notices: Notices,
     /// The partitions whose events it cannot record at the moment.

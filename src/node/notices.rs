@@ -1,4 +1,4 @@
-//! [`Notices`]: what a process refuses or drops, for its log and its status.
+//! [`Notices`]: what a process refuses or loses, for its log and its status.
 //!
 //! The log shows each cause at once, and then once a minute at most, with the number since the line before. The status shows the
 //! last example of each cause. A cause is a label of a metric, so there are only as many as the program names.
@@ -8,21 +8,69 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{DropReason, Throttle};
+use super::{LossCause, Throttle};
 use crate::event::Rejection;
 
 /// How often the log shows one cause, at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A rejected line.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RejectedLine {
-    /// Why it was rejected.
-    pub reason: Rejection,
+/// A reason for which a process refuses lines.
+pub trait Refusal: Copy + PartialEq {
+    /// Returns its label in the metrics.
+    fn label(self) -> &'static str;
+    /// Returns what the log says of such lines: what happens to them, why, and what to do.
+    fn message(self) -> String;
+}
+
+impl Refusal for Rejection {
+    fn label(self) -> &'static str {
+        self.label()
+    }
+
+    fn message(self) -> String {
+        let remedy = self.remedy();
+        format!("rejected lines, which are not counted: {self}; {remedy}")
+    }
+}
+
+/// A line that is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedLine<R> {
+    /// Why it is refused.
+    pub reason: R,
     /// The address that it claims to come from, if that is known.
     pub source: Option<SocketAddr>,
     /// Its beginning, escaped.
     pub line: String,
+}
+
+/// The first refused line of each reason since they were taken.
+#[derive(Debug)]
+pub struct Samples<R>(Vec<RefusedLine<R>>);
+
+impl<R> Default for Samples<R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<R: Refusal> Samples<R> {
+    /// Keeps the line if it is the first one of its reason.
+    pub fn add(&mut self, reason: R, source: Option<SocketAddr>, line: impl FnOnce() -> String) {
+        if self.0.iter().all(|sample| sample.reason != reason) {
+            let line = line();
+            self.0.push(RefusedLine {
+                reason,
+                source,
+                line,
+            });
+        }
+    }
+
+    /// Takes them.
+    pub fn take(&mut self) -> Vec<RefusedLine<R>> {
+        std::mem::take(&mut self.0)
+    }
 }
 
 /// See the module.
@@ -34,7 +82,16 @@ struct Notice {
     due: Throttle,
     /// The total when the log showed it last.
     logged: u64,
-    example: String,
+    example: Option<Example>,
+}
+
+/// The last line that was refused for a cause.
+#[derive(Debug, Clone)]
+pub struct Example {
+    /// The address that it claims to come from, if that is known.
+    pub source: Option<SocketAddr>,
+    /// Its beginning, escaped.
+    pub line: String,
 }
 
 impl Default for Notice {
@@ -42,7 +99,7 @@ impl Default for Notice {
         Self {
             due: Throttle::new(LOG_INTERVAL),
             logged: 0,
-            example: String::new(),
+            example: None,
         }
     }
 }
@@ -63,46 +120,42 @@ impl Notices {
         })
     }
 
-    /// Returns the last example of this cause; empty: there is none.
+    /// Returns the last example of each cause that has one.
     #[must_use]
-    pub fn example(&self, cause: &str) -> String {
+    pub fn examples(&self) -> BTreeMap<&'static str, Example> {
         let all = self.lock();
-        let notice = all.get(cause);
-        notice.map(|it| it.example.clone()).unwrap_or_default()
+        let examples = all.iter();
+        let examples = examples.filter_map(|(cause, it)| Some((*cause, it.example.clone()?)));
+        examples.collect()
     }
 
-    /// Keeps a rejected line as the example of its reason, and logs it if it is time; `total` lines were rejected for it.
-    pub fn rejected(&self, sample: RejectedLine, total: u64) {
-        let RejectedLine {
+    /// Keeps a line as the example of its reason, and logs it if it is time; `total` lines were refused for it.
+    pub fn refused<R: Refusal>(&self, sample: RefusedLine<R>, total: u64) {
+        let RefusedLine {
             reason,
             source,
             line,
         } = sample;
-        let (label, remedy) = (reason.label(), reason.remedy());
-        let source = source.map(tracing::field::display);
+        let (label, shown) = (reason.label(), source.map(tracing::field::display));
         if let Some(lines) = self.due(label, total) {
-            tracing::warn!(
-                reason = label,
-                lines,
-                source,
-                line,
-                "rejected lines, which are not counted: {reason}; {remedy}"
-            );
+            let message = reason.message();
+            tracing::warn!(reason = label, lines, source = shown, line, "{message}");
         } else {
-            tracing::debug!(reason = label, source, line, "rejected a line: {reason}");
+            tracing::debug!(reason = label, source = shown, line, "refused a line");
         }
-        self.lock().entry(label).or_default().example = line;
+        self.lock().entry(label).or_default().example = Some(Example { source, line });
     }
 
-    /// Logs that events are dropped, if it is time; `total` were dropped for this reason. To be called also when no more are.
-    pub fn dropped(&self, reason: DropReason, total: u64) {
-        if let Some(events) = self.due(reason.label(), total) {
+    /// Logs a loss, if it is time; `total` were lost for this cause. To be called also when no more are.
+    pub fn lost(&self, cause: LossCause, total: u64) {
+        if let Some(amount) = self.due(cause.label(), total) {
             tracing::error!(
-                reason = reason.label(),
-                events,
-                "events are dropped, and lost unless another node has them: {}; {}",
-                reason.cause(),
-                reason.remedy()
+                reason = cause.label(),
+                amount,
+                "{}, and lost unless another process has them: {}; {}",
+                cause.what(),
+                cause.why(),
+                cause.remedy()
             );
         }
     }
@@ -135,15 +188,16 @@ mod tests {
         ] {
             let line = line.to_owned();
             let source = None;
-            let sample = RejectedLine {
+            let sample = RefusedLine {
                 reason,
                 source,
                 line,
             };
-            notices.rejected(sample, 1);
+            notices.refused(sample, 1);
         }
-        assert_eq!(notices.example("tags_missing"), "last");
-        assert_eq!(notices.example("user_missing"), "other");
-        assert_eq!(notices.example("not_utf8"), "");
+        let examples = notices.examples();
+        assert_eq!(examples.len(), 2, "{examples:?}");
+        assert_eq!(examples["tags_missing"].line, "last");
+        assert_eq!(examples["user_missing"].line, "other");
     }
 }

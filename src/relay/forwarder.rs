@@ -4,7 +4,6 @@
 //! event goes to the [`Rest`]: a datagram with nothing else in it as it came. A datagram that has passed too many relays goes no
 //! further. It reads no clock and waits for nothing.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,10 +11,11 @@ use super::ledger::Intake;
 use super::pack::{HOPS_MAX, hops};
 use super::rest_line::{check_end, check_rest_line};
 use super::rest_loop::RestLoop;
-use super::{Kind, Ledger, Loss, Outlet, Pack, Place, Rest, Sorter};
+use super::{Kind, Ledger, LedgerTotals, Loss, Outlet, Pack, Place, Rest, Sorter};
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
 use crate::ingest::{ArrivalStamps, Received, beginning};
+use crate::node::{Refusal, RefusedLine, Samples};
 
 /// Between two timestamps of a relay there is one for each number that a relay may have.
 const NUMBERS: i64 = 1000;
@@ -65,45 +65,38 @@ pub enum Unsent {
 }
 
 impl Unsent {
-    /// The reason's name in the metrics.
+    /// Returns how many lines were sent nowhere for this reason.
     #[must_use]
-    pub const fn label(self) -> &'static str {
+    pub fn total(self, totals: &LedgerTotals) -> u64 {
+        match self {
+            Self::Rejected(reason) => totals.rejected[reason.index()],
+            Self::Discarded => totals.rest.discarded(),
+            Self::Looped => totals.looped,
+        }
+    }
+}
+
+impl Refusal for Unsent {
+    fn label(self) -> &'static str {
         match self {
             Self::Rejected(reason) => reason.label(),
             Self::Discarded => Loss::Discarded.label(),
             Self::Looped => "looped",
         }
     }
-}
 
-impl fmt::Display for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn message(self) -> String {
         match self {
-            Self::Rejected(reason) => {
-                write!(f, "rejected lines, this one among them: {reason}")
-            }
-            Self::Discarded => f.write_str(
-                "discarded lines that are no events, this one among them: rest.url is none:. Name in rest.url the server that \
-                 they are for, or have their sender send them there",
-            ),
-            Self::Looped => write!(
-                f,
+            Self::Rejected(reason) => reason.message(),
+            Self::Discarded => "discarded lines that are no events: rest.url is none:. Name in rest.url the server that they are for, \
+                                or have their sender send them there"
+                .to_owned(),
+            Self::Looped => format!(
                 "lines come back from this source after they passed {HOPS_MAX} relays, and are sent no further; nothing is lost. \
-                 Relays send to each other in a circle: name only nodes, or relays nearer to them, in relay.to",
+                 Relays send to each other in a circle: name only nodes, or relays nearer to them, in relay.to"
             ),
         }
     }
-}
-
-/// A line that is sent nowhere, for the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample {
-    /// Why.
-    pub reason: Unsent,
-    /// The address that it claims to come from, if that is known.
-    pub source: Option<SocketAddr>,
-    /// Its beginning, escaped.
-    pub line: String,
 }
 
 /// See the module.
@@ -125,7 +118,7 @@ pub struct Forwarder {
     /// What was added since the last commit.
     intake: Intake,
     /// The first line of each reason since they were taken.
-    samples: Vec<Sample>,
+    samples: Samples<Unsent>,
     /// Kept for their capacity.
     outcomes: Vec<Place>,
     taken: Vec<bool>,
@@ -154,7 +147,7 @@ impl Forwarder {
             ends: Vec::new(),
             cuts: Vec::new(),
             intake: Intake::default(),
-            samples: Vec::new(),
+            samples: Samples::default(),
             outcomes: Vec::new(),
             taken: Vec::new(),
         }
@@ -224,16 +217,9 @@ impl Forwarder {
         kind
     }
 
-    /// Keeps the line for the log, if it is the first one of this reason.
     fn show(&mut self, reason: Unsent, source: Option<SocketAddr>, line: &[u8]) {
-        if self.samples.iter().all(|sample| sample.reason != reason) {
-            let line = beginning(line).to_string();
-            self.samples.push(Sample {
-                reason,
-                source,
-                line,
-            });
-        }
+        let line = || beginning(line).to_string();
+        self.samples.add(reason, source, line);
     }
 
     fn pack(&mut self, line: &[u8], stamp: Option<i64>, hops: u8) {
@@ -300,6 +286,12 @@ impl Forwarder {
         }
     }
 
+    /// Returns how many lines are where.
+    #[must_use]
+    pub fn totals(&self) -> LedgerTotals {
+        self.ledger.totals()
+    }
+
     /// Enters what was added into the ledger.
     pub fn commit(&mut self) {
         self.ledger.take_in(&std::mem::take(&mut self.intake));
@@ -326,8 +318,8 @@ impl Forwarder {
     }
 
     /// Takes the first line of each reason that was sent nowhere since the last call.
-    pub fn take_samples(&mut self) -> Vec<Sample> {
-        std::mem::take(&mut self.samples)
+    pub fn take_samples(&mut self) -> Vec<RefusedLine<Unsent>> {
+        self.samples.take()
     }
 }
 

@@ -1,9 +1,8 @@
 //! The metrics of a relay. Each scrape reads the ledger at one moment, so that the figures add up.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -12,8 +11,9 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::{Ledger, LedgerTotals, Loss, Outlet, Sample};
+use super::{Ledger, LedgerTotals, Loss, Outlet};
 use crate::event::Rejection;
+use crate::node::Notices;
 use crate::telemetry::{Format, encode, family, one, registry};
 
 /// What a relay counts beside its ledger.
@@ -33,8 +33,8 @@ pub struct Metrics {
     pub rest_up: Gauge,
     /// The sockets that cannot be read at the moment.
     pub listeners_failing: Arc<AtomicUsize>,
-    /// The last line of each reason that was sent nowhere.
-    samples: Mutex<BTreeMap<&'static str, Sample>>,
+    /// What it refused and lost, for the log and the report.
+    pub notices: Notices,
     registry: Registry,
 }
 
@@ -89,22 +89,9 @@ impl Metrics {
             http_connections,
             rest_up,
             listeners_failing,
-            samples: Mutex::default(),
+            notices: Notices::default(),
             registry,
         }
-    }
-
-    /// Keeps a line that was sent nowhere, in the place of the one before of its reason.
-    pub(super) fn keep(&self, sample: Sample) {
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.insert(sample.reason.label(), sample);
-    }
-
-    /// Returns the last line of each reason that was sent nowhere.
-    #[must_use]
-    pub fn samples(&self) -> Vec<Sample> {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.values().cloned().collect()
     }
 
     /// Returns the number of datagrams that the kernel dropped at the sockets.

@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use forwarder::{Forwarder, Sample, Stamps, Unsent};
+pub use forwarder::{Forwarder, Stamps, Unsent};
 pub use ledger::{Ledger, LedgerTotals, Loss, Place};
 pub use metrics::Metrics;
 pub use names::follow_name;

@@ -4,7 +4,6 @@
 //! waited long enough, so that the next read finds many. When `stop` is cancelled it reads what the kernel still holds (unless
 //! the socket outlives the process, which leaves it to the next), sends what waits, and ends.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Forwarder, Metrics};
 use crate::ingest::{Failure, Receiver};
-use crate::node::{Clock, Heartbeat, Throttle};
+use crate::node::{Clock, Heartbeat};
 
 /// How long a read of the socket waits, and the pause while it fails.
 pub const READ_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often the kernel is asked what it dropped, and whether lines of the rest come back is looked for.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a line of one reason is logged that is sent nowhere.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the socket is read after the stop.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
@@ -47,7 +44,6 @@ impl Reader {
     /// Reads until it is stopped. Blocks.
     pub fn run(mut self) {
         let mut failure = Failure::default();
-        let mut shown = HashMap::new();
         let mut now = Instant::now();
         let mut reported = now;
         // When the first of the events came that wait.
@@ -90,10 +86,10 @@ impl Reader {
             if now - reported >= REPORT_INTERVAL {
                 reported = now;
                 self.forwarder.begin_second();
-                self.report(&mut shown);
+                self.report();
             }
         }
-        self.drain(&mut shown);
+        self.drain();
     }
 
     /// Hands over what was read last.
@@ -108,31 +104,23 @@ impl Reader {
         self.forwarder.commit();
     }
 
-    /// Logs what the kernel dropped, and now and then a line of each reason that is sent nowhere.
-    fn report(&mut self, shown: &mut HashMap<&'static str, Throttle>) {
+    /// Counts what the kernel dropped, and shows a line of each reason that is sent nowhere.
+    fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
-        for sample in self.forwarder.take_samples() {
-            let label = sample.reason.label();
-            let throttle = shown.entry(label);
-            if throttle
-                .or_insert_with(|| Throttle::new(SAMPLE_INTERVAL))
-                .is_due()
-            {
-                tracing::warn!(
-                    reason = label,
-                    source = sample.source.map(tracing::field::display),
-                    line = sample.line,
-                    "{}",
-                    sample.reason
-                );
-            }
-            self.metrics.keep(sample);
+        let samples = self.forwarder.take_samples();
+        if samples.is_empty() {
+            return;
+        }
+        let totals = self.forwarder.totals();
+        for sample in samples {
+            let total = sample.reason.total(&totals);
+            self.metrics.notices.refused(sample, total);
         }
     }
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and sends all of it.
-    fn drain(mut self, shown: &mut HashMap<&'static str, Throttle>) {
+    fn drain(mut self) {
         if !self.receiver.outlives() {
             self.receiver.refuse_senders();
         }
@@ -145,6 +133,6 @@ impl Reader {
             }
         }
         self.forwarder.flush();
-        self.report(shown);
+        self.report();
     }
 }

@@ -73,6 +73,19 @@ pub(super) fn of_relays(status: &Status) -> Vec<Finding> {
     found(&scene, relay_findings::RULES.iter())
 }
 
+/// Those who have not reported for long: what they are, and of each its name and for how many seconds.
+pub(super) fn silent<'a>(
+    kind: &str,
+    silent: impl Iterator<Item = (&'a String, u64)>,
+) -> Vec<Found> {
+    let found = silent.map(|(name, seconds)| {
+        let what = format!("has been silent for {seconds} s");
+        let why = "it sleeps, hangs, died, or is cut off from Redis";
+        (format!("{kind} {name}"), what, why.to_owned(), None)
+    });
+    found.collect()
+}
+
 fn outputs(
     scene: &Scene<'_>,
     find: impl Fn(&OutputStatus) -> Option<(String, String, Option<String>)>,

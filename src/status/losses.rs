@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::relay_report::RelayTotals;
 use crate::event::Minute;
-use crate::node::{DropReason, LedgerTotals, LossCause, Node, Throttle, files};
-use crate::store::{Loss, NodeStore};
+use crate::node::{DropReason, LedgerTotals, LossCause, Losses, Throttle, files};
+use crate::store::{Loss, LossRecord};
 use crate::telemetry::Metrics;
 
 /// How long the store, or the disk, may take.
@@ -25,9 +26,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// See the module.
 #[derive(Debug)]
 pub struct LossReporter {
-    store: Arc<dyn NodeStore>,
-    node: Arc<Node>,
-    metrics: Arc<Metrics>,
+    record: Arc<dyn LossRecord>,
+    losses: Arc<Losses>,
     file: Option<PathBuf>,
     state: Mutex<State>,
 }
@@ -42,23 +42,17 @@ struct State {
 }
 
 impl LossReporter {
-    /// One that keeps in this file what the store does not take.
+    /// One that brings these losses into the record, and keeps in this file what the store does not take.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn NodeStore>,
-        node: Arc<Node>,
-        metrics: Arc<Metrics>,
-        file: Option<PathBuf>,
-    ) -> Self {
+    pub fn new(record: Arc<dyn LossRecord>, losses: Arc<Losses>, file: Option<PathBuf>) -> Self {
         let state = State {
             inherited: Vec::new(),
             on_disk: Vec::new(),
             complaint: Throttle::new(LOG_INTERVAL),
         };
         Self {
-            store,
-            node,
-            metrics,
+            record,
+            losses,
             file,
             state: Mutex::new(state),
         }
@@ -72,23 +66,19 @@ impl LossReporter {
         state.inherited = left;
     }
 
-    /// Takes in what was dropped since the last call.
-    pub fn count(&self, totals: &LedgerTotals) {
-        let minute = Minute::of_nanos(self.node.clock.now_nanos());
-        let losses = &self.node.losses;
-        for reason in DropReason::ALL {
-            let dropped = totals.dropped[*reason as usize];
-            losses.count(LossCause::Dropped(*reason), dropped, minute);
+    /// Takes in what was lost since the last call, of these totals.
+    pub fn count(&self, now_nanos: i64, totals: impl IntoIterator<Item = (LossCause, u64)>) {
+        let minute = Minute::of_nanos(now_nanos);
+        for (cause, total) in totals {
+            self.losses.count(cause, total, minute);
         }
-        let kernel_drops = self.metrics.sums(std::iter::empty()).kernel_drops;
-        losses.count(LossCause::KernelDrops, kernel_drops, minute);
     }
 
     /// Returns what the record does not have.
     #[must_use]
     pub fn unrecorded(&self) -> Vec<Loss> {
-        let process = self.store.identity();
-        let own = self.node.losses.unrecorded().into_iter();
+        let process = self.record.identity();
+        let own = self.losses.unrecorded().into_iter();
         let own = own.map(|lost| Loss {
             minute: lost.minute,
             cause: lost.cause.label().to_owned(),
@@ -102,12 +92,12 @@ impl LossReporter {
 
     /// Brings it into the record, or else to the disk.
     pub async fn deliver(&self) {
-        let own = self.node.losses.unrecorded();
+        let own = self.losses.unrecorded();
         let losses = self.unrecorded();
         if !losses.is_empty() {
-            let delivered = timeout(WITHIN, self.store.lose(&losses)).await;
+            let delivered = timeout(WITHIN, self.record.lose(&losses)).await;
             if matches!(delivered, Ok(Ok(true))) {
-                self.node.losses.recorded(&own);
+                self.losses.recorded(&own);
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.inherited.clear();
             }
@@ -117,7 +107,7 @@ impl LossReporter {
 
     /// Reads what is not acknowledged, for the metrics.
     pub async fn look(&self) {
-        let Ok(Ok(record)) = timeout(WITHIN, self.store.losses()).await else {
+        let Ok(Ok(record)) = timeout(WITHIN, self.record.losses()).await else {
             return;
         };
         let all = merged(record, &self.unrecorded());
@@ -125,7 +115,7 @@ impl LossReporter {
             let cause = LossCause::labelled(&loss.cause)?;
             Some((cause, loss.left()))
         });
-        self.node.losses.set_unacknowledged(left);
+        self.losses.set_unacknowledged(left);
     }
 
     /// Keeps on disk what the record does not have, if that is not what is there.
@@ -159,6 +149,29 @@ impl LossReporter {
             );
         }
     }
+}
+
+/// Returns what a node dropped, and its kernel.
+pub fn node_losses(
+    totals: &LedgerTotals,
+    metrics: &Metrics,
+) -> impl Iterator<Item = (LossCause, u64)> {
+    let dropped = totals.dropped;
+    let dropped = DropReason::ALL
+        .iter()
+        .map(move |reason| (LossCause::Dropped(*reason), dropped[*reason as usize]));
+    let kernel_drops = metrics.sums(std::iter::empty()).kernel_drops;
+    dropped.chain([(LossCause::KernelDrops, kernel_drops)])
+}
+
+/// Returns what a relay lost.
+#[must_use]
+pub const fn relay_losses(totals: &RelayTotals) -> [(LossCause, u64); 3] {
+    [
+        (LossCause::RelayNowhere, totals.nowhere),
+        (LossCause::RelayRest, totals.rest_dropped),
+        (LossCause::RelayKernelDrops, totals.kernel_drops),
+    ]
 }
 
 /// The record with what is not in it yet.

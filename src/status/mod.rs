@@ -39,10 +39,10 @@ pub use self::answer::{
 };
 pub use self::findings::catalogue;
 pub use self::history::History;
-pub use self::losses::LossReporter;
+pub use self::losses::{LossReporter, node_losses, relay_losses};
 pub use self::observer::{Expected, Observer};
 pub use self::relay_page::relay_page;
 pub use self::relay_report::{RelayReport, RelayTotals, TargetReport, UnsentReport};
-pub use self::report::{NodeReport, OutputReport, Queue, RejectedReport, Room, Totals};
+pub use self::report::{NodeReport, OutputReport, Queue, RejectedReport, Report, Room, Totals};
 pub use self::reporter::{Latest, Reporter};
 pub use self::table::lines;

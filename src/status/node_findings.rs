@@ -1,7 +1,7 @@
 //! The findings about nodes. Pure.
 
 use super::answer::{NodeStatus, Severity};
-use super::findings::{Found, Rule, Scene, percent};
+use super::findings::{Found, Rule, Scene, percent, silent};
 use super::observer::Expected;
 use super::redis_findings;
 use super::report::{RejectedReport, Totals};
@@ -11,8 +11,9 @@ use Severity::{Critical, Note, Warning};
 
 /// A node that saw a smaller share than this of what another saw loses events on the way.
 const COVERAGE_MIN: f64 = 0.99;
-/// What ends the finding of a loss.
-const ACKNOWLEDGE: &str = "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
+/// What ends the finding of a loss, where a record outlives the process.
+pub(super) const ACKNOWLEDGE: &str =
+    "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
 /// A node that rejects a smaller share of its lines, in percent, is well.
 const REJECTED_PERCENT_MIN: u64 = 1;
 /// A node may have events that it cannot record for so long before it is said.
@@ -51,10 +52,11 @@ pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Fo
     let all = scene.status.losses.iter().flatten();
     let found = all.filter_map(|loss| {
         let cause = LossCause::labelled(&loss.cause).filter(|cause| is_meant(*cause))?;
+        let kind = if cause.is_of_relay() { "relay" } else { "node" };
         let place = match &loss.nodes[..] {
-            [] => "nodes".to_owned(),
-            [node] => format!("node {node}"),
-            nodes => format!("nodes {}", nodes.join(", ")),
+            [] => format!("{kind}s"),
+            [one] => format!("{kind} {one}"),
+            all => format!("{kind}s {}", all.join(", ")),
         };
         let minutes = match (&loss.first, &loss.last) {
             (Some(first), Some(last)) if first == last => format!(" of the minute {first}"),
@@ -62,12 +64,11 @@ pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Fo
             _ => String::new(),
         };
         let what = format!("{} {}{minutes}", loss.amount, cause.what());
-        Some((
-            place,
-            what,
-            cause.why().to_owned(),
-            Some(format!("{}; then {ACKNOWLEDGE}", remedy(scene, cause))),
-        ))
+        let mut remedy = remedy(scene, cause);
+        if scene.status.redis.is_some() {
+            remedy = format!("{remedy}; then {ACKNOWLEDGE}");
+        }
+        Some((place, what, cause.why().to_owned(), Some(remedy)))
     });
     found.collect()
 }
@@ -168,18 +169,11 @@ pub(super) static RULES: &[Rule] = &[
         id: "node-silent",
         severity: Critical,
         find: |scene| {
-            let silent = scene.status.nodes.iter().filter(|node| node.silent);
-            let found = silent.map(|node| {
-                let what = format!("has been silent for {} s", node.last_seen_seconds);
-                let why = "it sleeps, hangs, died, or is cut off from Redis";
-                (
-                    format!("node {}", node.report.name),
-                    what,
-                    why.to_owned(),
-                    None,
-                )
-            });
-            found.collect()
+            let nodes = scene.status.nodes.iter().filter(|node| node.silent);
+            silent(
+                "node",
+                nodes.map(|it| (&it.report.name, it.last_seen_seconds)),
+            )
         },
         remedy: "look at its host: `systemctl status eds`, `journalctl -u eds`. Other nodes take over its work; what only it receives is lost",
     },

@@ -1,8 +1,10 @@
 //! The findings about relays. Pure.
 
 use super::answer::{RelayStatus, Severity};
-use super::findings::{Found, Rule, Scene};
+use super::findings::{Found, Rule, Scene, silent};
+use super::node_findings::{ACKNOWLEDGE, lost};
 use super::relay_report::RelayTotals;
+use crate::node::LossCause;
 use Severity::{Critical, Note, Warning};
 
 /// What is wrong with each relay that this holds for.
@@ -59,14 +61,11 @@ pub(super) static RULES: &[Rule] = &[
         id: "relay-silent",
         severity: Critical,
         find: |scene| {
-            let silent = scene.status.relays.iter().filter(|relay| relay.silent);
-            let found = silent.map(|relay| {
-                let what = format!("has been silent for {} s", relay.last_seen_seconds);
-                let why = "it sleeps, hangs, died, or is cut off from Redis";
-                let place = format!("relay {}", relay.report.name);
-                (place, what, why.to_owned(), None)
-            });
-            found.collect()
+            let relays = scene.status.relays.iter().filter(|relay| relay.silent);
+            silent(
+                "relay",
+                relays.map(|it| (&it.report.name, it.last_seen_seconds)),
+            )
         },
         remedy: "look at its host: `systemctl status eds-relay`, `journalctl -u eds-relay`. What is sent to it meanwhile is lost",
     },
@@ -101,45 +100,20 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         id: "relay-nowhere",
         severity: Critical,
-        find: |scene| {
-            let why = |_: &RelayStatus| "every node refused them, or has no address".to_owned();
-            recent(
-                scene,
-                |it| it.nowhere,
-                "events could be sent to no node",
-                why,
-            )
-        },
-        remedy: "start the nodes, and look at their addresses in relay.to",
+        find: |scene| lost(scene, |cause| cause == LossCause::RelayNowhere),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "relay-rest-drops",
         severity: Critical,
-        find: |scene| {
-            let why = |relay: &RelayStatus| format!("{} did not take them", relay.report.rest.to);
-            recent(
-                scene,
-                |it| it.rest_dropped,
-                "lines of the rest dropped",
-                why,
-            )
-        },
-        remedy: "see whether the server of rest.url takes lines: the relay's log has its message; raise rest.queue_bytes",
+        find: |scene| lost(scene, |cause| cause == LossCause::RelayRest),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "relay-kernel-drops",
         severity: Critical,
-        find: |scene| {
-            let why = "the receive buffer was full, since the relay was stopped or too slow, or checksums were wrong";
-            let why = |_: &RelayStatus| why.to_owned();
-            recent(
-                scene,
-                |it| it.kernel_drops,
-                "datagrams dropped by the kernel",
-                why,
-            )
-        },
-        remedy: "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host",
+        find: |scene| lost(scene, |cause| cause == LossCause::RelayKernelDrops),
+        remedy: ACKNOWLEDGE,
     },
     Rule {
         id: "relay-fails",
@@ -342,7 +316,7 @@ mod tests {
             |it| it.recent.rest_dropped = 7,
             "relay-rest-drops",
             Critical,
-            &["none:"],
+            &["7 lines of the rest"],
         );
         check(
             |it| it.recent.kernel_drops = 7,

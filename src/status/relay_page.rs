@@ -1,7 +1,9 @@
 //! [`relay_page`]: what a relay shows of itself at `/`, in the words of `eds status`.
 
-use super::answer::{Answer, Lost, PartitionsStatus, RelayStatus, Status};
+use super::answer::{Answer, CauseStatus, Lost, PartitionsStatus, RelayStatus, Status};
+use super::losses::relay_losses;
 use super::relay_report::RelayReport;
+use super::report::Report as _;
 use super::{findings, table};
 
 /// How wide the text is.
@@ -26,8 +28,17 @@ pub fn relay_page(at: String, report: RelayReport) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A status that knows one relay and nothing else.
+/// A status that knows one relay, with its losses of the last minutes, and nothing else.
 pub(super) fn status_of(at: String, report: RelayReport) -> Status {
+    let lost = relay_losses(&report.recent).into_iter();
+    let losses = lost.filter(|(_, amount)| *amount > 0);
+    let losses = losses.map(|(cause, amount)| CauseStatus {
+        cause: cause.label().to_owned(),
+        amount,
+        nodes: vec![report.name.clone()],
+        ..CauseStatus::default()
+    });
+    let losses = losses.collect();
     let relay = RelayStatus {
         report: report.fit(),
         last_seen_seconds: 0,
@@ -44,7 +55,7 @@ pub(super) fn status_of(at: String, report: RelayReport) -> Status {
         findings: Vec::new(),
         nodes: Vec::new(),
         relays: vec![relay],
-        losses: None,
+        losses: Some(losses),
         record: Vec::new(),
         partitions: PartitionsStatus::default(),
         outputs: Vec::new(),

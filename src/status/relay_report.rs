@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::report::{LISTED_MAX, TEXT_CHARS_MAX, read};
+use super::report::{LISTED_MAX, Report, TEXT_CHARS_MAX};
 use crate::text::beginning;
 
 /// The report of a relay, some kilobytes long at most.
@@ -118,23 +118,12 @@ impl RelayTotals {
     }
 }
 
-impl RelayReport {
-    /// Returns the report as it is sent.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
+impl Report for RelayReport {
+    fn identity(&mut self) -> [&mut String; 3] {
+        [&mut self.name, &mut self.instance, &mut self.version]
     }
 
-    /// Reads what a relay sent. Returns whether all could be read.
-    #[must_use]
-    pub fn read(text: &str) -> (Self, bool) {
-        let (report, is_whole) = read::<Self>(text);
-        (report.fit(), is_whole)
-    }
-
-    /// Returns the same with every text short and printable, and every list short.
-    #[must_use]
-    pub fn fit(mut self) -> Self {
+    fn fit(mut self) -> Self {
         let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
         self.listen.truncate(LISTED_MAX);
         self.to.truncate(LISTED_MAX);

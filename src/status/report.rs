@@ -203,23 +203,12 @@ impl Totals {
     }
 }
 
-impl NodeReport {
-    /// The report as it is sent.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
+impl Report for NodeReport {
+    fn identity(&mut self) -> [&mut String; 3] {
+        [&mut self.name, &mut self.instance, &mut self.version]
     }
 
-    /// Reads what a node sent. Answers whether all could be read.
-    #[must_use]
-    pub fn read(text: &str) -> (Self, bool) {
-        let (report, is_whole) = read::<Self>(text);
-        (report.fit(), is_whole)
-    }
-
-    /// The same with every text short and printable, and every list short.
-    #[must_use]
-    pub fn fit(mut self) -> Self {
+    fn fit(mut self) -> Self {
         let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
         self.outputs.truncate(LISTED_MAX);
         self.rejected.truncate(REJECTED_MAX);
@@ -259,11 +248,28 @@ impl NodeReport {
     }
 }
 
-/// Reads what another process sent: what cannot be understood is as if it were not there. Returns whether all could be.
-pub(super) fn read<T: Default + Serialize + DeserializeOwned>(text: &str) -> (T, bool) {
-    match serde_json::from_str::<T>(text) {
-        Ok(report) => (report, true),
-        Err(_) => (read_parts(text), false),
+/// What a process says of itself.
+pub trait Report: Default + Serialize + DeserializeOwned {
+    /// Returns its name, the name with the number of the process, and the version.
+    fn identity(&mut self) -> [&mut String; 3];
+
+    /// Returns the same with every text short and printable, and every list short.
+    #[must_use]
+    fn fit(self) -> Self;
+
+    /// Returns the report as it is sent.
+    #[must_use]
+    fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what another process sent: what cannot be understood is as if it were not there. Returns whether all could be.
+    #[must_use]
+    fn read(text: &str) -> (Self, bool) {
+        match serde_json::from_str::<Self>(text) {
+            Ok(report) => (report.fit(), true),
+            Err(_) => (read_parts::<Self>(text).fit(), false),
+        }
     }
 }
 

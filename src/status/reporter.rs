@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::history::{Earlier, History, RECENT};
-use super::losses::LossReporter;
-use super::report::{NodeReport, OutputReport, Queue, RejectedReport, Room, Totals};
+use super::losses::{LossReporter, node_losses};
+use super::report::{NodeReport, OutputReport, Queue, RejectedReport, Report, Room, Totals};
 use crate::event::Rejection;
 use crate::node::{DropReason, LedgerTotals, Node, Sample, Throttle, WINDOW_MS};
 use crate::store::{NodeStore, Reported, StoreError};
@@ -113,7 +113,9 @@ impl Reporter {
         self.losses.inherit();
         let mut losses_due = Throttle::new(LOSSES_INTERVAL);
         while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            self.losses.count(&self.node.ledger.totals());
+            let totals = self.node.ledger.totals();
+            let lost = node_losses(&totals, &self.metrics);
+            self.losses.count(self.node.clock.now_nanos(), lost);
             let looked = async { (self.store.difference().await, self.store.check().await) };
             let looked = timeout(ANSWERS_WITHIN, looked).await;
             let report = self.report(&mut memory, looked.unwrap_or((Ok(None), Ok(()))));
@@ -185,10 +187,13 @@ impl Reporter {
         });
         let mut each: Vec<_> = each.filter(|(lines, _)| *lines > 0).collect();
         each.sort_by_key(|(lines, _)| Reverse(*lines));
+        let examples = self.node.notices.examples();
         let report = |(lines, reason): (u64, &str)| RejectedReport {
             reason: reason.to_owned(),
             lines,
-            example: self.node.notices.example(reason),
+            example: examples
+                .get(reason)
+                .map_or_else(String::new, |it| it.line.clone()),
         };
         each.into_iter().map(report).collect()
     }

@@ -15,7 +15,7 @@ use super::losses::merged;
 use super::node_findings::rejects_much;
 use super::observer::Expected;
 use super::relay_report::RelayReport;
-use super::report::{NodeReport, Totals};
+use super::report::{NodeReport, Report, Totals};
 use crate::event::Minute;
 use crate::node::LossCause;
 use crate::store::{
@@ -114,7 +114,16 @@ fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
     let mut nodes: Vec<_> = own.collect();
     let name = nodes.first().map(|own| own.report.name.clone());
     let others = reported.iter().filter(|it| Some(&it.name) != name.as_ref());
-    nodes.extend(others.map(other));
+    nodes.extend(others.map(|reported| {
+        let (report, readable) = read::<NodeReport>(reported);
+        NodeStatus {
+            report,
+            last_seen_seconds: reported.ago.as_secs(),
+            silent: reported.ago >= SILENT_AFTER,
+            readable,
+            coverage: None,
+        }
+    }));
     for node in &mut nodes {
         node.report.unstamped = None;
     }
@@ -122,39 +131,30 @@ fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
     nodes
 }
 
-fn other(reported: &Reported) -> NodeStatus {
-    let (mut report, readable) = NodeReport::read(&reported.text);
-    // What the store knows it by.
-    report.name = beginning(&reported.name, 64);
-    report.instance = beginning(&reported.identity, 100);
-    report.version = beginning(&reported.version, 40);
-    NodeStatus {
-        report,
-        last_seen_seconds: reported.ago.as_secs(),
-        silent: reported.ago >= SILENT_AFTER,
-        readable,
-        coverage: None,
-    }
-}
-
 fn relays(reported: &Result<Vec<Reported>, StoreError>) -> Vec<RelayStatus> {
-    let relay = |reported: &Reported| {
-        let (mut report, readable) = RelayReport::read(&reported.text);
-        // What the store knows it by.
-        report.name = beginning(&reported.name, 64);
-        report.instance = beginning(&reported.identity, 100);
-        report.version = beginning(&reported.version, 40);
+    let reported = reported.as_deref().unwrap_or_default();
+    let relays = reported.iter().map(|reported| {
+        let (report, readable) = read::<RelayReport>(reported);
         RelayStatus {
             report,
             last_seen_seconds: reported.ago.as_secs(),
             silent: reported.ago >= SILENT_AFTER,
             readable,
         }
-    };
-    let reported = reported.as_deref().unwrap_or_default();
-    let mut relays: Vec<_> = reported.iter().map(relay).collect();
+    });
+    let mut relays: Vec<_> = relays.collect();
     relays.sort_by(|a, b| a.report.name.cmp(&b.report.name));
     relays
+}
+
+/// Reads what another process said, under the name by which the store knows it. Returns whether all could be read.
+fn read<T: Report>(reported: &Reported) -> (T, bool) {
+    let (mut report, readable) = T::read(&reported.text);
+    let [name, instance, version] = report.identity();
+    *name = beginning(&reported.name, 64);
+    *instance = beginning(&reported.identity, 100);
+    *version = beginning(&reported.version, 40);
+    (report, readable)
 }
 
 /// Says of each node which share it saw of the minutes but the first and the last, held against the node that saw most of each. Only
@@ -436,28 +436,6 @@ fn is_anything_lost(
     losses: &[CauseStatus],
     is_known: bool,
 ) -> Lost {
-    let of_relays = |part: fn(&RelayReport) -> u64| {
-        let parts = relays.iter().map(|relay| part(&relay.report));
-        parts.fold(0, u64::saturating_add)
-    };
-    let by_relays = [
-        (
-            of_relays(|it| it.totals.nowhere),
-            "events that relays could send to no node",
-        ),
-        (
-            of_relays(|it| it.totals.rest_dropped),
-            "lines of the rest dropped by relays",
-        ),
-        (
-            of_relays(|it| it.totals.kernel_drops),
-            "datagrams dropped by the kernels of relays",
-        ),
-    ];
-    let by_relays = by_relays.iter().filter(|(count, _)| *count > 0);
-    let by_relays: Vec<_> = by_relays
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
     let silent_nodes = nodes.iter().filter(|node| node.silent);
     let silent_relays = relays.iter().filter(|relay| relay.silent);
     let silent: Vec<&str> = silent_nodes
@@ -473,17 +451,8 @@ fn is_anything_lost(
             ""
         };
         let amounts = amounts(losses.iter().filter(|loss| is_certain(loss)));
-        let more = if by_relays.is_empty() {
-            String::new()
-        } else {
-            format!(" And {}, since the relays started.", by_relays.join(", "))
-        };
         let sentence =
-            format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.{more}");
-        (Answer::Yes, sentence)
-    } else if !by_relays.is_empty() {
-        let by_relays = by_relays.join(", ");
-        let sentence = format!("Yes: {by_relays}, since the relays started.");
+            format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.");
         (Answer::Yes, sentence)
     } else if !is_known {
         let sentence = "Not known: the store does not answer, so the nodes cannot be asked. Events wait in them meanwhile.";

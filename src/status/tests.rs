@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::answer::{Answer, Finding, Severity, Status};
 use super::observer::Expected;
-use super::report::{NodeReport, OutputReport};
+use super::report::{NodeReport, OutputReport, Report as _};
 use super::summary::{Looked, summarize};
 use crate::event::Minute;
 use crate::store::{

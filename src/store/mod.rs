@@ -57,8 +57,8 @@ pub use self::recording::{
     SeriesUsers,
 };
 pub use self::survey::{
-    LOSS_KEPT, LOSSES_MAX, Loss, REPORT_KEPT, Reported, ServerFound, ServerSeen, Survey, Surveyed,
-    Unusable,
+    LOSS_KEPT, LOSSES_MAX, Loss, LossRecord, REPORT_KEPT, Reported, ServerFound, ServerSeen,
+    Survey, Surveyed, Unusable,
 };
 pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
 use crate::event::Partition;

@@ -88,7 +88,7 @@ impl Loss {
         self.amount.saturating_sub(self.acknowledged)
     }
 
-    /// The name of the node; empty: several.
+    /// The name of the node or relay; empty: several.
     #[must_use]
     pub fn node(&self) -> &str {
         let name = self.process.rsplit_once('#').map(|(name, _)| name);
@@ -200,12 +200,27 @@ impl Surveyed {
     }
 }
 
-/// Looking at a store as a whole, and reporting to those who do.
+/// The record of losses, as a process that loses something sees it.
 #[async_trait]
-pub trait Survey: Send + Sync + std::fmt::Debug {
+pub trait LossRecord: Send + Sync + std::fmt::Debug {
     /// What this process is called in the store: `name#number`.
     fn identity(&self) -> &str;
 
+    /// Takes these into the record; doing it again changes nothing. Returns whether there is a record:
+    /// the losses of a store that ends with the process end with it, too.
+    async fn lose(&self, _losses: &[Loss]) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// Reads the record.
+    async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Looking at a store as a whole, and reporting to those who do.
+#[async_trait]
+pub trait Survey: LossRecord {
     /// Where the store is, in words, without secrets.
     fn place(&self) -> String;
 
@@ -218,17 +233,6 @@ pub trait Survey: Send + Sync + std::fmt::Debug {
 
     /// What the processes reported last, this one included.
     async fn reports(&self) -> Result<Vec<Reported>, StoreError>;
-
-    /// Takes these into the record of losses; doing it again changes nothing. Returns whether there is a record:
-    /// the losses of a store that ends with the process end with it, too.
-    async fn lose(&self, _losses: &[Loss]) -> Result<bool, StoreError> {
-        Ok(false)
-    }
-
-    /// Reads the record of losses.
-    async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
-        Ok(Vec::new())
-    }
 
     /// Looks at everything, at the coverage of these minutes, and how many of the waiting minutes are before another one. What
     /// cannot be had says why.

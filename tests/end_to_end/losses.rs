@@ -25,7 +25,7 @@ fn status(node: &Node) -> Value {
 
 /// Waits until `eds status` answers whether anything is lost with this word and these words.
 #[track_caller]
-fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
+pub(crate) fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
     eventually(&format!("the answer is {answer}"), SOON, || {
         let status = status(node);
         let lost = &status["is_anything_lost"];
@@ -36,7 +36,7 @@ fn wait_answer(node: &Node, answer: &str, words: &str) -> Value {
 }
 
 /// `eds loss` with a node's configuration.
-fn loss(node: &Node, arguments: &[&str]) -> Output {
+pub(crate) fn loss(node: &Node, arguments: &[&str]) -> Output {
     node.write_config();
     let mut command = eds();
     command.arg("loss").args(arguments).arg("--config");
@@ -47,7 +47,7 @@ fn loss(node: &Node, arguments: &[&str]) -> Output {
 }
 
 /// The lines of `eds loss` as (minute, process, cause, amount).
-fn listed(output: &Output) -> Vec<[String; 4]> {
+pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let lines = text.lines().skip(1).map(|line| {
         let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();

@@ -1,5 +1,6 @@
 //! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::UdpSocket;
 
@@ -8,6 +9,7 @@ use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
 use testing::redis::RedisServer;
 
+use crate::losses::{listed, loss, wait_answer};
 use crate::queries::check_schema;
 use crate::relay::{send, start_relay};
 use crate::site::Site;
@@ -36,30 +38,24 @@ fn finding<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
     findings.iter().find(|it| it["id"] == id)
 }
 
-/// The words behind `user eds-relay` in the file of rights.
-fn rights_of_relays() -> Vec<String> {
+/// Gives relays the rights that the file of rights has. Returns their URL.
+fn url_of_relays(redis: &RedisServer) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/redis-acl.conf");
     let text = fs::read_to_string(file).unwrap();
-    let of_relay = text
-        .lines()
-        .find_map(|line| line.strip_prefix("user eds-relay "));
-    of_relay.unwrap().split(' ').map(str::to_owned).collect()
+    let mut lines = text.lines();
+    let rights = lines.find_map(|line| line.strip_prefix("user eds-relay "));
+    let command = ["ACL", "SETUSER", "eds-relay"].into_iter();
+    let command: Vec<_> = command.chain(rights.unwrap().split(' ')).collect();
+    redis.query::<String>(&command);
+    let url = redis.url();
+    url.replace("redis://", "redis://eds-relay:change-me@")
 }
 
 #[test]
 fn relay_is_shown_where_nodes_are_shown() {
     let site = Site::start_at_second(10);
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
-    let rights = rights_of_relays();
-    let command = ["ACL", "SETUSER", "eds-relay"];
-    let command: Vec<_> = (command.into_iter())
-        .chain(rights.iter().map(String::as_str))
-        .collect();
-    site.redis.query::<String>(&command);
-    let url = site
-        .redis
-        .url()
-        .replace("redis://", "redis://eds-relay:change-me@");
+    let url = url_of_relays(&site.redis);
     let keys = [("node", "east"), ("store.url", &*url)];
     let mut relay = start_relay("east", std::slice::from_ref(&node), &keys);
 
@@ -119,20 +115,58 @@ fn relay_is_shown_where_nodes_are_shown() {
 }
 
 #[test]
-fn what_a_relay_loses_is_in_the_answer_whether_anything_is_lost() {
+fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     let site = Site::with_redis(RedisServer::start(&["--appendonly", "yes"]));
+    let url = url_of_relays(&site.redis);
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     let nobody = format!("nowhere.invalid:{}", free_port());
-    let mut relay = Node::relay("west", &[&nobody], &[("store.url", &site.redis.url())]);
+    let nowhere = format!("http://127.0.0.1:{}/?db=eds", free_port());
+    let keys = [
+        ("store.url", &*url),
+        ("rest.url", &*nowhere),
+        ("input.drain_timeout", "100ms"),
+    ];
+    let mut relay = Node::relay("west", &[&nobody], &keys);
     relay.set("node", "west");
     relay.launch();
     eventually("it serves", SOON, || relay.get("/healthz").map(drop));
     send(["a=b value=u"; 5], &relay, &[]);
-    let seen = wait_relay(&node, "west", |it| it["totals"]["nowhere"] == 5);
-    assert_eq!(seen["is_anything_lost"]["answer"], "yes");
+    let lost = "5 events sent to no node (relay_nowhere)";
+    let seen = wait_answer(&node, "yes", lost);
     let found = finding(&seen, "relay-nowhere").unwrap();
-    assert_eq!(found["severity"], "critical");
-    assert!(finding(&seen, "relay-node-down").is_some(), "{seen}");
+    assert_eq!(
+        (&found["where"], &found["severity"]),
+        (&"relay west".into(), &"critical".into())
+    );
+    wait_relay(&node, "west", |it| it["to"][0]["up"] == false);
+    eventually("the log has it with its number", SOON, || {
+        let log = relay.log();
+        let mut errors = log.lines().filter(|line| line.contains("ERROR"));
+        let is_told = errors.any(|it| it.contains("relay_nowhere") && it.contains("amount=5"));
+        when(is_told, log.clone())
+    });
+    // What waits for the server of the rest when it stops is lost, too.
+    send(["cpu load=1 1"; 3], &relay, &[]);
+    eventually("they wait", SOON, || {
+        let waiting = relay.metrics().count("eds_relay_rest_queued");
+        when(waiting == 3, waiting)
+    });
+    assert_eq!(relay.terminate().code(), Some(3));
+    wait_answer(&node, "yes", lost);
+    wait_answer(
+        &node,
+        "yes",
+        "3 lines of the rest dropped (relay_rest_dropped)",
+    );
+    let mut lines = listed(&loss(&node, &["acknowledge"]));
+    lines.sort_by(|a, b| a[2].cmp(&b[2]));
+    let of_west = lines.iter().all(|line| line[1].starts_with("west#"));
+    let amounts: Vec<_> = lines.iter().map(|line| (&*line[2], &*line[3])).collect();
+    let expected = [("relay_nowhere", "5"), ("relay_rest_dropped", "3")];
+    assert!(of_west && amounts == expected, "{lines:?}");
+    wait_answer(&node, "no", "");
+    let refused: Vec<BTreeMap<String, String>> = site.redis.query(&["ACL", "LOG"]);
+    assert!(refused.is_empty(), "Redis refused: {refused:?}");
 }
 
 /// Nobody waits for the Redis of the nodes.

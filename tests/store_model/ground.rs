@@ -8,7 +8,9 @@ use std::time::Duration;
 use event_data_service::event::{Partition, Partitions};
 use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
-use event_data_service::store::{CountReader, Known, NodeStore, OutputName, Quarantine, Survey};
+use event_data_service::store::{
+    CountReader, Known, LossRecord, NodeStore, OutputName, Quarantine,
+};
 use redis::Connection;
 use testing::clock::Clock;
 use testing::redis::RedisServer;

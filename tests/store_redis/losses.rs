@@ -1,7 +1,7 @@
 //! The record of losses: each counts once, stays until it is acknowledged, and the record stays small.
 
 use event_data_service::store::redis::RedisStore;
-use event_data_service::store::{LOSSES_MAX, Loss, Survey};
+use event_data_service::store::{LOSSES_MAX, Loss, LossRecord};
 use testing::redis::RedisServer;
 
 use super::site::{store, tcp};

@@ -11,7 +11,7 @@ use super::{Known, Recorder};
 use crate::event::{Batch, Minute, Rejection};
 use crate::ingest::dedup::{Fingerprint, KnownUser};
 use crate::ingest::line_batcher::beginning;
-use crate::node::{Found, RejectedLine};
+use crate::node::{Found, RefusedLine};
 use crate::store::{RecordRequest, StoreError};
 
 impl Recorder {
@@ -180,13 +180,13 @@ impl Recorder {
         }
         self.node.ledger.rejected(reason, events);
         if events > 0 {
-            let sample = RejectedLine {
+            let sample = RefusedLine {
                 reason,
                 source: None,
                 line: beginning(series.as_bytes()).to_string(),
             };
             let rejected = self.node.ledger.totals().rejected[reason.index()];
-            self.node.notices.rejected(sample, rejected);
+            self.node.notices.refused(sample, rejected);
         }
     }
 

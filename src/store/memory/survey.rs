@@ -7,14 +7,16 @@ use futures_util::future::join_all;
 
 use super::MemoryStore;
 use crate::event::Minute;
-use crate::store::{Draining as _, Reported, Store as _, StoreError, Survey, Surveyed};
+use crate::store::{Draining as _, LossRecord, Reported, Store as _, StoreError, Survey, Surveyed};
 
-#[async_trait]
-impl Survey for MemoryStore {
+impl LossRecord for MemoryStore {
     fn identity(&self) -> &str {
         &self.node
     }
+}
 
+#[async_trait]
+impl Survey for MemoryStore {
     fn place(&self) -> String {
         self.describe()
     }

@@ -137,7 +137,7 @@ impl Keys {
 
     /// What the nodes lost.
     pub(super) fn losses(&self) -> String {
-        format!("{{{}:losses}}", self.prefix)
+        losses(&self.prefix)
     }
 
     /// Which process is the node of this name, and what it says of itself. All such keys lie in one slot.
@@ -149,6 +149,11 @@ impl Keys {
     pub(super) fn relays(&self) -> String {
         relays(&self.prefix)
     }
+}
+
+/// The record of losses under a prefix.
+pub(super) fn losses(prefix: &str) -> String {
+    format!("{{{prefix}:losses}}")
 }
 
 /// The names of all relays under a prefix.

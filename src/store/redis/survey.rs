@@ -17,7 +17,8 @@ use super::{RedisStore, fault, keys, scripts};
 use crate::event::{Minute, Partition};
 use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
 use crate::store::{
-    Coverage, Loss, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed, Unusable,
+    Coverage, Loss, LossRecord, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed,
+    Unusable,
 };
 use crate::text::beginning;
 
@@ -125,11 +126,12 @@ async fn reports(redis: &Redis, all: &str) -> Result<Vec<Reported>, StoreError> 
     Ok(found.into_iter().map(read).collect())
 }
 
-/// Where a relay reports itself to those who look at the nodes. It does nothing else there.
+/// Where a relay reports itself, and what it lost, to those who look at the nodes. It does nothing else there.
 #[derive(Debug)]
 pub struct RelayRegister {
     redis: Redis,
     relays: String,
+    losses: String,
     /// The name, and a number by chance.
     identity: String,
     /// Whether this relay has said that it lives.
@@ -146,15 +148,10 @@ impl RelayRegister {
         Ok(Self {
             redis: Redis::new(settings, LANES, any())?,
             relays: keys::relays(prefix),
+            losses: keys::losses(prefix),
             identity: format!("{name}#{:08x}", rand::random::<u32>()),
             registered: AtomicBool::new(false),
         })
-    }
-
-    /// What this process is called there: `name#number`.
-    #[must_use]
-    pub fn identity(&self) -> &str {
-        &self.identity
     }
 
     /// Keeps what this relay says of itself for [`REPORT_KEPT`]. Returns whether another process does so under its name.
@@ -268,42 +265,39 @@ impl RedisStore {
     }
 }
 
+/// Takes these into the record of losses.
+async fn lose(redis: &Redis, key: &str, losses: &[Loss]) -> Result<bool, StoreError> {
+    let kept_ms = u64::try_from(LOSS_KEPT.as_millis()).unwrap_or(u64::MAX);
+    for some in losses.chunks(LOSSES_AT_ONCE) {
+        let mut script = scripts::LOSE.prepare_invoke();
+        script.key(key).arg(LOSSES_MAX).arg(kept_ms);
+        for loss in some {
+            script.arg(loss.key()).arg(loss.amount);
+        }
+        let () = see_by(redis, slot(key.as_bytes()), script).await?;
+    }
+    Ok(true)
+}
+
 #[async_trait]
-impl Survey for RedisStore {
+impl LossRecord for RelayRegister {
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn lose(&self, losses: &[Loss]) -> Result<bool, StoreError> {
+        lose(&self.redis, &self.losses, losses).await
+    }
+}
+
+#[async_trait]
+impl LossRecord for RedisStore {
     fn identity(&self) -> &str {
         &self.node
     }
 
-    fn place(&self) -> String {
-        self.surveyed.describe()
-    }
-
-    async fn report(&self, report: &str) -> Result<bool, StoreError> {
-        let (nodes, registered) = (self.keys.nodes(), &self.registered);
-        say_as(&self.surveyed, &nodes, &self.node, registered, report).await
-    }
-
-    async fn withdraw(&self) -> Result<(), StoreError> {
-        let nodes = self.keys.nodes();
-        say(&self.surveyed, &nodes, &self.name, "").await.map(drop)
-    }
-
-    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
-        reports(&self.surveyed, &self.keys.nodes()).await
-    }
-
     async fn lose(&self, losses: &[Loss]) -> Result<bool, StoreError> {
-        let key = self.keys.losses();
-        let kept_ms = u64::try_from(LOSS_KEPT.as_millis()).unwrap_or(u64::MAX);
-        for some in losses.chunks(LOSSES_AT_ONCE) {
-            let mut script = scripts::LOSE.prepare_invoke();
-            script.key(&key).arg(LOSSES_MAX).arg(kept_ms);
-            for loss in some {
-                script.arg(loss.key()).arg(loss.amount);
-            }
-            let () = see_by(&self.surveyed, slot(key.as_bytes()), script).await?;
-        }
-        Ok(true)
+        lose(&self.surveyed, &self.keys.losses(), losses).await
     }
 
     async fn losses(&self) -> Result<Vec<Loss>, StoreError> {
@@ -321,6 +315,27 @@ impl Survey for RedisStore {
             .collect();
         losses.sort();
         Ok(losses)
+    }
+}
+
+#[async_trait]
+impl Survey for RedisStore {
+    fn place(&self) -> String {
+        self.surveyed.describe()
+    }
+
+    async fn report(&self, report: &str) -> Result<bool, StoreError> {
+        let (nodes, registered) = (self.keys.nodes(), &self.registered);
+        say_as(&self.surveyed, &nodes, &self.node, registered, report).await
+    }
+
+    async fn withdraw(&self) -> Result<(), StoreError> {
+        let nodes = self.keys.nodes();
+        say(&self.surveyed, &nodes, &self.name, "").await.map(drop)
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>, StoreError> {
+        reports(&self.surveyed, &self.keys.nodes()).await
     }
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {

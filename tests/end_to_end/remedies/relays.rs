@@ -51,11 +51,13 @@ fn an_address_of_nodes_that_leads_nowhere_is_put_right() {
     let mut relay = relay(&site, "east", &["nowhere.invalid:8094"], &[]);
     launch(&mut relay);
     send(["a=b value=u"; 5], &relay, &[]);
-    Remedy::of(&node, "relay-nowhere", &["relay east"]).says(&["relay.to"]);
+    let lost = Remedy::of(&node, "relay-nowhere", &["relay east"]);
+    lost.says(&["relay.to"]);
     Remedy::of(&node, "relay-node-down", &["relay east"]).says(&["its address in relay.to"]);
     relay.kill();
     relay.set_list("relay.to", &[node.udp()]);
     relay.run();
+    lost.run("eds loss acknowledge", &node);
     wait_gone(&node, "relay-nowhere");
     wait_gone(&node, "relay-node-down");
 }
@@ -110,6 +112,7 @@ fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
     relay.set("input.receive_buffer", "4MiB");
     relay.run();
     flood(&relay);
+    remedy.run("eds loss acknowledge", &node);
     wait_gone(&node, "relay-kernel-drops");
 }
 
@@ -125,13 +128,15 @@ fn a_server_of_the_rest_that_is_down_is_started() {
     let line = format!("cpu,host=a load=1,text=\"{}\" 1", "x".repeat(500));
     send(vec![&*line; 400], &relay, &[]);
     Remedy::of(&node, "relay-rest-down", &["relay east"]).says(&["start the server", "rest.url"]);
-    Remedy::of(&node, "relay-rest-drops", &["relay east"]).says(&["raise rest.queue_bytes"]);
+    let lost = Remedy::of(&node, "relay-rest-drops", &["relay east"]);
+    lost.says(&["raise rest.queue_bytes"]);
     site.writes.set(Mode::Pass);
     wait_gone(&node, "relay-rest-down");
     relay.kill();
     relay.set("rest.queue_bytes", "64MiB");
     relay.run();
     send(vec![&*line; 400], &relay, &[]);
+    lost.run("eds loss acknowledge", &node);
     wait_gone(&node, "relay-rest-drops");
 }
 
