@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::{Format, encode, family, one, registry};
+use super::{Format, encode, family, known, one, registry};
 use crate::event::Rejection;
 use crate::node::{DropReason, LossCause, Node};
 
@@ -302,11 +302,9 @@ impl Collector for NodeCollector {
             causes.map(|(cause, lost)| ([("reason", cause)], ConstGauge::new(lost))),
         )?;
         let help = "How far the store's clock is ahead of this node's, in seconds";
-        let offset = node.clock.store_ahead_seconds();
-        match node.clock.store_ahead_ms() {
-            Some(_) => one(to, "clock_offset_seconds", help, &ConstGauge::new(offset))?,
-            None => family::<0, ConstGauge<f64>>(to, "clock_offset_seconds", help, [])?,
-        }
+        let offset = node.clock.store_ahead_ms();
+        let offset = offset.map(|_| node.clock.store_ahead_seconds());
+        known(to, "clock_offset_seconds", help, offset)?;
         by_reason(
             to,
             "events_overflowed",

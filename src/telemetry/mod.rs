@@ -19,6 +19,7 @@ use std::fmt;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 /// A registry with the metrics of the process.
@@ -44,6 +45,17 @@ pub fn one(
     metric: &impl EncodeMetric,
 ) -> fmt::Result {
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+/// Reports a gauge, without a value while that is not known.
+pub fn known(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: Option<f64>,
+) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    value.map_or(Ok(()), |value| ConstGauge::new(value).encode(metric))
 }
 
 /// Reports one metric of several samples, each with its labels.

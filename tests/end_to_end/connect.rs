@@ -84,12 +84,7 @@ fn what_would_not_work_is_said_with_what_to_do() {
         "-smembers",
         "-zpopmin",
     ];
-    let arguments = [
-        &["--user", "admin", "on", ">admin", "~*", "&*", "+@all"][..],
-        &users,
-    ]
-    .concat();
-    let redis = RedisServer::start_asked_by("admin", "admin", &arguments);
+    let redis = RedisServer::start_asked_by_admin(&users);
     let url = redis.url();
     let mut node = Node::new(
         "one",

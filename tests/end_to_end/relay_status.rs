@@ -1,7 +1,6 @@
 //! A relay is seen where nodes are seen: by `eds status`, on the page and in the API of a node; and it shows itself.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::UdpSocket;
 
 use serde_json::Value;
@@ -9,6 +8,7 @@ use testing::eventually::{SOON, eventually, when};
 use testing::ports::free_port;
 use testing::redis::RedisServer;
 
+use crate::acl::rights_of;
 use crate::losses::{listed, loss, wait_answer};
 use crate::queries::check_schema;
 use crate::relay::{send, start_relay};
@@ -40,12 +40,8 @@ fn finding<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
 
 /// Gives relays the rights that the file of rights has. Returns their URL.
 fn url_of_relays(redis: &RedisServer) -> String {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/redis-acl.conf");
-    let text = fs::read_to_string(file).unwrap();
-    let mut lines = text.lines();
-    let rights = lines.find_map(|line| line.strip_prefix("user eds-relay "));
     let command = ["ACL", "SETUSER", "eds-relay"].into_iter();
-    let command: Vec<_> = command.chain(rights.unwrap().split(' ')).collect();
+    let command: Vec<_> = command.chain(rights_of("eds-relay ")).collect();
     redis.query::<String>(&command);
     let url = redis.url();
     url.replace("redis://", "redis://eds-relay:change-me@")

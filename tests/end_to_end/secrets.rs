@@ -126,14 +126,9 @@ fn assert_commands_hidden(node: &Node) {
 
 fn redis() -> RedisServer {
     let password = format!(">{}", secret("redis"));
-    RedisServer::start_asked_by(
-        "admin",
-        "admin",
-        &[
-            "--user", "admin", "on", ">admin", "~*", "+@all", "--user", "eds", "on", &password,
-            "~*", "+@all", "--user", "default", "off",
-        ],
-    )
+    RedisServer::start_asked_by_admin(&[
+        "--user", "eds", "on", &password, "~*", "+@all", "--user", "default", "off",
+    ])
 }
 
 fn through_a_minute(node: &Node) {

@@ -14,7 +14,7 @@
 //!
 //! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow way, too.
 //! - **Idle connections.** That the other side has ended one is found out only in use. A command that [may be carried out
-//!   twice](Redis::repeat_on) is then sent once more, over a new connection.
+//!   twice](Attempts::Two) is then sent once more, over a new connection.
 //!
 //! Nothing else is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
 //! again, see [`Redis::may_repeat`].
@@ -59,6 +59,16 @@ pub struct Lanes {
     pub watched: usize,
     /// Those that follow, made when they are first used.
     pub others: usize,
+}
+
+/// How often a command is sent at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempts {
+    /// It may not be carried out twice.
+    One,
+    /// It reads, or changes nothing the second time. If its connection was lost it is sent once more, except on a watched lane, whose
+    /// connections are looked at before use: there another connection is another generation.
+    Two,
 }
 
 /// Connections to Redis. See the [crate].
@@ -132,7 +142,7 @@ impl Redis {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let server = self.server(slot).await?;
-        self.repeat_on(&server, lane, 0, command).await
+        self.run_on(&server, lane, 0, Attempts::Two, command).await
     }
 
     /// Whether a command that failed, and that may be carried out twice, is worth to be sent again: when another server may
@@ -154,35 +164,26 @@ impl Redis {
         server: &Server,
         lane: Lane,
         generation: u64,
-        command: F,
-    ) -> Result<T, Fault>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        let connection = self.connection(server, lane).await?;
-        self.send(server, lane, generation, connection, command)
-            .await
-    }
-
-    /// The same for commands that may be carried out twice: those that read, or change nothing the second time. One whose
-    /// connection was lost is sent once more, except on a watched lane, whose connections are looked at before use: there another
-    /// connection is another generation.
-    pub async fn repeat_on<T, F>(
-        &self,
-        server: &Server,
-        lane: Lane,
-        generation: u64,
+        attempts: Attempts,
         command: F,
     ) -> Result<T, Fault>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let mut connection = self.connection(server, lane).await?;
-        if lane.0 >= self.watched {
+        if attempts == Attempts::Two && lane.0 >= self.watched {
             connection.repeats_by = Some(Arc::clone(server.link(lane)));
         }
-        self.send(server, lane, generation, connection, command)
-            .await
+        // The connection is at hand and never made again by itself, so this holds for the command, too.
+        if generation != 0 && server.generation() != generation {
+            return Err(Fault::unavailable("connected again since it was last asked").at(server));
+        }
+        command(&mut connection).await.map_err(|error| {
+            if fault::may_have_moved(&error) {
+                self.suspect();
+            }
+            server.link(lane).failed(&connection, &error)
+        })
     }
 
     /// A connection of the lane, to a server that has its data where the lane is watched.
@@ -202,29 +203,6 @@ impl Redis {
             return Err(Fault::unavailable(reason).at(server));
         }
         Ok(connection)
-    }
-
-    async fn send<T, F>(
-        &self,
-        server: &Server,
-        lane: Lane,
-        generation: u64,
-        mut connection: Connection,
-        command: F,
-    ) -> Result<T, Fault>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        // The connection is at hand and never made again by itself, so this holds for the command, too.
-        if generation != 0 && server.generation() != generation {
-            return Err(Fault::unavailable("connected again since it was last asked").at(server));
-        }
-        command(&mut connection).await.map_err(|error| {
-            if fault::may_have_moved(&error) {
-                self.suspect();
-            }
-            server.link(lane).failed(&connection, &error)
-        })
     }
 }
 

@@ -1,6 +1,7 @@
-//! A real InfluxDB 1.x.
+//! A real InfluxDB 1.x, and on request 2.x.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
 use serde_json::Value;
@@ -108,5 +109,51 @@ impl InfluxServer {
             .query(&query);
         let response = request.body(lines.into()).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 204);
+    }
+}
+
+/// The token of [`InfluxServer2`].
+pub const TOKEN: &str = "token-of-a-test";
+
+/// A running InfluxDB 2 with an empty bucket `eds` of the organization `eds`. `EDS_TEST_INFLUXDB2` names the program.
+#[derive(Debug)]
+pub struct InfluxServer2(Server);
+
+impl InfluxServer2 {
+    pub fn start() -> Self {
+        let program = std::env::var("EDS_TEST_INFLUXDB2");
+        let program = program.expect("EDS_TEST_INFLUXDB2 is the path of influxd 2");
+        let server = Server::start("InfluxDB 2", |port, directory| {
+            let mut command = Command::new(&program);
+            let place = |name: &str| directory.join(name);
+            command.arg("--reporting-disabled");
+            command.args(["--http-bind-address", &format!("127.0.0.1:{port}")]);
+            command.arg("--bolt-path").arg(place("bolt"));
+            command.arg("--engine-path").arg(place("engine"));
+            command.arg("--sqlite-path").arg(place("sqlite"));
+            command
+        });
+        let server = Self(server);
+        let user = serde_json::json!({
+            "username": "admin", "password": ADMIN_PASSWORD, "org": "eds", "bucket": "eds", "token": TOKEN
+        });
+        let setup = http::post(server.address(), "/api/v2/setup").body(user.to_string());
+        let done = http::answer(setup).unwrap();
+        assert_eq!(done.status, 201, "{}", done.body);
+        server
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.0.port))
+    }
+
+    /// Asks in Flux, and returns the answer as CSV.
+    pub fn query(&self, flux: &str) -> String {
+        let request = http::post(self.address(), "/api/v2/query").query(&[("org", "eds")]);
+        let request = request.header("Authorization", format!("Token {TOKEN}"));
+        let request = request.header("Content-Type", "application/vnd.flux");
+        let answer = http::answer(request.body(flux.to_owned())).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body
     }
 }

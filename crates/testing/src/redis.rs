@@ -41,11 +41,12 @@ impl RedisServer {
         server
     }
 
-    /// The same with `user` lines that shut the default user out. The test asks as this user, whom the lines
-    /// make.
-    pub fn start_asked_by(name: &str, password: &str, arguments: &[&str]) -> Self {
-        let mut server = Self::down(arguments);
-        server.asker = format!("{name}:{password}@");
+    /// The same with arguments that shut the default user out. The test asks as the user `admin`, who may do all and whose password is
+    /// `admin`, too.
+    pub fn start_asked_by_admin(arguments: &[&str]) -> Self {
+        let admin = ["--user", "admin", "on", ">admin", "~*", "&*", "+@all"];
+        let mut server = Self::down(&[&admin, arguments].concat());
+        "admin:admin@".clone_into(&mut server.asker);
         server.restart();
         server
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisError};
-use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, slot};
+use redis_link::{Attempts, Connection, Lane, Lanes, Redis, Server, SettingsError, slot};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -133,7 +133,8 @@ impl Gateway {
             let ping = async |connection: &mut Connection| {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
-            self.run_on(&server, RECORDING, 0, ping).await?;
+            self.run_on(&server, RECORDING, 0, Attempts::One, ping)
+                .await?;
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
@@ -154,7 +155,7 @@ impl Gateway {
             let info = redis::cmd("INFO").arg("memory").take();
             info.query_async::<String>(connection).await
         };
-        self.repeat_on(server, lane, 0, info).await
+        self.run_on(server, lane, 0, Attempts::Two, info).await
     }
 
     /// Which server has hardly any memory left, in words.
@@ -207,52 +208,30 @@ impl Gateway {
     ) -> Result<T, StoreError> {
         let server = self.redis.server(slot).await?;
         let run = async |connection: &mut Connection| command.query_async(connection).await;
-        self.run_on(&server, DRAINING, 0, run).await
-    }
-
-    /// Runs a command whose keys are in this slot, and that changes nothing when it is carried out again.
-    pub(super) async fn repeat<T, F>(
-        &self,
-        slot: u16,
-        lane: Lane,
-        command: F,
-    ) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        self.repeat_in(0, slot, lane, command).await
-    }
-
-    /// The same if the generation still is this one, or any if it is 0.
-    pub(super) async fn repeat_in<T, F>(
-        &self,
-        generation: u64,
-        slot: u16,
-        lane: Lane,
-        command: F,
-    ) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        self.agree().await?;
-        let server = self.redis.server(slot).await?;
-        self.repeat_on(&server, lane, generation, command).await
+        self.run_on(&server, DRAINING, 0, Attempts::One, run).await
     }
 
     /// Runs a command whose keys are in this slot.
-    pub(super) async fn run<T, F>(&self, slot: u16, lane: Lane, command: F) -> Result<T, StoreError>
+    pub(super) async fn run<T, F>(
+        &self,
+        slot: u16,
+        lane: Lane,
+        attempts: Attempts,
+        command: F,
+    ) -> Result<T, StoreError>
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        self.run_in(0, slot, lane, command).await
+        self.run_in(0, slot, lane, attempts, command).await
     }
 
-    /// Runs a command if the generation still is this one, or any if it is 0.
+    /// The same if the generation still is this one, or any if it is 0.
     pub(super) async fn run_in<T, F>(
         &self,
         generation: u64,
         slot: u16,
         lane: Lane,
+        attempts: Attempts,
         command: F,
     ) -> Result<T, StoreError>
     where
@@ -260,28 +239,17 @@ impl Gateway {
     {
         self.agree().await?;
         let server = self.redis.server(slot).await?;
-        self.run_on(&server, lane, generation, command).await
+        self.run_on(&server, lane, generation, attempts, command)
+            .await
     }
 
+    /// The same on this server, whether or not the nodes agree.
     pub(super) async fn run_on<T, F>(
         &self,
         server: &Server,
         lane: Lane,
         generation: u64,
-        command: F,
-    ) -> Result<T, StoreError>
-    where
-        F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-    {
-        let answer = self.redis.run_on(server, lane, generation, command).await;
-        answer.map_err(|fault| self.failed(fault))
-    }
-
-    pub(super) async fn repeat_on<T, F>(
-        &self,
-        server: &Server,
-        lane: Lane,
-        generation: u64,
+        attempts: Attempts,
         command: F,
     ) -> Result<T, StoreError>
     where
@@ -289,17 +257,14 @@ impl Gateway {
     {
         let answer = self
             .redis
-            .repeat_on(server, lane, generation, command)
-            .await;
-        answer.map_err(|fault| self.failed(fault))
-    }
-
-    fn failed(&self, fault: Fault) -> StoreError {
-        let error = StoreError::from(fault);
-        if matches!(error, StoreError::Full(_)) {
-            *self.refused() = Some((Instant::now(), error.clone()));
-        }
-        error
+            .run_on(server, lane, generation, attempts, command);
+        answer.await.map_err(|fault| {
+            let error = StoreError::from(fault);
+            if matches!(error, StoreError::Full(_)) {
+                *self.refused() = Some((Instant::now(), error.clone()));
+            }
+            error
+        })
     }
 
     /// Looks whether all nodes agree, again whenever the server with the settings may be another one. A node
@@ -330,7 +295,9 @@ impl Gateway {
         let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
         let connection = async |connection: &mut Connection| Ok(connection.clone());
-        let mut connection = self.run_on(&server, DRAINING, 0, connection).await?;
+        let mut connection = self
+            .run_on(&server, DRAINING, 0, Attempts::One, connection)
+            .await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,
             Err(_) if has_agreed => return Ok(()),

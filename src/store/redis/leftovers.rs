@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use redis::{Cmd, cmd};
-use redis_link::Connection;
+use redis_link::{Attempts, Connection};
 use tokio::time::Instant;
 
 use super::division::Division;
@@ -51,8 +51,9 @@ impl Gateway {
                     .arg("COUNT")
                     .arg(SCANNED_AT_ONCE);
                 let scan = async |connection: &mut Connection| step.query_async(connection).await;
-                let (next, names): (u64, Vec<Vec<u8>>) =
-                    self.repeat_on(&server, READING, 0, scan).await?;
+                let (next, names): (u64, Vec<Vec<u8>>) = self
+                    .run_on(&server, READING, 0, Attempts::Two, scan)
+                    .await?;
                 names.into_iter().for_each(&mut take);
                 cursor = next;
                 if cursor == 0 {

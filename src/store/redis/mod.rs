@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use ::redis::{FromRedisValue, RedisError, ScriptInvocation};
 use async_trait::async_trait;
-use redis_link::{Address, Connection, Redis, SettingsError};
+use redis_link::{Address, Attempts, Connection, Redis, SettingsError};
 
 use self::agreement::Agreement;
 pub use self::agreement::FORMATS;
@@ -226,7 +226,7 @@ impl RedisStore {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         self.gateway
-            .run(self.keys(partition).slot, DRAINING, command)
+            .run(self.keys(partition).slot, DRAINING, Attempts::One, command)
             .await
     }
 
@@ -246,7 +246,9 @@ impl RedisStore {
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
-        let run = self.gateway.run_in(generation, slot, DRAINING, invoke);
+        let run = self
+            .gateway
+            .run_in(generation, slot, DRAINING, Attempts::One, invoke);
         run.await
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ::redis::{FromRedisValue, RedisError, pipe};
 use async_trait::async_trait;
-use redis_link::{Connection, Lane};
+use redis_link::{Attempts, Connection, Lane};
 
 use super::gateway::READING;
 use super::{RedisStore, scripts};
@@ -27,7 +27,9 @@ impl RedisStore {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let slot = self.keys(partition).slot;
-        self.gateway.repeat(slot, READING, command).await
+        self.gateway
+            .run(slot, READING, Attempts::Two, command)
+            .await
     }
 
     /// Reads a page of a hash (HSCAN) or set (SSCAN). With two keys, a set of series and counts, each member has its counts.
@@ -43,7 +45,8 @@ impl RedisStore {
         script.key(keys).arg(command).arg(cursor).arg(PAGE_BYTES);
         let scan = async |connection: &mut Connection| script.invoke_async(connection).await;
         let slot = self.keys(partition).slot;
-        let (next, items): (u64, Vec<T>) = self.gateway.repeat(slot, lane, scan).await?;
+        let (next, items): (u64, Vec<T>) =
+            self.gateway.run(slot, lane, Attempts::Two, scan).await?;
         Ok(Page {
             items,
             next: (next != 0).then_some(next),

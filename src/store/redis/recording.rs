@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
-use redis_link::Connection;
+use redis_link::{Attempts, Connection};
 
 use super::agreement::OUTDATED_HINT;
 use super::gateway::RECORDING;
@@ -75,7 +75,10 @@ impl Recording for RedisStore {
                 .invoke_async::<Option<(u64, Vec<i64>)>>(connection)
                 .await
         };
-        let answers = self.gateway.run(keys.slot, RECORDING, ask).await?;
+        let answers = self
+            .gateway
+            .run(keys.slot, RECORDING, Attempts::One, ask)
+            .await?;
         let (arrivals, answers) = answers.ok_or_else(|| {
             let message = format!(
                 "minute {} is not divided into {divided} partitions any more",
@@ -137,7 +140,10 @@ impl Recording for RedisStore {
         let ask = async |connection: &mut Connection| {
             pipeline.query_async::<(u64, Vec<bool>)>(connection).await
         };
-        let (count, there) = self.gateway.run(keys.slot, RECORDING, ask).await?;
+        let (count, there) = self
+            .gateway
+            .run(keys.slot, RECORDING, Attempts::One, ask)
+            .await?;
         Ok(SeriesUsers { count, there })
     }
 
@@ -169,7 +175,9 @@ impl Recording for RedisStore {
                 added => added.map(Some),
             }
         };
-        let run = self.gateway.run_in(generation, slot, RECORDING, record);
+        let run = self
+            .gateway
+            .run_in(generation, slot, RECORDING, Attempts::One, record);
         let added = run.await?;
         Ok(added.map_or(0, |added| repeated(recordings, &added)))
     }

@@ -2,7 +2,7 @@
 //! transaction, which checks the right to each, on keys that are there within it only.
 
 use ::redis::{Cmd, Pipeline, RedisError};
-use redis_link::{Connection, Lane};
+use redis_link::{Attempts, Connection, Lane};
 
 use super::RedisStore;
 use crate::store::StoreError;
@@ -70,7 +70,10 @@ impl RedisStore {
         let server = self.surveyed.server(keys.slot).await?;
         let run =
             async move |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
-        let done: Result<(), RedisError> = self.surveyed.run_on(&server, Lane(0), 0, run).await?;
+        let done: Result<(), RedisError> = self
+            .surveyed
+            .run_on(&server, Lane(0), 0, Attempts::One, run)
+            .await?;
         let Err(error) = done else {
             return Ok(Vec::new());
         };

@@ -9,7 +9,9 @@ use ::redis::{FromRedisValue, RedisError, ScriptInvocation, cmd, pipe};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures_util::future::join_all;
-use redis_link::{Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot};
+use redis_link::{
+    Attempts, Connection, Fault, Lane, Lanes, Redis, Server, SettingsError, info_field, slot,
+};
 
 use super::agreement::Compared;
 use super::backlog::{ask_backlog, read_backlog};
@@ -52,7 +54,7 @@ where
         Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
         answer => answer.map(Ok),
     };
-    let answer = redis.repeat_on(server, ONLY, 0, run).await?;
+    let answer = redis.run_on(server, ONLY, 0, Attempts::Two, run).await?;
     answer.map_err(|error| {
         redis.suspect();
         Fault::of(&error)

@@ -8,6 +8,7 @@ use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
 
 use super::{Remedy, findings, send, site, wait_gone};
+use crate::acl::rights_of;
 use crate::forgets::kill_writer_and_redis;
 use crate::queries::five_minutes_ago_ns;
 use crate::site::Site;
@@ -26,14 +27,8 @@ fn a_redis_that_is_down_is_started() {
 
 #[test]
 fn a_password_that_redis_wants_is_set() {
-    let admin = &["--user", "admin", "on", ">admin", "~*", "&*", "+@all"];
-    let wants = [
-        &admin[..],
-        &["--appendonly", "yes", "--requirepass", "secret"],
-    ]
-    .concat();
-    let redis = RedisServer::start_asked_by("admin", "admin", &wants);
-    let site = Site::with_redis(redis);
+    let wants = ["--appendonly", "yes", "--requirepass", "secret"];
+    let site = Site::with_redis(RedisServer::start_asked_by_admin(&wants));
     for (password, cause) in [(None, "NOAUTH"), (Some("wrong"), "WRONGPASS")] {
         let mut node = site.node("one", &[]);
         if let Some(password) = password {
@@ -52,40 +47,24 @@ fn a_password_that_redis_wants_is_set() {
     wait_healthy(&node);
 }
 
-#[test]
-fn a_right_that_the_user_lacks_is_granted() {
-    let all = ["on", ">secret", "~*", "&*", "+@all"];
-    let lacks = [&["--user", "eds"][..], &all, &["-zadd"]].concat();
-    let arguments = [
-        &[
-            "--appendonly",
-            "yes",
-            "--user",
-            "admin",
-            "on",
-            ">admin",
-            "~*",
-            "&*",
-            "+@all",
-        ][..],
-        &lacks,
-    ]
-    .concat();
-    let site = Site::with_redis(RedisServer::start_asked_by("admin", "admin", &arguments));
+/// A node that is not started, and whose user of Redis may use these commands.
+fn node_with_rights(rights: &[&str]) -> (Site, Node) {
+    let user = ["--user", "eds", "on", ">secret", "~*", "&*"];
+    let arguments = [&["--appendonly", "yes"], &user[..], rights].concat();
+    let site = Site::with_redis(RedisServer::start_asked_by_admin(&arguments));
     let mut node = site.node("one", &[("store.username", "eds")]);
     node.set_environment("EDS_STORE__PASSWORD", "secret");
+    (site, node)
+}
+
+#[test]
+fn a_right_that_the_user_lacks_is_granted() {
+    let (site, mut node) = node_with_rights(&["+@all", "-zadd"]);
     // What the state of a server is asked with, too.
     site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-info"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["a right"]);
     remedy.says(&["config/redis-acl.conf"]);
-    let file = include_str!("../../../config/redis-acl.conf");
-    let user = file
-        .lines()
-        .find(|line| line.starts_with("user eds "))
-        .unwrap();
-    let rights = user
-        .split(' ')
-        .filter(|it| it.starts_with(['~', '&', '+', '-']));
+    let rights = rights_of("eds ").filter(|it| it.starts_with(['~', '&', '+', '-']));
     let grant = ["ACL", "SETUSER", "eds", "resetkeys", "resetchannels"].into_iter();
     site.redis
         .query::<()>(&grant.chain(rights).collect::<Vec<_>>());
@@ -95,27 +74,7 @@ fn a_right_that_the_user_lacks_is_granted() {
 
 #[test]
 fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
-    let arguments = [
-        "--appendonly",
-        "yes",
-        "--user",
-        "admin",
-        "on",
-        ">admin",
-        "~*",
-        "&*",
-        "+@all",
-        "--user",
-        "eds",
-        "on",
-        ">secret",
-        "~*",
-        "&*",
-        "+@all",
-    ];
-    let site = Site::with_redis(RedisServer::start_asked_by("admin", "admin", &arguments));
-    let mut node = site.node("one", &[("store.username", "eds")]);
-    node.set_environment("EDS_STORE__PASSWORD", "secret");
+    let (site, mut node) = node_with_rights(&["+@all"]);
     node.run();
     wait_healthy(&node);
     // Another user looks, and sees nothing wrong with Redis itself.

@@ -16,7 +16,7 @@ use crate::event::{Minute, Partition};
 use crate::store::redis::RedisStore;
 use crate::store::redis::gateway::{READING, RECORDING};
 use crate::store::{SeriesCounts, SeriesUsers as Found, StoreError};
-use redis_link::{Connection, Lane};
+use redis_link::{Attempts, Connection, Lane};
 
 /// How much older an answer may be than the time that counting all partitions takes: so looking takes a tenth of a core at most,
 /// however large the minute is and however many look.
@@ -122,7 +122,10 @@ impl RedisStore {
         let mut names = cmd("SMEMBERS");
         names.arg(&of.logs);
         let names = async move |connection: &mut Connection| names.query_async(connection).await;
-        let names: Vec<String> = self.gateway.repeat(keys.slot, lane, names).await?;
+        let names: Vec<String> = self
+            .gateway
+            .run(keys.slot, lane, Attempts::Two, names)
+            .await?;
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -133,7 +136,10 @@ impl RedisStore {
         let ask = async move |connection: &mut Connection| {
             lengths.query_async::<Vec<u64>>(connection).await
         };
-        let lengths = self.gateway.repeat(keys.slot, lane, ask).await?;
+        let lengths = self
+            .gateway
+            .run(keys.slot, lane, Attempts::Two, ask)
+            .await?;
         Ok(names.into_iter().zip(lengths).collect())
     }
 

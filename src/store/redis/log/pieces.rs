@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::redis::cmd;
-use redis_link::{Connection, Lane};
+use redis_link::{Attempts, Connection, Lane};
 use tokio::time::Instant;
 
 use super::LogKeys;
@@ -56,7 +56,9 @@ impl RedisStore {
         };
         let (generation, lane) = (place.generation, place.lane);
         let began = Instant::now();
-        let run = self.gateway.repeat_in(generation, keys.slot, lane, ask);
+        let run = self
+            .gateway
+            .run_in(generation, keys.slot, lane, Attempts::Two, ask);
         let frames = run.await?;
         budget.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
         let read = frames.len() as u64;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::redis::pipe;
-use redis_link::Connection;
+use redis_link::{Attempts, Connection};
 use tokio::time::Instant;
 
 use super::frame::{Event, Frame, Key};
@@ -128,7 +128,7 @@ impl RedisStore {
         };
         let run = self
             .gateway
-            .run_in(log.generation, keys.slot, RECORDING, append);
+            .run_in(log.generation, keys.slot, RECORDING, Attempts::One, append);
         let [appended] = run.await?;
         log.frames = length;
         log.last_used = Instant::now();
