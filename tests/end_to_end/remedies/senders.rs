@@ -44,6 +44,8 @@ fn coarse_stamps_are_made_finer() {
         let lines =
             (0..300).map(|event| format!("event_type=coarse,product=p value=ann {}", stamp(event)));
         sender.send_all(lines, node, &[]);
+        // What follows is looked at by itself.
+        node.wait_count("eds_events_queued", |queued| queued == 0);
     };
     // Each millisecond has fifty events, and then one.
     for (id, of_a_stamp) in [("stamps-coincide", 50), ("stamps-rounded", 1)] {
