@@ -53,7 +53,8 @@ pub(super) fn check_end(line: &[u8]) -> Result<(), Rejection> {
 /// Returns why a line has not the form of a point: a key, fields, and perhaps a timestamp. What the key says, and how large numbers are,
 /// is for the server to judge.
 fn check_form(line: &str) -> Result<(), Rejection> {
-    let line = line.trim_matches(BLANK);
+    let line = line.trim_start_matches(BLANK);
+    let line = line.trim_end_matches(|c| c == '\r' || BLANK.contains(&c));
     let key = until(line, &[' ']);
     let mut rest = line[key..].trim_start_matches(BLANK);
     if key == 0 || rest.is_empty() {
@@ -80,8 +81,9 @@ fn check_form(line: &str) -> Result<(), Rejection> {
     }
 }
 
-/// What servers pass over around a line and between its parts.
-const BLANK: [char; 4] = [' ', '\t', '\0', '\r'];
+/// What servers skip around a line and between its parts. A carriage return is skipped at the end of a line only: elsewhere it is
+/// part of a name.
+const BLANK: [char; 3] = [' ', '\t', '\0'];
 
 /// Returns where the first of these is that no backslash is before, or where the text ends.
 fn until(text: &str, ends: &[char]) -> usize {
@@ -151,6 +153,8 @@ mod tests {
             ("cpu\\ x,host=a\\,b us\\ age=1 -5", Ok(())),
             ("cpu a=99999999999999999999i", Ok(())),
             ("größe,ort=köln wert=1", Ok(())),
+            ("\r a=1", Ok(())),
+            ("cpu \r=1", Ok(())),
             ("gorets:1|c", Err(field)),
             ("servers.cpu 0.5 1480876680", Err(field)),
             ("cpu", Err(field)),

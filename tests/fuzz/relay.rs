@@ -95,8 +95,10 @@ fn check_rest(line: &[u8]) {
     };
     let points: Vec<_> = parse_lines(line).collect();
     let checked = check_rest_line(line.as_bytes());
+    // InfluxDB takes NUL for a blank, and the parser that stands for it here takes it for a part of a name.
     if let [Ok(point)] = &points[..]
         && point.to_string() == line
+        && !line.contains('\0')
     {
         assert_eq!(checked, Ok(()), "{line:?}");
     }
