@@ -61,7 +61,7 @@ fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
     eventually("the log says so", SOON, || {
         let log = node.log();
         let mut lines = log.lines().filter(|line| line.contains("ERROR"));
-        let said = lines.find(|line| line.contains("queue_full") && line.contains("events="));
+        let said = lines.find(|line| line.contains("queue_full") && line.contains("amount="));
         when(
             said.is_some_and(|line| line.contains("input.spool_dir")),
             format!("{said:?}"),
