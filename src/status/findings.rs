@@ -27,6 +27,14 @@ pub(super) struct Rule {
     pub(super) remedy: &'static str,
 }
 
+/// What ends the finding of a loss, where a record outlives the process.
+pub(super) const ACKNOWLEDGE: &str =
+    "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
+/// What to do about a Redis that forgot although it has an append-only file.
+const FORGOT_DESPITE_AOF: &str = "it has an append-only file, so look at its log: it was emptied or restored, a replica that lacked the last \
+     writes took over (give a master with replicas min-replicas-to-write 1), or its host crashed; raise \
+     store.replay_window beyond what a crash costs";
+
 /// All that is wrong, worst first.
 pub(super) fn of(
     status: &Status,
@@ -71,6 +79,52 @@ pub(super) fn of_relays(status: &Status) -> Vec<Finding> {
         difference: None,
     };
     found(&scene, relay_findings::RULES.iter())
+}
+
+/// What is lost for such a cause and not acknowledged.
+pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Found> {
+    let all = scene.status.losses.iter().flatten();
+    let found = all.filter_map(|loss| {
+        let cause = LossCause::labelled(&loss.cause).filter(|cause| is_meant(*cause))?;
+        let kind = if cause.is_of_relay() { "relay" } else { "node" };
+        let place = match &loss.nodes[..] {
+            [] => format!("{kind}s"),
+            [one] => format!("{kind} {one}"),
+            all => format!("{kind}s {}", all.join(", ")),
+        };
+        let minutes = match (&loss.first, &loss.last) {
+            (Some(first), Some(last)) if first == last => format!(" of the minute {first}"),
+            (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
+            _ => String::new(),
+        };
+        let what = format!("{} {}{minutes}", loss.amount, cause.what());
+        let mut remedy = remedy(scene, cause);
+        if scene.status.redis.is_some() {
+            remedy = format!("{remedy}; then {ACKNOWLEDGE}");
+        }
+        Some((place, what, cause.why().to_owned(), Some(remedy)))
+    });
+    found.collect()
+}
+
+/// Returns what to do about a cause, as things stand here.
+fn remedy(scene: &Scene<'_>, cause: LossCause) -> String {
+    match cause {
+        LossCause::Forgotten if redis_findings::has_aof(scene) => FORGOT_DESPITE_AOF.to_owned(),
+        LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
+            format!(
+                "compare the points of these minutes with what you expect; {FORGOT_DESPITE_AOF}"
+            )
+        }
+        LossCause::Discarded => {
+            // The output whose quarantine is fullest.
+            let outputs = scene.status.outputs.iter();
+            let fullest = outputs.max_by_key(|output| output.quarantined);
+            let named = fullest.map(|output| cause.remedy().replace("NAME", &output.name));
+            named.unwrap_or_else(|| cause.remedy().to_owned())
+        }
+        cause => cause.remedy().to_owned(),
+    }
 }
 
 /// Those who have not reported for long: what they are, and of each its name and for how many seconds.
@@ -125,7 +179,7 @@ pub fn catalogue() -> Vec<(&'static str, &'static str)> {
     let refusals = redis_findings::REFUSALS.iter();
     let refusals = refusals.map(|(_, _, remedy)| ("redis-read-only", *remedy));
     let others = [
-        ("forgotten", node_findings::FORGOT_DESPITE_AOF),
+        ("forgotten", FORGOT_DESPITE_AOF),
         ("unsent", GONE_REMEDY),
         ("relay-loop", relay_findings::REST_LOOP_REMEDY),
     ];
@@ -158,7 +212,7 @@ static RULES: &[Rule] = &[
     Rule {
         id: "discarded",
         severity: Critical,
-        find: |scene| node_findings::lost(scene, |cause| cause == LossCause::Discarded),
+        find: |scene| lost(scene, |cause| cause == LossCause::Discarded),
         remedy: QUARANTINE_REMEDY,
     },
     Rule {

@@ -1,7 +1,7 @@
 //! The findings about nodes. Pure.
 
 use super::answer::{NodeStatus, Severity};
-use super::findings::{Found, Rule, Scene, percent, silent};
+use super::findings::{ACKNOWLEDGE, Found, Rule, Scene, lost, percent, silent};
 use super::observer::Expected;
 use super::redis_findings;
 use super::report::{RejectedReport, Totals};
@@ -11,9 +11,6 @@ use Severity::{Critical, Note, Warning};
 
 /// A node that saw a smaller share than this of what another saw loses events on the way.
 const COVERAGE_MIN: f64 = 0.99;
-/// What ends the finding of a loss, where a record outlives the process.
-pub(super) const ACKNOWLEDGE: &str =
-    "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
 /// A node that rejects a smaller share of its lines, in percent, is well.
 const REJECTED_PERCENT_MIN: u64 = 1;
 /// A node may have events that it cannot record for so long before it is said.
@@ -45,52 +42,6 @@ pub(super) fn recent(
             )
         })
     })
-}
-
-/// What is lost for such a cause and not acknowledged.
-pub(super) fn lost(scene: &Scene<'_>, is_meant: fn(LossCause) -> bool) -> Vec<Found> {
-    let all = scene.status.losses.iter().flatten();
-    let found = all.filter_map(|loss| {
-        let cause = LossCause::labelled(&loss.cause).filter(|cause| is_meant(*cause))?;
-        let kind = if cause.is_of_relay() { "relay" } else { "node" };
-        let place = match &loss.nodes[..] {
-            [] => format!("{kind}s"),
-            [one] => format!("{kind} {one}"),
-            all => format!("{kind}s {}", all.join(", ")),
-        };
-        let minutes = match (&loss.first, &loss.last) {
-            (Some(first), Some(last)) if first == last => format!(" of the minute {first}"),
-            (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
-            _ => String::new(),
-        };
-        let what = format!("{} {}{minutes}", loss.amount, cause.what());
-        let mut remedy = remedy(scene, cause);
-        if scene.status.redis.is_some() {
-            remedy = format!("{remedy}; then {ACKNOWLEDGE}");
-        }
-        Some((place, what, cause.why().to_owned(), Some(remedy)))
-    });
-    found.collect()
-}
-
-/// Returns what to do about a cause, as things stand here.
-fn remedy(scene: &Scene<'_>, cause: LossCause) -> String {
-    match cause {
-        LossCause::Forgotten if redis_findings::has_aof(scene) => FORGOT_DESPITE_AOF.to_owned(),
-        LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
-            format!(
-                "compare the points of these minutes with what you expect; {FORGOT_DESPITE_AOF}"
-            )
-        }
-        LossCause::Discarded => {
-            // The output whose quarantine is fullest.
-            let outputs = scene.status.outputs.iter();
-            let fullest = outputs.max_by_key(|output| output.quarantined);
-            let named = fullest.map(|output| cause.remedy().replace("NAME", &output.name));
-            named.unwrap_or_else(|| cause.remedy().to_owned())
-        }
-        cause => cause.remedy().to_owned(),
-    }
 }
 
 /// The nodes that reject lines, with the most frequent reason, an example and the remedy of that reason.
@@ -158,11 +109,6 @@ fn clock_ms_max(expected: &Expected) -> u64 {
         .unwrap_or(u64::MAX)
         .max(1)
 }
-
-/// What to do about a Redis that forgot although it has an append-only file.
-pub(super) const FORGOT_DESPITE_AOF: &str = "it has an append-only file, so look at its log: it was emptied or restored, a replica that lacked the last \
-                                             writes took over (give a master with replicas min-replicas-to-write 1), or its host crashed; raise \
-                                             store.replay_window beyond what a crash costs";
 
 pub(super) static RULES: &[Rule] = &[
     Rule {

@@ -1,8 +1,7 @@
 //! The findings about relays. Pure.
 
 use super::answer::{RelayStatus, Severity};
-use super::findings::{Found, Rule, Scene, silent};
-use super::node_findings::{ACKNOWLEDGE, lost};
+use super::findings::{ACKNOWLEDGE, Found, Rule, Scene, lost, silent};
 use super::relay_report::RelayTotals;
 use crate::node::LossCause;
 use Severity::{Critical, Note, Warning};
