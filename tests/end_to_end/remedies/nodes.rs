@@ -92,7 +92,8 @@ fn a_log_that_nobody_reads_is_read_again() {
     wait_gone(&node, "node-stalled");
 }
 
-/// Sends events of six minutes in order to one node, and to the other one as it says; restarts that as often as it says.
+/// Sends events of six minutes in order to one node, and to the other one as it says; restarts that as often as it says. Waits until
+/// all are recorded: what a node saw of them is known from then on.
 fn send_minutes(
     one: &Node,
     two: &mut Node,
@@ -100,16 +101,22 @@ fn send_minutes(
     restarts: &[(i64, i64)],
 ) {
     let mut sender = Sender::paced_by(one);
+    let wait_recorded = |one: &Node, two: &Node, sent: [u64; 2]| {
+        eventually("all is recorded", SOON, || {
+            let count = |node: &Node| node.metrics().count("eds_events_recorded_total");
+            let recorded = [one, two].map(count);
+            when(recorded == sent, format!("{recorded:?} of {sent:?}"))
+        });
+    };
+    // To each process.
+    let mut sent = [0; 2];
     for minute in -1..5 {
         for event in 0..60 {
             if restarts.contains(&(minute, event)) {
-                sender.wait_received(one);
-                let all = |node: &Node| node.metrics().count("eds_events_queued") == 0;
-                eventually("all is recorded", SOON, || {
-                    when(all(one) && all(two), "not yet")
-                });
+                wait_recorded(one, two, sent);
                 two.kill();
                 two.run();
+                sent[1] = 0;
             }
             let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
             let line = format!("event_type=e1,product=p value=user{event} {at}");
@@ -120,9 +127,11 @@ fn send_minutes(
                 &[]
             };
             sender.send(line.as_bytes(), one, others);
+            sent[0] += 1;
+            sent[1] += others.len() as u64;
         }
     }
-    sender.wait_received(one);
+    wait_recorded(one, two, sent);
 }
 
 #[test]
