@@ -94,10 +94,13 @@ fn a_node_that_nobody_configured_explains_itself_at_a_terminal_and_nowhere_else(
     assert!(text.contains("config=\"none\""), "{text}");
 
     let node = Node::start("one", &[]);
-    let log = node.log();
-    assert!(!log.contains("the defaults are in force"), "{log}");
     let file = format!("config=\"{}\"", node.config_path().display());
-    assert!(log.contains(&file), "{file} in {log}");
+    // It answers that it is ready a moment before.
+    let log = eventually("the log names the file", SOON, || {
+        let log = node.log();
+        when(log.contains(&file), log.clone()).map(|()| log)
+    });
+    assert!(!log.contains("the defaults are in force"), "{log}");
 }
 
 /// The lines that `eds` writes to standard error when `JOURNAL_STREAM` has this number added to its inode.

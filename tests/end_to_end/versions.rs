@@ -15,8 +15,11 @@ fn a_node_tells_its_version_and_commit() {
     let node = Node::start("one", &[]);
     let labels = [("version", VERSION), ("commit", COMMIT)];
     assert_eq!(node.metrics().count_of("eds_build_info", &labels), 1);
-    let log = node.log();
-    let started = log.lines().find(|line| line.contains(" started ")).unwrap();
+    let started = eventually("the log says that it started", SOON, || {
+        let log = node.log();
+        let started = log.lines().find(|line| line.contains(" started "));
+        started.map(ToOwned::to_owned).ok_or(log.clone())
+    });
     for said in [
         format!("version=\"{VERSION}\""),
         format!("commit=\"{COMMIT}\""),
