@@ -211,6 +211,8 @@ pub(super) fn room_for(names: usize, name: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn minute(number: i64) -> Minute {
@@ -249,5 +251,15 @@ mod tests {
             ]
         );
         assert_eq!(batch.events(), 4);
+    }
+    #[test]
+    fn groups_of_one_minute_and_of_one_series_are_spread_over_the_index() {
+        let mut batch = Batch::default();
+        for number in 0..1000 {
+            assert!(batch.push(minute(0), &format!("a={number}"), "u", 0));
+            assert!(batch.push(minute(1 + number), "a", "u", 0));
+        }
+        let hashes: HashSet<_> = batch.groups().iter().map(|group| group.hash).collect();
+        assert_eq!(hashes.len(), 2000);
     }
 }

@@ -264,6 +264,15 @@ event_type=paid value=mallory
     }
 
     #[test]
+    fn a_first_line_is_known_when_its_end_is_there() {
+        assert_eq!(first_line(b"a=1 value=u\nb"), Some(11));
+        assert_eq!(first_line(b"a=1 value=\"u\nv\"\nb"), Some(15));
+        assert_eq!(first_line(b"\na"), Some(0));
+        assert_eq!(first_line(b"a=1 value=u"), None);
+        assert_eq!(first_line(b"a=1 value=\"u\n"), None);
+    }
+
+    #[test]
     fn a_truncated_datagram_loses_its_last_line_only() {
         use Piece::{Line, Truncated};
         check(b"a\nb\nc", true, &[Line(b"a"), Line(b"b"), Truncated]);

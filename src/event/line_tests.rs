@@ -207,6 +207,21 @@ fn every_bound_has_its_reason() {
 }
 
 #[test]
+fn what_is_as_long_as_its_bound_is_accepted() {
+    let long = |n: usize| "x".repeat(n);
+    let (tag, user) = (format!("{}={}", long(256), long(256)), long(256));
+    accept(&format!("{tag} value={user}"), &tag, &user, None);
+    // 1024 bytes, with the commas.
+    let tags = [253, 253, 253, 254].map(long);
+    let tags: Vec<_> = (0..)
+        .zip(tags)
+        .map(|(n, tag)| format!("{n}={tag}"))
+        .collect();
+    let series = tags.join(",");
+    accept(&format!("{series} value=u"), &series, "u", None);
+}
+
+#[test]
 fn what_is_no_text_is_refused() {
     refuse(b"a=\xff value=u", Rejection::NotUtf8);
     refuse(b"a=1\t value=u", Rejection::ControlCharacter);

@@ -156,6 +156,21 @@ mod tests {
     }
 
     #[test]
+    fn the_earliest_of_names_is_found_by_date_and_minute() {
+        let earliest = |names: &[&str]| Minute::earliest(names.iter().copied());
+        let minute = |name: &str| name.parse::<Minute>().ok();
+        let names = [
+            "20161205:0",
+            "20161204:1118",
+            "20161204:999",
+            "20161204:1000",
+        ];
+        assert_eq!(earliest(&names), minute("20161204:999"));
+        assert_eq!(earliest(&names[..2]), minute("20161204:1118"));
+        assert_eq!(earliest(&[]), None);
+    }
+
+    #[test]
     fn names_of_no_minute_are_refused() {
         for name in [
             "",

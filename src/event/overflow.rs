@@ -105,4 +105,22 @@ mod tests {
             assert!(parser.parse(line.as_bytes()).is_ok(), "{line}");
         }
     }
+
+    #[test]
+    fn minutes_before_a_change_of_partitions_have_the_series_of_their_own_part() {
+        let minute = |number| Minute::from_epoch_minutes(number).unwrap();
+        let partitions = Partitions::new(NonZeroU16::new(2).unwrap());
+        let partitions = partitions.with_before(minute(10), &[1, 2]);
+        let name = |partition: usize, number| {
+            let partition = partitions.iter().nth(partition).unwrap();
+            OverflowSeries::new(&partitions, partition)
+                .of(minute(number))
+                .to_owned()
+        };
+        assert_eq!(name(1, 9), "eds_overflow=series,partition=0");
+        assert_eq!(name(1, 10), "eds_overflow=series,partition=1");
+        assert_eq!(name(2, 9), "eds_overflow=series,partition=1");
+        let always = OverflowSeries::always(partitions.of("a=1", minute(10)));
+        assert_eq!(always.of(minute(9)), always.of(minute(10)));
+    }
 }

@@ -277,4 +277,18 @@ mod tests {
         check(r"a\=b=c\,d\ e,x=\y\", &[("a=b", "c,d e"), ("x", r"\y\")]);
         check("a=", &[("a", "")]);
     }
+
+    #[test]
+    fn control_characters_are_counted_in_any_text() {
+        for (text, count) in [
+            ("", 0),
+            ("aé~", 0),
+            ("\u{7f}", 1),
+            ("\u{85}", 1),
+            ("\n\0", 2),
+            ("a\u{1f} \u{9f}é", 2),
+        ] {
+            assert_eq!(control_characters(text), count, "{text:?}");
+        }
+    }
 }

@@ -141,6 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn eight_bytes_that_are_no_digits_are_no_number() {
+        for byte in (0..=255).filter(|byte: &u8| !byte.is_ascii_digit()) {
+            assert_eq!(Precision::Nanoseconds.read_digits(&[byte; 8]), None);
+            assert_eq!(Precision::Nanoseconds.read_digits(&[byte]), None);
+        }
+        assert_eq!(Precision::Nanoseconds.read_digits(b"9"), Some(9));
+        assert_eq!(
+            Precision::Microseconds.read_digits(b"999999999"),
+            Some(999_999_999_000)
+        );
+    }
+
+    #[test]
     fn both_ends_are_accepted_and_nothing_beyond() {
         let window = Window::new(Duration::from_nanos(100), Duration::from_nanos(10));
         let now = 1_000;
