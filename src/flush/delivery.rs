@@ -294,3 +294,7 @@ impl<'a> Delivery<'a> {
         Err(error)
     }
 }
+
+#[cfg(test)]
+#[path = "delivery_tests.rs"]
+mod tests;
