@@ -1,6 +1,9 @@
-//! What is reported to the other nodes while a round takes long.
+//! What nodes report to each other, claim, seal and send, over a store in memory.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroU16;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
@@ -8,13 +11,14 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::event::{Batch, Minute, Partition};
-use crate::node::Node;
+use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
 use crate::store::memory::MemoryStore;
 use crate::store::{
     Announced, Attested, Backlog, ClaimRequest, Compaction, Known, News, Page, RecordRequest,
     Recording, SeriesCounts, Store, Testimony,
 };
+use crate::telemetry::Format;
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Holder, Locking, Name};
 
@@ -61,12 +65,75 @@ impl Output for Down {
     }
 }
 
-/// A store that takes long to seal.
+/// An output that takes all but one series, or asks to be left alone.
+#[derive(Debug, Default)]
+struct Taking {
+    refused: &'static str,
+    leave_alone: Option<Duration>,
+    writes: AtomicUsize,
+    taken: Mutex<Vec<SealedCounts>>,
+}
+
+impl Taking {
+    /// How many different counts it took: a probe writes one again.
+    fn taken(&self) -> usize {
+        let taken = self.taken.lock().unwrap();
+        let counts = taken.iter().map(|counts| (counts.minute, &counts.series));
+        counts.collect::<BTreeSet<_>>().len()
+    }
+}
+
+#[async_trait]
+impl Output for Taking {
+    async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
+        self.writes.fetch_add(1, Relaxed);
+        if self.leave_alone.is_some() {
+            return Err(WriteError::Unavailable {
+                reason: "busy".to_owned(),
+                retry_after: self.leave_alone,
+            });
+        }
+        if counts.iter().any(|counts| counts.series == self.refused) {
+            return Err(WriteError::Rejected {
+                message: "no".to_owned(),
+                hint: "look",
+            });
+        }
+        self.taken.lock().unwrap().extend_from_slice(counts);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "taking".to_owned()
+    }
+
+    fn has_server(&self) -> bool {
+        false
+    }
+}
+
+/// A store that may take long to seal, or be of one node alone, or have others that hear of nothing, or nothing unsent.
 #[derive(Debug)]
 struct Slow {
     store: MemoryStore,
     compacting: Notify,
     compact_takes: Duration,
+    is_alone: bool,
+    is_unheard: bool,
+    has_unsent: bool,
+    /// Some of what it was asked.
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Slow {
+    fn called(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn count(&self, call: &'static str) -> usize {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|&&it| it == call).count()
+    }
 }
 
 #[async_trait]
@@ -77,6 +144,10 @@ impl Store for Slow {
 
     fn generation(&self, partition: Partition) -> u64 {
         self.store.generation(partition)
+    }
+
+    fn ends_with_process(&self) -> Option<u64> {
+        self.store.ends_with_process().filter(|_| self.is_alone)
     }
 
     fn describe(&self) -> String {
@@ -98,6 +169,7 @@ impl Draining for Slow {
         lease: Duration,
         alive: Duration,
     ) -> Result<News, StoreError> {
+        self.called("check_in");
         self.store.check_in(at, known, lags, lease, alive).await
     }
 
@@ -107,6 +179,7 @@ impl Draining for Slow {
         request: &ClaimRequest,
         sending: &[(OutputName, usize)],
     ) -> Result<Vec<Claim>, StoreError> {
+        self.called("claim");
         self.store.claim(at, request, sending).await
     }
 
@@ -123,7 +196,10 @@ impl Draining for Slow {
     }
 
     async fn unsent(&self, claim: &Claim, from: u64) -> Result<Page<SeriesCounts>, StoreError> {
-        self.store.unsent(claim, from).await
+        self.called("unsent");
+        let mut page = self.store.unsent(claim, from).await?;
+        page.items.retain(|_| self.has_unsent);
+        Ok(page)
     }
 
     async fn announce(
@@ -132,7 +208,12 @@ impl Draining for Slow {
         known: &Known,
         claims: &[&Claim],
     ) -> Result<Vec<Announced>, StoreError> {
-        self.store.announce(at, known, claims).await
+        self.called("announce");
+        let mut states = self.store.announce(at, known, claims).await?;
+        if self.is_unheard {
+            states.fill(Announced::Unheard);
+        }
+        Ok(states)
     }
 
     async fn acknowledge(
@@ -141,6 +222,7 @@ impl Draining for Slow {
         series: &[&str],
         lease: Duration,
     ) -> Result<bool, StoreError> {
+        self.called("acknowledge");
         self.store.acknowledge(claim, series, lease).await
     }
 
@@ -162,6 +244,7 @@ impl Draining for Slow {
     }
 
     async fn backlog(&self, at: Partition) -> Result<Backlog, StoreError> {
+        self.called("backlog");
         self.store.backlog(at).await
     }
 
@@ -224,23 +307,54 @@ impl Site {
     }
 
     fn start(&self, name: &str, node: &Arc<Node>, compact_takes: Duration) -> Arc<Slow> {
+        let mut slow = self.slow(name);
+        slow.compact_takes = compact_takes;
+        self.start_with(slow, node, named(&self.output)).store
+    }
+
+    /// The store of a node.
+    fn slow(&self, name: &str) -> Slow {
         let time = self.time;
-        let store = Arc::new(Slow {
-            store: self
-                .store
-                .shared_with(name, Arc::new(move || time.micros())),
+        let store = self
+            .store
+            .shared_with(name, Arc::new(move || time.micros()));
+        Slow {
+            store,
             compacting: Notify::new(),
-            compact_takes,
-        });
+            compact_takes: Duration::ZERO,
+            is_alone: false,
+            is_unheard: false,
+            has_unsent: true,
+            calls: Mutex::default(),
+        }
+    }
+
+    /// A node whose clock is ahead of the store's.
+    fn node(&self, ahead: Duration) -> Arc<Node> {
+        let (time, ahead) = (self.time, i64::try_from(ahead.as_micros()).unwrap());
+        Arc::new(Node {
+            clock: Clock::new(move || (time.micros() + ahead) * 1000),
+            ..Node::default()
+        })
+    }
+
+    fn start_with(
+        &self,
+        slow: Slow,
+        node: &Arc<Node>,
+        outputs: Vec<(OutputName, Arc<dyn Output>)>,
+    ) -> Started {
+        let (store, stop) = (Arc::new(slow), CancellationToken::new());
+        let metrics = Arc::new(Metrics::new(Arc::clone(node)));
         let arbiter = Arc::clone(&self.arbiter) as Arc<dyn Arbiter>;
-        let destination = Destination {
-            name: OutputName::default(),
-            output: Arc::clone(&self.output) as Arc<dyn Output>,
+        let outputs = outputs.into_iter().map(|(name, output)| Destination {
+            name,
+            output,
             write_counts_max: 100,
-        };
+        });
         let flush = Flush {
             store: Arc::clone(&store) as Arc<dyn Draining>,
-            outputs: vec![destination],
+            outputs: outputs.collect(),
             arbiter,
             partitions: self.partitions.clone(),
             settings: FlushSettings {
@@ -250,28 +364,113 @@ impl Site {
                 lease: LEASE,
             },
             witness_file: None,
-            metrics: Arc::new(Metrics::new(Arc::clone(node))),
+            metrics: Arc::clone(&metrics),
             node: Arc::clone(node),
-            stop: CancellationToken::new(),
-            recorded: CancellationToken::new(),
+            stop: stop.clone(),
+            recorded: stop.clone(),
         };
-        for task in flush.into_tasks().unwrap() {
-            tokio::spawn(task);
+        let tasks = flush.into_tasks().unwrap();
+        let tasks = tasks.into_iter().map(tokio::spawn).collect();
+        Started {
+            store,
+            metrics,
+            stop,
+            tasks,
         }
-        store
+    }
+
+    /// Records an event of a minute that is over.
+    async fn record(&self, series: &str, user: &str, ago: Duration) {
+        let micros = self.time.micros() - i64::try_from(ago.as_micros()).unwrap();
+        record_at(&self.store, self.partition(), series, user, micros * 1000).await;
     }
 }
 
+/// A node that seals and sends.
+struct Started {
+    store: Arc<Slow>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Started {
+    /// Stops it, and waits until its tasks have ended.
+    async fn stopped(self) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(Duration::from_secs(60), join_all(self.tasks)).await;
+        assert!(ended.is_ok(), "a task goes on");
+    }
+
+    /// The sum of a metric of the output `default`.
+    fn sum(&self, name: &str) -> f64 {
+        let text = self.metrics.encode(Format::Classic).unwrap();
+        let line = format!("{name}{{output=\"default\"}} ");
+        let value = text.lines().find_map(|it| it.strip_prefix(&line));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+/// An output as the only one.
+fn named(output: &Arc<impl Output + 'static>) -> Vec<(OutputName, Arc<dyn Output>)> {
+    vec![(OutputName::default(), Arc::clone(output) as Arc<dyn Output>)]
+}
+
+/// A minute and a half: the minute is over, and not old.
+const AGO: Duration = Duration::from_secs(90);
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Logs here until the guard is dropped.
+    fn start(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    fn count(&self, message: &str) -> usize {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.matches(message).count()
+    }
+}
+
+fn seconds(seconds: u64) -> impl Future<Output = ()> {
+    tokio::time::sleep(Duration::from_secs(seconds))
+}
+
 async fn record(store: &MemoryStore, partition: Partition) {
-    let mut batch = Batch::default();
     let nanos = (START_MICROS - 100_000_000) * 1000;
-    assert!(batch.push(Minute::of_nanos(nanos), "a=1", "user", nanos));
+    record_at(store, partition, "a=1", "user", nanos).await;
+}
+
+async fn record_at(
+    store: &MemoryStore,
+    partition: Partition,
+    series: &str,
+    user: &str,
+    nanos: i64,
+) {
+    let mut batch = Batch::default();
+    assert!(batch.push(Minute::of_nanos(nanos), series, user, nanos));
     let group = &batch.groups()[0];
     let recording = RecordRequest {
         minute: group.minute,
-        series: "a=1",
+        series,
         overflowed_from: None,
-        new_users: Some(vec!["user"]),
+        new_users: Some(vec![user]),
         occurrences: &group.occurrences,
         batch: &batch,
     };
@@ -327,5 +526,219 @@ async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead
     assert!(
         (1..=4 - first).contains(&at_once),
         "{at_once} at once, {first} knew"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_that_is_over_is_sealed_and_sent_and_its_late_events_are_counted() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    site.record("a=1", "u", AGO).await;
+    let outputs = named(&output);
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
+    seconds(6).await;
+    let taken = output.taken.lock().unwrap().clone();
+    assert_eq!((taken.len(), taken[0].cumulative), (1, 1));
+    assert_eq!(node.sum("eds_points_sent_total").to_string(), "2");
+    let delay = node.sum("eds_publish_delay_seconds_sum");
+    assert!((60.0..70.0).contains(&delay), "{delay} s");
+    site.record("a=1", "v", AGO).await;
+    seconds(10).await;
+    assert_eq!(node.metrics.events_late.get(), 1);
+    assert_eq!(output.taken(), 1, "its counts stay as they are");
+    assert_eq!(node.sum("eds_backlog_unsent").to_string(), "0");
+    node.stopped().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_that_the_output_refuses_are_quarantined_and_the_others_sent() {
+    let output = Arc::new(Taking {
+        refused: "a=2",
+        ..Taking::default()
+    });
+    let site = Site::new(Duration::ZERO);
+    for series in ["a=1", "a=2", "a=3"] {
+        site.record(series, "u", AGO).await;
+    }
+    let outputs = named(&output);
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
+    seconds(10).await;
+    assert_eq!(output.taken(), 2);
+    assert_eq!(node.sum("eds_points_quarantined_total").to_string(), "2");
+    assert_eq!(node.sum("eds_counts_quarantined").to_string(), "1");
+    assert_eq!(node.sum("eds_backlog_unsent").to_string(), "0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_without_events_is_asked_now_and_then_and_soon_when_some_come() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    let outputs = named(&output);
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
+    seconds(60).await;
+    node.store.calls.lock().unwrap().clear();
+    seconds(315).await;
+    for call in ["check_in", "backlog"] {
+        let count = node.store.count(call);
+        assert!((8..16).contains(&count), "{count} of {call}");
+    }
+    assert_eq!(node.store.count("claim"), 0, "nothing is due");
+    site.record("a=1", "u", AGO).await;
+    seconds(4).await;
+    assert_eq!(output.taken(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_output_that_asks_to_be_left_alone_is_left_alone_with_its_claims() {
+    let output = Arc::new(Taking {
+        leave_alone: Some(Duration::from_secs(50)),
+        ..Taking::default()
+    });
+    let site = Site::new(Duration::ZERO);
+    site.record("a=1", "u", AGO).await;
+    let outputs = named(&output);
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
+    seconds(50).await;
+    assert_eq!(output.writes.load(Relaxed), 1);
+    assert_eq!(node.metrics.claims_taken_over.get(), 0);
+    seconds(10).await;
+    assert_eq!(output.writes.load(Relaxed), 2);
+    assert_eq!(node.metrics.claims_taken_over.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_hears_what_is_announced_holds_it_up_for_a_while_only() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    site.record("a=1", "u", AGO).await;
+    let outputs = named(&output);
+    let mut slow = site.slow("node");
+    slow.is_unheard = true;
+    site.start_with(slow, &site.node(Duration::ZERO), outputs);
+    seconds(10).await;
+    assert_eq!(output.taken(), 0, "others may hear it yet");
+    seconds(5).await;
+    assert_eq!(output.taken(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_counts_of_all_claims_are_read_before_any_is_announced() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    for minutes in [1, 2, 3] {
+        site.record("a=1", "u", AGO + minutes * Duration::from_secs(60))
+            .await;
+    }
+    let outputs = named(&output);
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
+    seconds(6).await;
+    let calls = node.store.calls.lock().unwrap().clone();
+    let calls = calls
+        .into_iter()
+        .filter(|call| ["unsent", "announce"].contains(call));
+    let calls: Vec<_> = calls.take(4).collect();
+    assert_eq!(calls, ["unsent", "unsent", "unsent", "announce"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_alone_closes_and_sends_everything_before_it_ends() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    for minutes in 0..40 {
+        let ago = AGO + minutes * Duration::from_secs(60);
+        site.record("a=1", "u", ago).await;
+    }
+    let outputs = named(&output);
+    let mut slow = site.slow("node");
+    slow.is_alone = true;
+    let node = site.start_with(slow, &site.node(Duration::ZERO), outputs);
+    let began = Instant::now();
+    node.stopped().await;
+    assert_eq!(output.taken(), 40);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_an_output_that_is_gone_is_reported() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    site.record("a=1", "u", AGO).await;
+    let mut both = named(&output);
+    let gone = "gone".parse::<OutputName>().unwrap();
+    both.push((gone, Arc::clone(&site.output) as _));
+    let before = site.start_with(site.slow("before"), &site.node(Duration::ZERO), both);
+    seconds(6).await;
+    before.stopped().await;
+    let log = Log::default();
+    let logging = log.start();
+    let node = site.start_with(
+        site.slow("node"),
+        &site.node(Duration::ZERO),
+        named(&output),
+    );
+    seconds(6).await;
+    drop(logging);
+    assert_eq!(log.count("this node does not have"), 1);
+    let text = node.metrics.encode(Format::Classic).unwrap();
+    let unsent = "\neds_backlog_unsent{output=\"gone\"} 1\n";
+    assert!(text.contains(unsent), "{text}");
+}
+
+#[tokio::test]
+async fn a_claim_that_another_node_took_over_is_counted_as_lost() {
+    let site = Site::new(Duration::ZERO);
+    let metrics = Metrics::new(Arc::<Node>::default());
+    let claim = Claim {
+        partition: site.partition(),
+        minute: Minute::MIN,
+        output: None,
+        token: "n|1".to_owned(),
+        generation: 0,
+        taken_over: false,
+    };
+    log_claim_error(&metrics, &claim, &StoreError::ClaimLost);
+    log_claim_error(&metrics, &claim, &StoreError::Forgot);
+    assert_eq!(metrics.claims_lost.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clocks_that_differ_by_more_than_half_the_grace_are_logged_once_in_a_while() {
+    for (ahead_ms, lines) in [(0, 0), (400, 0), (600, 1)] {
+        let (site, log) = (Site::new(Duration::ZERO), Log::default());
+        let logging = log.start();
+        let node = site.node(Duration::from_millis(ahead_ms));
+        let outputs = named(&Arc::new(Taking::default()));
+        site.start_with(site.slow("node"), &node, outputs);
+        seconds(30).await;
+        drop(logging);
+        assert_eq!(log.count("is not this node's"), lines, "{ahead_ms} ms");
+        assert_eq!(log.count("this node does not have"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_unsent_counts_is_acknowledged() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    site.record("a=1", "u", AGO).await;
+    let mut slow = site.slow("node");
+    slow.has_unsent = false;
+    let node = site.start_with(slow, &site.node(Duration::ZERO), named(&output));
+    seconds(6).await;
+    assert!(node.store.count("acknowledge") > 0);
+    assert_eq!(output.writes.load(Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recent_minutes_are_written_before_old_ones() {
+    let site = Site::new(Duration::ZERO);
+    for ago in [AGO, AGO + Duration::from_secs(1200)] {
+        site.record("a=1", "u", ago).await;
+    }
+    let node = site.node(Duration::ZERO);
+    let before = site.start_with(site.slow("before"), &node, named(&site.output));
+    seconds(6).await;
+    before.stopped().await;
+    let output = Arc::new(Taking::default());
+    site.start_with(site.slow("node"), &node, named(&output));
+    seconds(6).await;
+    let taken = output.taken.lock().unwrap();
+    assert!(
+        taken.len() >= 2 && taken[0].minute > taken[1].minute,
+        "{taken:?}"
     );
 }
