@@ -283,3 +283,14 @@ fn time(ms: i64) -> String {
         _ => "the beginning".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_shown_in_utc_and_none_as_the_beginning() {
+        assert_eq!(time(0), "the beginning");
+        assert_eq!(time(1_480_876_707_352), "2016-12-04T18:38:27.352Z");
+    }
+}

@@ -138,3 +138,26 @@ fn age_seconds(end_ms: i64, now_nanos: i64, offset_seconds: f64) -> f64 {
     let age = (now_nanos / 1_000_000).saturating_sub(end_ms) as f64 / 1000.0;
     (age + offset_seconds).max(0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_by_the_clock_of_the_store_and_never_negative() {
+        let age = |now_seconds: i64, offset| {
+            let age = age_seconds(60_000, now_seconds * 1_000_000_000, offset);
+            humantime::format_duration(Duration::from_secs_f64(age)).to_string()
+        };
+        assert_eq!(age(90, 0.0), "30s");
+        assert_eq!(age(90, 2.5), "32s 500ms");
+        assert_eq!(age(90, -31.0), "0s");
+        assert_eq!(age(59, 0.0), "0s", "it has not ended");
+    }
+
+    #[test]
+    fn a_number_beyond_a_gauge_is_its_largest() {
+        assert_eq!(gauge(7), 7);
+        assert_eq!(gauge(u64::MAX), i64::MAX);
+    }
+}

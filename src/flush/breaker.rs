@@ -104,11 +104,13 @@ mod tests {
             .map(|_| breaker.failed(now, None, 1.0).as_secs())
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        assert_eq!(breaker.failures(), 6);
         assert_eq!(breaker.advice(now), Advice::Wait(Duration::from_secs(10)));
         assert_eq!(breaker.advice(now + Duration::from_secs(10)), Advice::Probe);
         assert!(!breaker.is_known_well());
         assert!(breaker.succeeded());
         assert!(!breaker.succeeded());
+        assert_eq!(breaker.failures(), 0);
         assert!(breaker.is_known_well());
         assert_eq!(breaker.advice(now), Advice::Write);
     }

@@ -114,7 +114,31 @@ async fn set_deadlines(store: &dyn Draining, claims: Vec<Claim>, lease: Duration
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
+    use crate::event::Partitions;
+
+    #[test]
+    fn an_older_claim_of_a_minute_is_not_in_hand_and_does_not_let_go_of_the_later_one() {
+        let partition = Partitions::new(NonZeroU16::MIN).of("a=1", Minute::MIN);
+        let claim = |token: &str| Claim {
+            partition,
+            minute: Minute::MIN,
+            output: None,
+            token: token.to_owned(),
+            generation: 0,
+            taken_over: false,
+        };
+        let (held, older, later) = (Held::default(), claim("n|1"), claim("n|2"));
+        held.take(&older);
+        held.take(&later);
+        assert!(held.has(&later) && !held.has(&older));
+        held.let_go(&older);
+        assert_eq!(held.count(partition), 1);
+        held.let_go(&later);
+        assert_eq!(held.count(partition), 0);
+    }
 
     #[tokio::test]
     async fn the_work_goes_on_while_a_renewal_waits_for_it() {

@@ -79,3 +79,49 @@ impl Late {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::event::Partitions;
+
+    fn late(events: u64) -> Late {
+        let partitions = Partitions::new(NonZeroU16::MIN);
+        let minute = Minute::from_epoch_minutes(1).unwrap();
+        let mut late = Late::default();
+        for seconds in [125, 130, 121] {
+            let partition = partitions.of("a=1", minute);
+            late.add(partition, Some(minute), events, seconds * 1_000_000_000);
+        }
+        late.add(partitions.of("a=1", minute), None, events, 0);
+        late
+    }
+
+    #[test]
+    fn the_longest_time_after_the_end_of_a_minute_is_kept() {
+        let late = late(2);
+        assert_eq!(late.events, 8);
+        assert_eq!(late.longest, Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_events_are_reported_once_in_an_interval_and_at_the_end() {
+        let mut nothing = Late::default();
+        nothing.report(false);
+        assert!(nothing.throttle.is_due(), "there was nothing to report");
+        let mut late = late(1);
+        late.report(false);
+        assert_eq!(late.events, 0);
+        late.events = 1;
+        late.report(false);
+        assert_eq!(late.events, 1, "they wait for the interval");
+        late.report(true);
+        assert_eq!(late.events, 0);
+        late.events = 1;
+        tokio::time::sleep(REPORT_INTERVAL).await;
+        late.report(false);
+        assert_eq!(late.events, 0);
+    }
+}

@@ -110,9 +110,13 @@ mod tests {
         assert_eq!(old.held.count(partitions[0]), 3);
         let mut order = Vec::new();
         for _ in 0..6 {
-            order.push(old.next().await.minute.epoch_minutes());
+            let claim = old.next().await;
+            order.push(claim.minute.epoch_minutes());
+            old.sealed(vec![claim]);
         }
         assert_eq!(order, [1, 8, 9, 2, 10, 3]);
+        assert_eq!(old.take_sealed().len(), 6);
+        assert_eq!(old.take_sealed(), [], "they were taken");
         assert_eq!(
             old.held.count(partitions[0]),
             3,

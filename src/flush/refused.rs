@@ -102,3 +102,33 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flush::suspects::Body;
+    use crate::output::SealedCounts;
+
+    #[test]
+    fn a_line_of_the_log_tells_of_all_counts_and_shows_a_few() {
+        let mut tally = Tally::default();
+        for number in [5, 4, 3, 6] {
+            let mut body = Body::default();
+            let counts = SealedCounts {
+                minute: Minute::from_epoch_minutes(number).unwrap(),
+                series: format!("a={number}"),
+                unique: 1,
+                cumulative: 2,
+            };
+            body.push(0, vec![counts]);
+            let message = "no".to_owned();
+            tally.add(&Refusal { body, message });
+        }
+        assert_eq!(tally.counts, 4);
+        let minutes = [3, 6].map(|number| Minute::from_epoch_minutes(number).unwrap());
+        assert_eq!(tally.minutes, Some((minutes[0], minutes[1])));
+        let examples = ["19700101:0005 a=5 1:2 (no)", "19700101:0004 a=4 1:2 (no)"];
+        assert_eq!(tally.examples[..2], examples);
+        assert_eq!(tally.examples.len(), EXAMPLES_MAX);
+    }
+}

@@ -133,3 +133,83 @@ impl Agreed {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Partition;
+    use crate::node::Node;
+
+    /// A store of other settings than this node's, and an output that takes everything.
+    #[derive(Debug)]
+    struct Other;
+
+    fn difference() -> StoreError {
+        StoreError::Refused {
+            reason: "flush.grace is another".to_owned(),
+            hint: "set it alike".to_owned(),
+        }
+    }
+
+    #[async_trait]
+    impl Store for Other {
+        async fn check(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+            Ok(Some(difference()))
+        }
+
+        fn generation(&self, _: Partition) -> u64 {
+            0
+        }
+
+        fn describe(&self) -> String {
+            "other".to_owned()
+        }
+    }
+
+    #[async_trait]
+    impl Output for Other {
+        async fn write(&self, _: &[SealedCounts]) -> Result<(), WriteError> {
+            Ok(())
+        }
+
+        fn describe(&self) -> String {
+            "other".to_owned()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_output_takes_nothing_while_the_settings_differ() {
+        let agreed = Agreed {
+            store: Arc::new(Other),
+            output: Arc::new(Other),
+        };
+        for result in [agreed.write(&[]).await, agreed.probe(Minute::MIN).await] {
+            assert!(
+                matches!(result, Err(WriteError::Unavailable { .. })),
+                "{result:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_difference_is_logged_once_in_an_interval_and_anew_when_it_comes_back() {
+        let metrics = Metrics::new(Arc::<Node>::default());
+        let mut standing = Standing::default();
+        standing.compared(Some(difference()), &metrics);
+        assert!(!standing.agrees());
+        tokio::time::sleep(REPORT_INTERVAL / 2).await;
+        standing.compared(Some(difference()), &metrics);
+        tokio::time::sleep(REPORT_INTERVAL / 2).await;
+        assert!(
+            standing.differs_throttle.is_due(),
+            "it was logged meanwhile"
+        );
+        standing.compared(None, &metrics);
+        assert!(standing.agrees());
+        assert!(standing.differs_throttle.is_due(), "the next is not logged");
+    }
+}

@@ -276,6 +276,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_is_from_everywhere_and_each_shift_takes_another() {
+        let mut suspects = Suspects::default();
+        suspects.add(body((0..16).map(|n| format!("n={n:02}"))), "no");
+        let sample = |most, shift| -> Vec<_> {
+            let counts = suspects.spread(most, shift);
+            counts.into_iter().map(|counts| counts.series).collect()
+        };
+        assert_eq!(suspects.counts, 16);
+        let all = sample(16, 0.0);
+        let every_fourth =
+            |from: usize| -> Vec<_> { all[from..].iter().step_by(4).cloned().collect() };
+        assert_eq!(sample(4, 0.0), every_fourth(0));
+        assert_eq!(sample(4, 0.5), every_fourth(2));
+        assert_eq!(sample(4, 0.99), every_fourth(3));
+        assert_eq!(sample(4, 1.0), every_fourth(0));
+    }
+
+    #[test]
     fn what_is_searched_is_bounded() {
         let mut suspects = Suspects::default();
         for _ in 0..3 {

@@ -205,6 +205,29 @@ mod tests {
         assert_eq!(damaged.of(partition).witness.past(), &Past::default());
     }
 
+    #[test]
+    fn what_partitions_forgot_is_told_as_one_and_once() {
+        let watches = Watches::open(&Partitions::new(NonZeroU16::MIN), None);
+        assert_eq!(watches.take_rollbacks(), None);
+        let minute = |number| Minute::from_epoch_minutes(number).unwrap();
+        for (from_ms, to_ms, events, unconfirmed) in [(5, 8, 10, 1), (3, 7, 20, 2)] {
+            watches.forgot(Rollback {
+                from_ms,
+                to_ms,
+                events,
+                unconfirmed: [minute(unconfirmed)].into(),
+            });
+        }
+        let all = Rollback {
+            from_ms: 3,
+            to_ms: 8,
+            events: 30,
+            unconfirmed: [1, 2].map(minute).into(),
+        };
+        assert_eq!(watches.take_rollbacks(), Some((all, 2)));
+        assert_eq!(watches.take_rollbacks(), None);
+    }
+
     /// Each output has a sender of its own.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn senders_that_publish_at_the_same_time_lose_nothing() {

@@ -146,3 +146,20 @@ fn notes_are_bounded_and_reach_back_to_the_beginning() {
         .unwrap();
     assert!((999..2000).contains(&rollback.events), "{rollback:?}");
 }
+
+/// Of the older half of more than these, every second one goes.
+#[test]
+fn the_last_check_ins_are_known_exactly() {
+    let now = Instant::now();
+    let count = i64::try_from(NOTES_MAX).unwrap();
+    for (seconds, forgot_from, events) in [(count, 1, count - 1), (count + 1, count - 1, 2)] {
+        let mut witness = Witness::default();
+        witness.attested(1, attested(7, 0), 0);
+        for second in 1..=seconds {
+            witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now);
+        }
+        let answer = attested(8, 1000 * forgot_from);
+        let rollback = witness.attested(1, answer, seconds.unsigned_abs());
+        assert_eq!(rollback.unwrap().events, events.unsigned_abs());
+    }
+}
