@@ -147,6 +147,30 @@ impl io::Write for Log {
     }
 }
 
+impl Log {
+    /// Logs here until the guard is dropped.
+    fn start(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    fn count(&self, message: &str) -> usize {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.matches(message).count()
+    }
+}
+
+#[tokio::test]
+async fn that_the_last_batches_are_recorded_again_is_logged_once() {
+    let log = Log::default();
+    let logging = log.start();
+    let events = events_in_the_new_store(&[1, 2, 3], &[2], Duration::ZERO, WINDOW).await;
+    drop(logging);
+    assert_eq!(events, [1, 2, 3]);
+    assert_eq!(log.count("recording the last batches again"), 1);
+}
+
 /// While the store is away a batch becomes too old to be recorded; the next is not.
 #[tokio::test]
 async fn that_the_store_records_again_is_logged_when_it_has_recorded_something() {
@@ -164,17 +188,14 @@ async fn that_the_store_records_again_is_logged_when_it_has_recorded_something()
             0 => minute.start_nanos(),
             _ => later.start_nanos(),
         });
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
-        let logging = tracing::subscriber::set_default(subscriber.finish());
+        let logging = log.start();
         let batches = batches.into_iter().map(batch).collect();
         let totals = record_by(clock, &store, caps(10, 0), Duration::ZERO, batches).await;
         drop(logging);
         assert_eq!(totals.rejected[Rejection::TooOld.index()], 1);
         assert_eq!(totals.recorded, recorded);
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(log.matches("cannot record").count(), 1, "{log}");
-        let again = log.matches("the store records again").count();
-        assert_eq!(again as u64, recorded, "{log}");
+        assert_eq!(log.count("cannot record"), 1);
+        let again = log.count("the store records again");
+        assert_eq!(again as u64, recorded);
     }
 }

@@ -96,6 +96,7 @@ pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, no
 /// Records batches, from the recorder's start to its end.
 pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
     let (recorder, batches, node) = recorder(setup);
+    let metrics = Arc::clone(&recorder.metrics);
     let sending = async {
         for batch in all {
             hand_over(batch, &batches, &node).await;
@@ -105,5 +106,6 @@ pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
     tokio::join!(recorder.run(), sending);
     let totals = node.ledger.totals();
     assert!(totals.is_balanced() && totals.queued == 0, "{totals:?}");
+    assert_eq!(metrics.replay_cut.get(), 0, "memory for all is there");
     totals
 }

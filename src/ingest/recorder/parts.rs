@@ -216,6 +216,32 @@ mod tests {
     }
 
     #[test]
+    fn a_transaction_may_be_as_large_as_a_request_and_an_event_beyond_that_has_its_own() {
+        // Two events of this series fit exactly.
+        let fits = REQUEST_BYTES_MAX - 2 * APPENDED.event_bytes;
+        for (bytes, expected) in [
+            (fits, vec![2]),
+            (fits + 1, vec![1, 1]),
+            (REQUEST_BYTES_MAX + 1, vec![1, 1]),
+        ] {
+            let (mut batch, series) = (Batch::default(), "s".repeat(bytes));
+            for at in [1, 2] {
+                assert!(batch.push(Minute::of_nanos(0), &series, "user", at));
+            }
+            let all = transactions(&batch, &APPENDED);
+            let events = |parts: &Vec<Part<'_>>| parts.iter().map(Part::events).sum::<usize>();
+            assert_eq!(all.iter().map(events).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_series_counts_again_as_far_as_there_are_other_bytes() {
+        assert_eq!(TOLD.part_bytes("s=1234", 1000), 6 + 2 * 6 + 1000);
+        assert_eq!(TOLD.part_bytes("s=1234", 5), 6 + 5 + 5);
+        assert_eq!(APPENDED.part_bytes("s=1234", 1000), 6 + 1000);
+    }
+
+    #[test]
     fn a_part_without_some_users_keeps_the_events_of_all_others() {
         let mut batch = Batch::default();
         for (at, user) in ["a", "b", "b", "c", "a", "c"].into_iter().enumerate() {
