@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use super::open_batch::Hint;
 
 /// The most bytes that they take, about: strangers choose them. Then they are learnt anew.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
+const BYTES_MAX: usize = 16 << 20;
 /// What one takes beside its text, roughly.
 const HEAD_BYTES: usize = 2 * size_of::<Head>();
 
