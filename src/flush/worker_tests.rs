@@ -65,6 +65,9 @@ impl Output for Down {
     }
 }
 
+/// Some of what was asked, in order.
+type Calls = Arc<Mutex<Vec<&'static str>>>;
+
 /// An output that takes all but one series, or asks to be left alone.
 #[derive(Debug, Default)]
 struct Taking {
@@ -72,6 +75,7 @@ struct Taking {
     leave_alone: Option<Duration>,
     writes: AtomicUsize,
     taken: Mutex<Vec<SealedCounts>>,
+    calls: Calls,
 }
 
 impl Taking {
@@ -87,6 +91,7 @@ impl Taking {
 impl Output for Taking {
     async fn write(&self, counts: &[SealedCounts]) -> Result<(), WriteError> {
         self.writes.fetch_add(1, Relaxed);
+        self.calls.lock().unwrap().push("write");
         if self.leave_alone.is_some() {
             return Err(WriteError::Unavailable {
                 reason: "busy".to_owned(),
@@ -122,7 +127,7 @@ struct Slow {
     is_unheard: bool,
     has_unsent: bool,
     /// Some of what it was asked.
-    calls: Mutex<Vec<&'static str>>,
+    calls: Calls,
 }
 
 impl Slow {
@@ -325,7 +330,7 @@ impl Site {
             is_alone: false,
             is_unheard: false,
             has_unsent: true,
-            calls: Mutex::default(),
+            calls: Calls::default(),
         }
     }
 
@@ -741,4 +746,25 @@ async fn recent_minutes_are_written_before_old_ones() {
         taken.len() >= 2 && taken[0].minute > taken[1].minute,
         "{taken:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_counts_than_are_read_first_are_written_before_more_are_read() {
+    let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
+    for number in 0..20_050 {
+        let ago = AGO + Duration::from_secs(60);
+        site.record(&format!("a={number}"), "u", ago).await;
+    }
+    site.record("a=1", "u", AGO).await;
+    let mut slow = site.slow("node");
+    slow.calls = Arc::clone(&output.calls);
+    site.start_with(slow, &site.node(Duration::ZERO), named(&output));
+    seconds(20).await;
+    assert_eq!(output.taken(), 20_051);
+    let writes = output.writes.load(Relaxed);
+    assert!(writes <= 201, "{writes} writes of 100 counts");
+    let calls = output.calls.lock().unwrap();
+    let first_write = calls.iter().position(|&call| call == "write");
+    let last_read = calls.iter().rposition(|&call| call == "unsent");
+    assert!(first_write < last_read);
 }
