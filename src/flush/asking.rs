@@ -11,7 +11,7 @@ use super::settling::looked_within;
 use super::worker::Worker;
 use crate::event::{Minute, Partition};
 use crate::node::{LossCause, Throttle};
-use crate::store::{CLOCK_TOLERANCE_MS, Claim, ClaimRequest, OutputName, StoreError};
+use crate::store::{Claim, ClaimRequest, OutputName, StoreError};
 
 /// The most claims of a kind that a round takes of a partition.
 const CLAIMS_MAX: usize = 16;
@@ -103,12 +103,12 @@ impl Worker {
             lease,
         } = self.settings;
         let recorded = self.node.confirmed.recorded(partition);
+        let asked = Instant::now();
         let (lags, known) = {
-            let now = Instant::now();
             let mut watch = self.watches.of(partition);
             let lags = self.node.lag.is_lagging(partition);
-            let lags = watch.settling.is_lagging(lags, now, grace);
-            (lags, watch.witness.known(now))
+            let lags = watch.settling.is_lagging(lags, asked, grace);
+            (lags, watch.witness.known(asked))
         };
         let asked_nanos = self.node.clock.now_nanos();
         let alive = looked_within(interval);
@@ -116,12 +116,12 @@ impl Worker {
         let news = news.await?;
         let now = Instant::now();
         let mut watch = self.watches.of(partition);
-        let jump_ms = watch.witness.heard(&news, recorded, now);
+        let jumped_ms = watch.witness.heard(&news, recorded, asked, now);
         watch.rest.heard(&news, now, interval, grace);
         let late = watch.witness.found_late(news.late);
-        if jump_ms > CLOCK_TOLERANCE_MS {
+        if jumped_ms > 0 {
             let hold_max = max_hold.max(MINUTE + grace);
-            let ahead = Duration::from_millis(jump_ms.unsigned_abs());
+            let ahead = Duration::from_millis(jumped_ms.unsigned_abs());
             watch.settling.jumped(ahead, hold_max, now);
         }
         drop(watch);

@@ -28,6 +28,7 @@ mod sender;
 mod sending;
 mod settling;
 mod standing;
+mod store_clock;
 mod suspects;
 mod watch;
 mod witness;

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::store_clock::{StoreClock, millis_between};
 use crate::event::Minute;
 use crate::store::{Attested, Known, News, Testimony};
 
@@ -23,8 +24,7 @@ pub(super) struct Witness {
     sequence: u64,
     /// The generation that has what is known.
     attested: Option<u64>,
-    /// The store's clock, and when it was that, in ms since the epoch.
-    clock: Option<(i64, Instant)>,
+    clock: Option<StoreClock>,
     /// Check-ins, the last behind.
     notes: VecDeque<Note>,
     /// How many events this process found too late, in all; `None`: it has not heard yet what the store has counted.
@@ -120,10 +120,10 @@ impl Witness {
         let mut from_ms = answer.forgot_from_ms;
         if from_ms > to_ms {
             // The clock was set back meanwhile: by the clock as it is now.
-            let last = self.clock.as_ref().map(|&(_, at)| at);
+            let last = self.clock.map(StoreClock::heard_at);
             let ago_ms = note
                 .zip(last)
-                .map_or(0, |(note, last)| millis_since(note.at, last));
+                .map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
         }
         let events = recorded.saturating_sub(note.map_or(0, |note| note.recorded));
@@ -143,20 +143,25 @@ impl Witness {
     }
 
     pub(super) fn known(&self, now: Instant) -> Known {
-        let expected = |&(ms, at): &(i64, Instant)| ms + millis_since(at, now);
         Known {
             epoch: self.past.epoch,
             stamp: self.past.stamp,
             sequence: self.sequence,
-            expected_ms: self.clock.as_ref().map(expected),
+            expected_ms: self.clock.map(|clock| clock.expected_ms(now)),
         }
     }
 
-    /// Takes in what the store answered; `recorded` is how many events this process had recorded before. Answers how far
-    /// the store's clock jumped since the last answer, in ms.
-    pub(super) fn heard(&mut self, news: &News, recorded: u64, now: Instant) -> i64 {
-        let expected = self.known(now).expected_ms.unwrap_or(news.now_ms);
-        self.clock = Some((news.now_ms, now));
+    /// Takes in what the store answered to a question of `asked`; `recorded` is how many events this process had recorded before.
+    /// Returns how far the store's clock jumped ahead, in ms.
+    pub(super) fn heard(
+        &mut self,
+        news: &News,
+        recorded: u64,
+        asked: Instant,
+        now: Instant,
+    ) -> i64 {
+        let showed = StoreClock::showed(news.now_ms, asked, now);
+        let jumped_ms = self.clock.get_or_insert(showed).update(showed);
         let past = &mut self.past;
         past.stamp = news.stamp;
         past.clock_ms = news.now_ms;
@@ -176,7 +181,7 @@ impl Witness {
             }
         }
         self.note(recorded, now);
-        news.now_ms - expected
+        jumped_ms
     }
 
     /// Points of this minute may be written from now on.
@@ -218,10 +223,6 @@ impl Witness {
 fn minutes(numbers: &BTreeSet<i64>) -> BTreeSet<Minute> {
     let minutes = numbers.iter().copied();
     minutes.filter_map(Minute::from_epoch_minutes).collect()
-}
-
-fn millis_since(at: Instant, now: Instant) -> i64 {
-    i64::try_from(now.duration_since(at).as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
