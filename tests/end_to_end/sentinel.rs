@@ -17,12 +17,15 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
 /// again what it confirms.
 #[test]
 fn a_master_that_wakes_when_it_is_replaced_costs_nothing_with_min_replicas_to_write() {
-    let redis = RedisSentinel::start_by(&[
-        "--repl-diskless-sync-delay",
-        "0",
-        "--min-replicas-to-write",
-        "1",
-    ]);
+    let redis = RedisSentinel::start_by(
+        None,
+        &[
+            "--repl-diskless-sync-delay",
+            "0",
+            "--min-replicas-to-write",
+            "1",
+        ],
+    );
     let keys = [
         ("store.response_timeout", "5s"),
         ("store.replay_window", "5s"),

@@ -166,7 +166,12 @@ impl Site {
     /// The same of this Redis.
     #[track_caller]
     pub(crate) fn wait_clean(redis: &RedisServer) {
-        eventually("only counts stay in Redis, for a time", SOON, || {
+        Self::wait_clean_within(redis, SOON);
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_clean_within(redis: &RedisServer, within: Duration) {
+        eventually("only counts stay in Redis, for a time", within, || {
             let stays = |key: &String| {
                 key == "eds:settings"
                     || key.ends_with(":witness")

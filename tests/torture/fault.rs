@@ -41,6 +41,8 @@ pub(crate) enum RedisFault {
     SlotMoved,
     /// The connections of every node to it.
     Traffic(Traffic),
+    /// The clock of all servers is so many seconds ahead of what it was, or behind.
+    ClockSet(i64),
 }
 
 /// What happens.
@@ -52,6 +54,8 @@ pub(crate) enum Fault {
     Output(usize, Mode),
     /// A sender whose events keep a minute from ever being idle.
     Straggler,
+    /// An archive is sent: events of very many old minutes.
+    Archive,
 }
 
 /// A fault with its begin and end within a phase.
@@ -70,14 +74,84 @@ const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
 /// How long before it is killed a Redis that goes back is copied, in ms: less and more than `store.replay_window`.
 const GOES_BACK_MS: std::ops::Range<u64> = 2_000..25_000;
 
-/// What a phase brings: one to five faults, each to another victim. Nothing befalls the anchor alone. A straggler comes
-/// only where Redis is well, so that its events come when they are sent.
+/// Of so many phases of a long torture the first is harmless.
+pub(crate) const HARMLESS_EVERY: usize = 5;
+/// How fast the link to Redis is when it is slow, in bytes a second.
+const RATES: [u32; 2] = [1_000_000, 8_000_000];
+/// By how many seconds the clock of Redis is set: less and more than any grace, lease or hold.
+const CLOCK_SET_SECS: [i64; 4] = [-3600, -90, 90, 3600];
+
+impl RedisFault {
+    /// Whether nothing fails: a link is slow, and that is all.
+    fn is_slow_link(self) -> bool {
+        matches!(self, Self::Traffic(Traffic::Rate(_)))
+    }
+}
+
+/// Whether minutes are published as if there was no fault, in time.
+pub(crate) fn is_harmless(plan: &[Planned]) -> bool {
+    plan.iter().all(|it| match it.fault {
+        Fault::Redis(fault) => fault.is_slow_link(),
+        fault => fault == Fault::Archive,
+    })
+}
+
+/// What the phase with this number brings in a long torture: every fifth a slow link, the first of these with an archive, for
+/// `harmless` and until it is over whether the current minute comes in time; every fifth a Redis that goes back when counts were
+/// written and nobody has said so; all others what chance brings.
 pub(crate) fn plan(
     random: &mut SmallRng,
     kind: Kind,
     nodes: usize,
     anchor: usize,
-    may_straggle: bool,
+    number: usize,
+    harmless: Duration,
+) -> Vec<Planned> {
+    match number % HARMLESS_EVERY {
+        0 => slow_link(kind, number / HARMLESS_EVERY, harmless),
+        2 if has_ways(kind) => written_and_forgotten(nodes, anchor),
+        _ => by_chance(random, kind, nodes, anchor, true),
+    }
+}
+
+fn slow_link(kind: Kind, number: usize, to: Duration) -> Vec<Planned> {
+    let rate = RATES[number % RATES.len()];
+    let slow = Fault::Redis(RedisFault::Traffic(Traffic::Rate(rate)));
+    let slow = has_ways(kind).then_some(slow);
+    // Where the link cannot be slow nothing happens at all.
+    let archive = (number == 0 || slow.is_none()).then_some(Fault::Archive);
+    let planned = |fault| Planned {
+        fault,
+        from: Duration::ZERO,
+        to,
+    };
+    slow.into_iter().chain(archive).map(planned).collect()
+}
+
+/// Both databases take what they are sent, and do not say so. Redis is copied in the middle of the first minute, whose counts are
+/// written some 18 s after the phase began; then all nodes but the anchor die, and Redis is what it was.
+fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
+    let planned = |fault, [from, to]: [u64; 2]| Planned {
+        fault,
+        from: Duration::from_secs(from),
+        to: Duration::from_secs(to),
+    };
+    let silent = |output| planned(Fault::Output(output, Mode::TakeAndHang), [12, 30]);
+    let killed = |node| planned(Fault::Node(node, NodeFault::Killed), [22, 28]);
+    let mut plan = vec![planned(Fault::Redis(RedisFault::WentBack), [3, 24])];
+    plan.extend((0..2).map(silent));
+    plan.extend((0..nodes).filter(|node| *node != anchor).map(killed));
+    plan
+}
+
+/// One to six faults, each to another victim. Nothing befalls the anchor alone. A straggler comes only where Redis is
+/// well, so that its events come when they are sent. Only a long torture has it and a clock that is set, which last long.
+pub(crate) fn by_chance(
+    random: &mut SmallRng,
+    kind: Kind,
+    nodes: usize,
+    anchor: usize,
+    is_long: bool,
 ) -> Vec<Planned> {
     let mut planned = Vec::new();
     while planned.is_empty() {
@@ -88,8 +162,12 @@ pub(crate) fn plan(
         }
         if random.random_bool(0.6) {
             planned.push(Fault::Redis(redis_fault(random, kind)));
-        } else if may_straggle && random.random_bool(0.2) {
+        } else if is_long && random.random_bool(0.2) {
             planned.push(Fault::Straggler);
+        }
+        if is_long && !planned.contains(&Fault::Straggler) && random.random_bool(0.3) {
+            let by = CLOCK_SET_SECS[random.random_range(0..CLOCK_SET_SECS.len())];
+            planned.push(Fault::Redis(RedisFault::ClockSet(by)));
         }
         for output in 0..2 {
             if random.random_bool(0.45) {
@@ -115,18 +193,22 @@ pub(crate) fn plan(
 
 fn traffic(random: &mut SmallRng) -> Traffic {
     let ms = Duration::from_millis;
-    match random.random_range(0..5) {
+    match random.random_range(0..6) {
         0 => Traffic::Cut,
         1 | 2 => Traffic::Stall,
         3 => Traffic::Delay(ms(random.random_range(10..400))),
+        4 => Traffic::Rate(RATES[random.random_range(0..RATES.len())]),
         _ => Traffic::Trickle(random.random_range(1..64), ms(random.random_range(1..20))),
     }
 }
 
 /// The ways to a Cluster or to one of several masters have no proxy: the servers name each other.
+fn has_ways(kind: Kind) -> bool {
+    matches!(kind, Kind::Server | Kind::Forgetful)
+}
+
 fn node_fault(random: &mut SmallRng, kind: Kind) -> NodeFault {
-    let has_ways = matches!(kind, Kind::Server | Kind::Forgetful);
-    let faults = if has_ways { 8 } else { 6 };
+    let faults = if has_ways(kind) { 8 } else { 6 };
     match random.random_range(0..faults) {
         0..3 => NodeFault::Killed,
         3 => NodeFault::Ended,

@@ -4,6 +4,7 @@
 //! sleep or cut off alone, and the load waits for it. So there is a copy of every event with a node that is up, and
 //! nothing may be lost. The next phase has another anchor, when all nodes have recorded all that they received.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,12 @@ use testing::eventually::{SOON, eventually, when};
 use testing::load::{MINUTE_NS, SEED_MINUTE_NS};
 use testing::points::{Expected, Points};
 
-use crate::fault::{Fault, NodeFault, Planned, RedisFault, plan};
+use crate::fault::{
+    Fault, HARMLESS_EVERY, NodeFault, Planned, RedisFault, by_chance, is_harmless, plan,
+};
 use crate::store::Kind;
 use crate::verdict::{Rollback, Straggler, Verdict};
-use crate::world::World;
+use crate::world::{GRACE, World};
 
 /// What a node under valgrind could take; so the figures are about faults, not about speed.
 const DATAGRAMS_PER_SECOND: u32 = 120;
@@ -33,8 +36,17 @@ const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
 const STRAGGLES: Duration = Duration::from_millis(500);
 /// Within this of the end of `flush.max_hold` its minute is published, whatever befalls single nodes and the output.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(60);
-/// A shorter torture has no straggler, whose phase lasts longer than `flush.max_hold`.
-const STRAGGLES_FROM: Duration = Duration::from_secs(60);
+/// A shorter torture has no phase that lasts longer than `flush.max_hold`.
+const LONG_FROM: Duration = Duration::from_secs(60);
+/// So many old minutes are in an archive, with one event each, and so long before all others.
+const ARCHIVE_MINUTES: i64 = 10_000;
+const ARCHIVE_IS_OLDER_BY: i64 = 20_000;
+/// Within this of the grace the current minute is published where nothing fails.
+const LATE_MAX: Duration = Duration::from_secs(15);
+/// For so long at least it has events.
+const CURRENT_LASTS_NS: i64 = 20_000_000_000;
+/// By how much events of the current minute are late, in ns.
+const CURRENT_IS_LATE_NS: std::ops::Range<i64> = 0..3_000_000_000;
 /// For the rest of a phase's last second, leases, pauses and graces.
 const EXACT_WITHIN: Duration = Duration::from_secs(120);
 
@@ -50,6 +62,12 @@ struct Load {
     received_before: u64,
     sent: u64,
     expected: Expected,
+    /// Until when events are of the current minute, by the clock of Redis in ns since the epoch.
+    current_until: i64,
+    /// When each of these minutes was over, or an event of it was sent last.
+    over: BTreeMap<i64, Instant>,
+    /// The minutes of the archive that are not sent yet.
+    archive: std::ops::Range<i64>,
     straggler: Option<Straggler>,
     stragglers: Vec<Straggler>,
 }
@@ -64,23 +82,41 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     let mut load = Load::new(&world, random.random());
     let mut expected = Points::new();
     let mut rollbacks = Vec::new();
+    let mut latest = None;
     let began = Instant::now();
     let mut faults = 0;
     let mut phases = 0;
     while began.elapsed() < lasts {
         let anchor = random.random_range(0..world.nodes.len());
         load.lean_on(&world, anchor);
-        let plan = plan(
-            &mut random,
-            kind,
-            world.nodes.len(),
-            anchor,
-            lasts >= STRAGGLES_FROM,
-        );
+        if lasts >= LONG_FROM && phases % HARMLESS_EVERY == 0 {
+            // What is held because of the phase before says nothing of this one. And a minute must not last into the next phase.
+            world.wait_sealed(max_hold);
+        }
+        let plan = if lasts >= LONG_FROM {
+            let harmless = Load::current_ends(&world).1 + GRACE + LATE_MAX;
+            plan(
+                &mut random,
+                kind,
+                world.nodes.len(),
+                anchor,
+                phases,
+                harmless,
+            )
+        } else {
+            by_chance(&mut random, kind, world.nodes.len(), anchor, false)
+        };
+        let is_harmless = is_harmless(&plan);
+        if is_harmless {
+            load.send_current(&world);
+        }
         faults += plan.len();
         let counted_before = world.forgotten(anchor) + world.late();
         let rollbacks_before = world.rollbacks();
         let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
+        if is_harmless {
+            latest = latest.max(load.wait_published(&world));
+        }
         world.wait_calm();
         if let Some(rollback) = &mut rollback {
             let lived = |node: &usize| {
@@ -92,7 +128,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_reported(&rollbacks_before, lived);
             // What comes late is counted when it is sealed.
-            world.wait_sealed();
+            world.wait_sealed(max_hold);
             rollback.counted = world.forgotten(anchor) + world.late() - counted_before;
         }
         rollbacks.extend(rollback);
@@ -106,6 +142,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         rollbacks,
         stragglers: load.stragglers,
         max_hold,
+        latest,
         phases,
         faults,
         again: again.to_owned(),
@@ -137,8 +174,13 @@ fn phase(
         );
         match (fault, begins) {
             (Fault::Straggler, true) => load.straggle(),
-            (Fault::Straggler, false) => {}
+            (Fault::Archive, true) => load.archive = 0..ARCHIVE_MINUTES,
+            (Fault::Straggler | Fault::Archive, false) => {}
             (Fault::Redis(RedisFault::WentBack), false) => {
+                eprintln!(
+                    "           {} writes were taken without an answer so far",
+                    world.unanswered()
+                );
                 rollback = Some(Rollback {
                     published: world.points(),
                     last_minute_ns: SEED_MINUTE_NS + load.minute * MINUTE_NS,
@@ -167,6 +209,9 @@ impl Load {
             received_before: 0,
             sent: 0,
             expected: Expected::default(),
+            current_until: 0,
+            over: BTreeMap::new(),
+            archive: 0..0,
             straggler: None,
             stragglers: Vec::new(),
         };
@@ -199,10 +244,16 @@ impl Load {
             } else if self.minute_began.elapsed() > MINUTE_LASTS {
                 self.next_minute(1);
             }
-            let lines: Vec<_> = (0..LINES_PER_DATAGRAM).map(|_| self.line()).collect();
-            let datagram = lines.join("\n").into_bytes();
-            self.expected.receive(&datagram);
-            self.send(world, &datagram);
+            let lines: Vec<_> = {
+                let now_ns = world.store.clock().now_ns();
+                (0..LINES_PER_DATAGRAM).map(|_| self.line(now_ns)).collect()
+            };
+            self.send_lines(world, &lines);
+            let archive: Vec<_> = self.archive.by_ref().take(LINES_PER_DATAGRAM).collect();
+            if !archive.is_empty() {
+                let lines: Vec<_> = archive.into_iter().map(archived).collect();
+                self.send_lines(world, &lines);
+            }
             self.last_sent = Instant::now();
             if let Some(straggler) = &mut self.straggler
                 && straggler
@@ -218,6 +269,43 @@ impl Load {
             std::thread::sleep(due.saturating_sub(began.elapsed()));
         }
         self.wait_for_anchor(world);
+    }
+
+    fn send_lines(&mut self, world: &World, lines: &[String]) {
+        let datagram = lines.join("\n").into_bytes();
+        self.expected.receive(&datagram);
+        self.send(world, &datagram);
+    }
+
+    /// Returns when the current minute ends, or the next if that is soon, by the clock of Redis in ns since the epoch; and how far
+    /// that is away.
+    fn current_ends(world: &World) -> (i64, Duration) {
+        let now_ns = world.store.clock().now_ns();
+        let ends_ns = ((now_ns + CURRENT_LASTS_NS) / MINUTE_NS + 1) * MINUTE_NS;
+        (
+            ends_ns,
+            Duration::from_nanos((ends_ns - now_ns).unsigned_abs()),
+        )
+    }
+
+    /// From now on, until it ends, events are of the current minute.
+    fn send_current(&mut self, world: &World) {
+        self.current_until = Self::current_ends(world).0;
+        self.over.clear();
+    }
+
+    /// Waits until the minutes that were the current ones are published, and returns how long after it was over the latest was.
+    fn wait_published(&self, world: &World) -> Option<Duration> {
+        let within = GRACE + LATE_MAX;
+        let mut late = BTreeMap::new();
+        eventually("the minutes are published", within + SOON, || {
+            late = world.lateness(&self.over);
+            let (published, all) = (late.len(), self.over.len());
+            when(published == all, format!("{published} of {all}"))
+        });
+        eprintln!("           published after {late:?}");
+        assert!(late.values().all(|late| *late <= within), "too late");
+        late.into_values().max()
     }
 
     fn send(&mut self, world: &World, datagram: &[u8]) {
@@ -281,16 +369,32 @@ impl Load {
         });
     }
 
-    fn line(&mut self) -> String {
+    fn line(&mut self, now_ns: i64) -> String {
         let series: u32 = self.random.random_range(0..40);
         let user: u32 = self.random.random_range(0..400);
-        // Some are a minute late.
-        let late = i64::from(self.random.random_bool(0.15));
-        let minute = SEED_MINUTE_NS + (self.minute - late) * MINUTE_NS;
-        let at = minute + self.random.random_range(0..60_000) * 1_000_000;
+        let at = if now_ns < self.current_until {
+            let at = now_ns - self.random.random_range(CURRENT_IS_LATE_NS);
+            let minute = at - at % MINUTE_NS;
+            let left_ns = (minute + MINUTE_NS - now_ns).max(0);
+            let over = Instant::now() + Duration::from_nanos(left_ns.unsigned_abs());
+            self.over.insert(minute, over);
+            at
+        } else {
+            // Some are a minute late.
+            let late = i64::from(self.random.random_bool(0.15));
+            let minute = SEED_MINUTE_NS + (self.minute - late) * MINUTE_NS;
+            minute + self.random.random_range(0..60_000) * 1_000_000
+        };
         format!(
             "event_type=type{series},product=product{} value=user{user} {at}",
             series % 7
         )
     }
+}
+
+/// The only event of a minute in the archive.
+fn archived(minute: i64) -> String {
+    let at = SEED_MINUTE_NS - (ARCHIVE_IS_OLDER_BY - minute) * MINUTE_NS;
+    let product = minute % 7;
+    format!("event_type=archived,product=product{product} value=user{minute} {at}")
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use testing::clock::Clock;
 use testing::eventually::{SOON, eventually, when};
 use testing::redis::RedisServer;
 use testing::redis_cluster::RedisCluster;
@@ -28,6 +29,8 @@ const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", 
 /// See the module.
 pub(crate) struct Store {
     servers: Servers,
+    /// What all of them take for the time of day.
+    clock: Clock,
     /// What the last fault befell.
     victim: usize,
     /// How many faults there were: each begins with another victim.
@@ -45,28 +48,37 @@ enum Servers {
 
 impl Store {
     pub(crate) fn start(kind: Kind, nodes: usize) -> Self {
+        let clock = Clock::ahead_by(0);
         let servers = match kind {
             Kind::Server | Kind::Forgetful => {
-                let pair = vec![RedisServer::start(&LOGGED), RedisServer::start(&LOGGED)];
+                let server = |_| RedisServer::start_with_clock(&clock, &LOGGED);
+                let pair: Vec<_> = (0..2).map(server).collect();
                 let proxy = |_| TcpProxy::start(pair[0].address());
                 let proxies = (0..nodes).map(proxy).collect();
                 Servers::Pair(pair, proxies)
             }
-            Kind::Cluster => Servers::Cluster(RedisCluster::start_with_replicas_by(&LOGGED)),
+            Kind::Cluster => {
+                Servers::Cluster(RedisCluster::start_with_replicas_by(Some(&clock), &LOGGED))
+            }
             Kind::Sentinel => {
                 // A master that wakes when it is replaced takes nothing any more.
                 let arguments = [&LOGGED[..], &["--min-replicas-to-write", "1"]].concat();
-                Servers::Sentinel(RedisSentinel::start_by(&arguments))
+                Servers::Sentinel(RedisSentinel::start_by(Some(&clock), &arguments))
             }
         };
         let store = Self {
             servers,
+            clock,
             victim: 0,
             turn: 0,
             moving: None,
         };
         store.wait_in_step();
         store
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Where a node finds it.
@@ -114,8 +126,10 @@ impl Store {
     }
 
     pub(crate) fn begin(&mut self, fault: RedisFault) {
-        if let RedisFault::Traffic(traffic) = fault {
-            return self.set_all_traffic(traffic);
+        match fault {
+            RedisFault::Traffic(traffic) => return self.set_all_traffic(traffic),
+            RedisFault::ClockSet(by) => return self.clock.advance(by),
+            _ => {}
         }
         let masters = self.master_places();
         self.turn += 1;
@@ -128,7 +142,7 @@ impl Store {
             RedisFault::Full => self.limit_memory("1"),
             RedisFault::WentBack => self.copy_log(),
             RedisFault::SlotMoved => self.begin_move(),
-            RedisFault::Traffic(_) => unreachable!("done above"),
+            RedisFault::Traffic(_) | RedisFault::ClockSet(_) => unreachable!("done above"),
         }
     }
 
@@ -142,6 +156,7 @@ impl Store {
             RedisFault::WentBack => self.go_back(),
             RedisFault::SlotMoved => self.end_move(),
             RedisFault::Traffic(_) => self.set_all_traffic(Traffic::Open),
+            RedisFault::ClockSet(by) => self.clock.advance(-by),
         }
     }
 

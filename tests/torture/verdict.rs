@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testing::points::{Point, Points, compare};
 
-use crate::world::{LEDGER, World};
+use crate::world::{GRACE, LEDGER, World};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// An event that was sent so long before its minute was closed is in it, on a slow machine, too.
@@ -81,6 +81,8 @@ pub(crate) struct Verdict {
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) stragglers: Vec<Straggler>,
     pub(crate) max_hold: Duration,
+    /// How long after it was over the latest minute was published in harmless phases, if there were any.
+    pub(crate) latest: Option<Duration>,
     pub(crate) phases: usize,
     pub(crate) faults: usize,
     pub(crate) again: String,
@@ -97,7 +99,7 @@ impl Verdict {
             std::thread::sleep(BETWEEN_LOOKS);
         }
         let took = began.elapsed();
-        self.world.wait_sealed();
+        self.world.wait_sealed(self.max_hold);
         eprintln!("ledger of all nodes:");
         let ledger = self.world.ledger();
         for (name, count) in &ledger {
@@ -148,6 +150,12 @@ impl Verdict {
                 open.len(),
                 events(&open),
                 self.counted()
+            );
+        }
+        if let Some(latest) = self.latest {
+            eprintln!(
+                "over slow links: minutes were published {:.1} s after they were over at most, with a grace of {GRACE:?}",
+                latest.as_secs_f64()
             );
         }
         if !self.stragglers.is_empty() {

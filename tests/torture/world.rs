@@ -1,12 +1,13 @@
 //! The nodes and servers of a torture; how faults begin and end; and the ledgers of all lives.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testing::eventually::{SOON, eventually, when};
 use testing::http_proxy::Mode;
 use testing::influxdb::InfluxServer;
 use testing::points::Points;
+use testing::read_back;
 use testing::redis::RedisServer;
 use testing::tcp_proxy::Traffic;
 
@@ -15,8 +16,9 @@ use crate::site::{DATABASE, Site};
 use crate::store::{Kind, Store};
 use crate::support::node::Node;
 
+const MINUTE: Duration = Duration::from_secs(60);
 /// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
-const GRACE: &str = "8s";
+pub(crate) const GRACE: Duration = Duration::from_secs(8);
 /// What the ledger is of: what is received, the four that it is the sum of, and more. What is queued at the end was in the queue of a node when
 /// it was killed or left events on disk; those on disk its next life received again.
 pub(crate) const LEDGER: [&str; 12] = [
@@ -68,7 +70,7 @@ impl World {
                 ("store.url", store.url(index)),
                 ("store.response_timeout", "2s".to_owned()),
                 ("store.partitions", "8".to_owned()),
-                ("flush.grace", GRACE.to_owned()),
+                ("flush.grace", format!("{}s", GRACE.as_secs())),
                 ("flush.max_hold", format!("{}s", max_hold.as_secs())),
                 ("log.level", "info".to_owned()),
             ];
@@ -77,6 +79,7 @@ impl World {
             node.set_outputs(&[&outputs[0], &outputs[1]]);
             // So few that an outage sends most to the disk.
             node.set("input.queue_events", "3000");
+            node.set("input.max_future", "10m");
             node.set("input.spool_dir", &node.spool().display().to_string());
             node.skew(skew);
             node.launch();
@@ -108,7 +111,7 @@ impl World {
             Fault::Node(node, NodeFault::Redis(traffic)) => self.store.set_traffic(node, traffic),
             Fault::Redis(fault) => self.store.begin(fault),
             Fault::Output(output, mode) => self.sites[output].writes.set(mode),
-            Fault::Straggler => {}
+            Fault::Straggler | Fault::Archive => {}
         }
     }
 
@@ -123,7 +126,7 @@ impl World {
             Fault::Node(node, NodeFault::Redis(_)) => self.store.set_traffic(node, Traffic::Open),
             Fault::Redis(fault) => self.store.end(fault),
             Fault::Output(output, _) => self.sites[output].writes.set(Mode::Pass),
-            Fault::Straggler => {}
+            Fault::Straggler | Fault::Archive => {}
         }
     }
 
@@ -183,11 +186,37 @@ impl World {
         self.ledger()["eds_events_late_total"]
     }
 
-    /// Waits until every minute is sealed, and published.
-    pub(crate) fn wait_sealed(&self) {
+    /// Waits until every minute is sealed, and published. A clock that was set ahead holds minutes for as long as the longest of them
+    /// may last.
+    pub(crate) fn wait_sealed(&self, max_hold: Duration) {
         for redis in self.store.masters() {
-            Site::wait_clean(redis);
+            Site::wait_clean_within(redis, max_hold.max(MINUTE + GRACE) + 2 * SOON);
         }
+    }
+
+    /// Returns how many writes of counts the databases took and left without an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        let writes = self.sites.iter().flat_map(|site| site.writes.writes());
+        writes.filter(|it| it.taken && !it.confirmed).count()
+    }
+
+    /// Returns how long after it was over each of these minutes was first written, in the later of the two databases. A minute that is
+    /// not written yet is not there.
+    pub(crate) fn lateness(&self, over: &BTreeMap<i64, Instant>) -> BTreeMap<i64, Duration> {
+        let written = self.sites.each_ref().map(|site| {
+            let mut written = BTreeMap::new();
+            for write in site.writes.writes().iter().filter(|it| it.taken) {
+                for (point, _) in read_back::written(&write.body) {
+                    written.entry(point.minute_start_ns).or_insert(write.at);
+                }
+            }
+            written
+        });
+        let late = |(minute, over): (&i64, &Instant)| {
+            let at = (*written[0].get(minute)?).max(*written[1].get(minute)?);
+            Some((*minute, at.duration_since(*over)))
+        };
+        over.iter().filter_map(late).collect()
     }
 
     /// What a node has counted up to now, before its life ends.

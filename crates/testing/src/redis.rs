@@ -72,8 +72,13 @@ impl RedisServer {
 
     /// One that has this clock.
     pub fn start_with_clock(clock: &Clock, arguments: &[&str]) -> Self {
+        Self::start_with(Some(clock), arguments)
+    }
+
+    /// One that has this clock, if any.
+    pub(crate) fn start_with(clock: Option<&Clock>, arguments: &[&str]) -> Self {
         let mut server = Self::down(arguments);
-        server.environment = clock.environment().into();
+        server.environment = clock.map_or(Vec::new(), |clock| clock.environment().into());
         server.restart();
         server
     }

@@ -34,12 +34,12 @@ impl RedisCluster {
 
     /// The same with a replica of each master, which takes over two seconds after its master was last heard of.
     pub fn start_with_replicas() -> Self {
-        Self::start_with_replicas_by(&[])
+        Self::start_with_replicas_by(None, &[])
     }
 
-    /// The same, each server with these arguments, too.
-    pub fn start_with_replicas_by(arguments: &[&str]) -> Self {
-        let start = |own: &[&str]| RedisServer::start(&[own, arguments].concat());
+    /// The same, each server with this clock, if any, and with these arguments, too.
+    pub fn start_with_replicas_by(clock: Option<&Clock>, arguments: &[&str]) -> Self {
+        let start = |own: &[&str]| RedisServer::start_with(clock, &[own, arguments].concat());
         let cluster = Self::launch(2 * SLOTS.len(), "2000", start);
         let (masters, replicas) = cluster.nodes.split_at(SLOTS.len());
         for (master, replica) in masters.iter().zip(replicas) {

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::eventually::{SOON, eventually, when};
 use crate::ports::Server;
 use crate::redis::{RedisServer, program};
@@ -28,16 +29,20 @@ pub struct RedisSentinel {
 impl RedisSentinel {
     /// Replicas that have what the master has, and sentinels that know them and each other.
     pub fn start() -> Self {
-        Self::start_by(&["--repl-diskless-sync-delay", "0"])
+        Self::start_by(None, &["--repl-diskless-sync-delay", "0"])
     }
 
-    /// The same, each server with these arguments.
-    pub fn start_by(arguments: &[&str]) -> Self {
-        let master = RedisServer::start(arguments);
+    /// The same, each server with this clock, if any, and with these arguments.
+    pub fn start_by(clock: Option<&Clock>, arguments: &[&str]) -> Self {
+        let master = RedisServer::start_with(clock, arguments);
         let master_port = master.address().port();
         let port = master_port.to_string();
-        let of_master = ["--replicaof", "127.0.0.1", &port];
-        let replica = |_| RedisServer::start(&[&of_master[..], arguments].concat());
+        // By a command, as sentinels do it: a server that was promoted and starts again must not be a replica by its arguments.
+        let replica = |_| {
+            let replica = RedisServer::start_with(clock, arguments);
+            replica.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+            replica
+        };
         let servers: Vec<_> = [master]
             .into_iter()
             .chain((0..REPLICAS).map(replica))
