@@ -1,12 +1,12 @@
 //! What nodes report to each other, claim, seal and send, over a store in memory.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::num::NonZeroU16;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
+use testing::log::Log;
 use tokio::sync::Notify;
 
 use super::*;
@@ -423,34 +423,6 @@ fn named(output: &Arc<impl Output + 'static>) -> Vec<(OutputName, Arc<dyn Output
 
 /// A minute and a half: the minute is over, and not old.
 const AGO: Duration = Duration::from_secs(90);
-
-/// What is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(text)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Logs here until the guard is dropped.
-    fn start(&self) -> tracing::subscriber::DefaultGuard {
-        let log = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
-        tracing::subscriber::set_default(subscriber.finish())
-    }
-
-    fn count(&self, message: &str) -> usize {
-        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        log.matches(message).count()
-    }
-}
 
 fn seconds(seconds: u64) -> impl Future<Output = ()> {
     tokio::time::sleep(Duration::from_secs(seconds))

@@ -1,8 +1,7 @@
 //! A store that is away or replaced gets again what the last one had, and users are asked for together.
 
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Rejection};
@@ -10,6 +9,7 @@ use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
 use event_data_service::store::memory::OpenSets;
 use event_data_service::store::{CountReader, Coverage};
+use testing::log::Log;
 
 use crate::setup::{self, HOUR, Setup, caps, this_minute};
 use crate::store::CountingStore;
@@ -131,34 +131,6 @@ async fn the_users_of_the_overflow_series_are_asked_for_together() {
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 37);
     let asked = store.asked.load(Ordering::SeqCst);
     assert_eq!(asked, 2, "for the series and for the overflow series");
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(text)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Logs here until the guard is dropped.
-    fn start(&self) -> tracing::subscriber::DefaultGuard {
-        let log = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
-        tracing::subscriber::set_default(subscriber.finish())
-    }
-
-    fn count(&self, message: &str) -> usize {
-        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        log.matches(message).count()
-    }
 }
 
 #[tokio::test]

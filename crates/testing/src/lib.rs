@@ -19,6 +19,7 @@ pub mod http;
 pub mod http_proxy;
 pub mod influxdb;
 pub mod load;
+pub mod log;
 pub mod metrics;
 pub mod points;
 pub mod ports;
