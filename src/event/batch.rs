@@ -252,6 +252,7 @@ mod tests {
         );
         assert_eq!(batch.events(), 4);
     }
+
     #[test]
     fn groups_of_one_minute_and_of_one_series_are_spread_over_the_index() {
         let mut batch = Batch::default();

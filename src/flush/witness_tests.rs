@@ -121,6 +121,20 @@ fn late_events_are_news_once_whatever_answer_is_lost() {
 }
 
 #[test]
+fn a_clock_that_jumps_is_noticed() {
+    let now = Instant::now();
+    let mut witness = Witness::default();
+    assert_eq!(witness.known(now).expected_ms, None);
+    assert_eq!(witness.heard(&news(5000, &[], None), 0, now, now), 0);
+    let at = now + Duration::from_secs(1);
+    assert_eq!(witness.known(at).expected_ms, Some(6000));
+    let jumped_ms = witness.heard(&news(96_000, &[], None), 0, at, at);
+    assert_eq!(jumped_ms, 90_000);
+    let at = now + Duration::from_secs(2);
+    assert_eq!(witness.heard(&news(97_000, &[], None), 0, at, at), 0);
+}
+
+#[test]
 fn notes_are_bounded_and_reach_back_to_the_beginning() {
     let now = Instant::now();
     let mut witness = Witness::default();
