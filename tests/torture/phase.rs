@@ -93,8 +93,9 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             // What is held because of the phase before says nothing of this one. And a minute must not last into the next phase.
             world.wait_sealed(max_hold);
         }
+        let (current_ends, left) = Load::current_ends(&world);
         let plan = if lasts >= LONG_FROM {
-            let harmless = Load::current_ends(&world).1 + GRACE + LATE_MAX;
+            let harmless = left + GRACE + LATE_MAX;
             plan(
                 &mut random,
                 kind,
@@ -108,7 +109,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         };
         let is_harmless = is_harmless(&plan);
         if is_harmless {
-            load.send_current(&world);
+            load.send_current(current_ends);
         }
         faults += plan.len();
         let counted_before = world.forgotten(anchor) + world.late();
@@ -244,10 +245,8 @@ impl Load {
             } else if self.minute_began.elapsed() > MINUTE_LASTS {
                 self.next_minute(1);
             }
-            let lines: Vec<_> = {
-                let now_ns = world.store.clock().now_ns();
-                (0..LINES_PER_DATAGRAM).map(|_| self.line(now_ns)).collect()
-            };
+            let now_ns = world.store.clock().now_ns();
+            let lines: Vec<_> = (0..LINES_PER_DATAGRAM).map(|_| self.line(now_ns)).collect();
             self.send_lines(world, &lines);
             let archive: Vec<_> = self.archive.by_ref().take(LINES_PER_DATAGRAM).collect();
             if !archive.is_empty() {
@@ -288,9 +287,9 @@ impl Load {
         )
     }
 
-    /// From now on, until it ends, events are of the current minute.
-    fn send_current(&mut self, world: &World) {
-        self.current_until = Self::current_ends(world).0;
+    /// Until then events are of the current minute.
+    fn send_current(&mut self, until: i64) {
+        self.current_until = until;
         self.over.clear();
     }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use testing::eventually::{SOON, eventually, when};
-use testing::http_proxy::Mode;
+use testing::http_proxy::{Mode, Received};
 use testing::influxdb::InfluxServer;
 use testing::points::Points;
-use testing::read_back;
 use testing::redis::RedisServer;
 use testing::tcp_proxy::Traffic;
 
@@ -203,17 +203,14 @@ impl World {
     /// Returns how long after it was over each of these minutes was first written, in the later of the two databases. A minute that is
     /// not written yet is not there.
     pub(crate) fn lateness(&self, over: &BTreeMap<i64, Instant>) -> BTreeMap<i64, Duration> {
-        let written = self.sites.each_ref().map(|site| {
-            let mut written = BTreeMap::new();
-            for write in site.writes.writes().iter().filter(|it| it.taken) {
-                for (point, _) in read_back::written(&write.body) {
-                    written.entry(point.minute_start_ns).or_insert(write.at);
-                }
-            }
-            written
-        });
+        let writes = self.sites.each_ref().map(|site| site.writes.writes());
         let late = |(minute, over): (&i64, &Instant)| {
-            let at = (*written[0].get(minute)?).max(*written[1].get(minute)?);
+            // The end of a line.
+            let time = format!(" {minute}");
+            let has =
+                |it: &&Received| it.taken && memmem::find(&it.body, time.as_bytes()).is_some();
+            let first = |writes: &Vec<Received>| Some(writes.iter().find(has)?.at);
+            let at = first(&writes[0])?.max(first(&writes[1])?);
             Some((*minute, at.duration_since(*over)))
         };
         over.iter().filter_map(late).collect()
