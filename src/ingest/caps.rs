@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -22,6 +23,8 @@ const FULL_MINUTES: usize = 2;
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 /// The most series of one question. Redis serves nobody else meanwhile, a fraction of a ms.
 const SERIES_ASKED: usize = 1000;
+/// The questions that are under way at the same time. They are for different minutes, mostly.
+const MINUTES_AT_ONCE: usize = 16;
 /// A node adds one in so many of the users that a series has room for before it asks again how many there are. So each
 /// further node exceeds the cap by an eighth at most, however often it begins anew.
 const USERS_UNASKED_SHARE: u64 = 8;
@@ -166,27 +169,34 @@ impl Caps {
                 unknown.entry(minute).or_default().push(series);
             }
         }
-        for (minute, all) in unknown {
-            for series in all.chunks(SERIES_ASKED) {
-                self.ask_for(store, minute, series).await?;
-            }
+        let mut asked = Vec::new();
+        for (minute, all) in &unknown {
+            asked.extend(all.chunks(SERIES_ASKED).map(|series| (*minute, series)));
         }
-        Ok(())
-    }
-
-    async fn ask_for(
-        &mut self,
-        store: &dyn Recording,
-        minute: Minute,
-        series: &[&str],
-    ) -> Result<(), StoreError> {
-        let request = AdmitRequest {
+        let request = |&(minute, series)| AdmitRequest {
             minute,
             series,
             series_max: self.settings.series_max as u64,
             overflow: self.overflow.of(minute),
         };
-        let answer = store.admit(self.partition, &request).await?;
+        let requests: Vec<_> = asked.iter().map(request).collect();
+        let calls = requests.iter().map(|it| store.admit(self.partition, it));
+        let calls: Vec<_> = calls.collect();
+        let answers = stream::iter(calls).buffered(MINUTES_AT_ONCE);
+        let answers: Vec<_> = answers.try_collect().await?;
+        for ((minute, series), answer) in asked.into_iter().zip(answers) {
+            self.answered(store, minute, series, answer).await?;
+        }
+        Ok(())
+    }
+
+    async fn answered(
+        &mut self,
+        store: &dyn Recording,
+        minute: Minute,
+        series: &[&str],
+        answer: Admitted,
+    ) -> Result<(), StoreError> {
         self.learn_before(store, minute, &answer).await?;
         let mut refused = None;
         for (&series, admission) in series.iter().zip(answer.series) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use event_data_service::event::Minute;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
-use event_data_service::store::{AdmitRequest, REQUEST_BYTES_MAX, Recording};
+use event_data_service::store::{AdmitRequest, Draining as _, REQUEST_BYTES_MAX, Recording};
 use memchr::memmem;
 use testing::redis::RedisServer;
 use testing::redis_proxy::{RedisProxy, Then, Watcher};
@@ -106,6 +106,28 @@ async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
             |set: &str| -> u64 { server.query(&["SCARD", &format!("{base}:{set}:{series}")]) };
         assert_eq!([size("unique_user"), size("cumulative_user")], [1, 2]);
     }
+}
+
+/// A recording fails at most, and the same events again make the counts right.
+#[tokio::test]
+async fn scripts_that_are_flushed_cost_a_node_with_logs_no_event() {
+    let server = RedisServer::start(&[]);
+    let (store, _) = watched(&server, Layout::Log);
+    for (nanos, minute) in [(1, minute()), (2, minute()), (3, next_minute())] {
+        server.query::<()>(&["SCRIPT", "FLUSH"]);
+        let recorded = record(&store, minute, &["s=1"], nanos).await;
+        assert_eq!(recorded.is_ok(), nanos == 1, "{recorded:?}");
+        if recorded.is_err() {
+            record(&store, minute, &["s=1"], nanos).await.unwrap();
+        }
+    }
+    let mut counts = Vec::new();
+    for claim in claim(&store).await.unwrap() {
+        let claim = seal(&store, &claim, 10).await.unwrap();
+        let page = store.unsent(&claim, 0).await.unwrap();
+        counts.extend(page.items.iter().map(|it| (it.unique, it.cumulative)));
+    }
+    assert_eq!(counts, [(1, 2), (1, 1)]);
 }
 
 #[tokio::test]

@@ -55,14 +55,24 @@ impl World<'_> {
         }
         let is_refused = answer.starts_with("$-1") || answer.starts_with("*-1");
         match kind {
-            Kind::Append if answer.ends_with(":1\r\n") => {
-                let recorded = Arc::clone(&self.appending[&id]);
-                let events = recorded.events.iter().copied();
-                self.appended.insert((recorded.number, minute));
-                let truth = self.truth(minute);
-                truth.appended(events.filter(|it| minute_of(it.2) == minute));
+            Kind::Append => {
+                let parts: Vec<_> = answer.lines().skip(1).collect();
+                let appended = minutes.iter().filter(|it| text.contains(&it.to_string()));
+                // The scripts' answers are the last ones.
+                let appended: Vec<_> = appended.copied().collect();
+                let answers = &parts[parts_of(&answer) - appended.len()..];
+                for (minute, answer) in appended.into_iter().zip(answers) {
+                    if *answer == ":1" {
+                        let recorded = Arc::clone(&self.appending[&id]);
+                        self.appended.insert((recorded.number, minute));
+                        let events = recorded.events.iter().copied();
+                        let truth = self.truth(minute);
+                        truth.appended(events.filter(|it| minute_of(it.2) == minute));
+                    } else {
+                        self.reach("a log is refused");
+                    }
+                }
             }
-            Kind::Append => self.reach("a log is refused"),
             Kind::Cut | Kind::Seal if is_refused => self.reach("a claim is refused"),
             Kind::Cut => self.truth(minute).was_cut(),
             Kind::Seal => {
@@ -165,4 +175,11 @@ impl World<'_> {
         self.truths.values().try_for_each(Truth::is_done)?;
         Ok(true)
     }
+}
+
+/// The number of parts of a transaction's answer.
+fn parts_of(answer: &str) -> usize {
+    let first = answer.lines().next();
+    let parts = first.and_then(|it| it.strip_prefix('*')?.parse().ok());
+    parts.expect("a transaction answers with an array")
 }

@@ -82,7 +82,7 @@ pub(super) struct Held {
 struct State {
     held: Vec<Held>,
     next: u64,
-    /// The script in a transaction that has not ended, by node and connection: it tells what the transaction is about.
+    /// The scripts in a transaction that has not ended, by node and connection: they tell what the transaction is about.
     in_transactions: HashMap<(usize, u64), Vec<u8>>,
     /// Node and connection of the command that was let go, what becomes of its answer, and that.
     under_way: Option<(usize, u64, Fate, Option<Vec<u8>>)>,
@@ -105,8 +105,8 @@ impl Watcher for OfNode {
         let mut state = self.0.state();
         let connection_of = (self.1, connection);
         if memchr::memmem::find(command, scripts::append_sha1().as_bytes()).is_some() {
-            let of = &mut state.in_transactions;
-            of.insert(connection_of, command.to_owned());
+            let scripts = state.in_transactions.entry(connection_of).or_default();
+            scripts.extend_from_slice(command);
             return Then::Pass;
         }
         let Some(kind) = Kind::of(command) else {

@@ -41,6 +41,8 @@ pub(super) struct Logs {
     /// The process's own logs, and the number of the next one.
     own: Taken<(Partition, Minute), Log>,
     next: AtomicU64,
+    /// The generation in which the server of a partition was given `append.lua`.
+    given: Taken<Partition, u64>,
     sealing: Taken<(Partition, Minute), Sealing>,
     users: Taken<(Partition, Minute, String), SeriesUsers>,
     looks: Looks,
@@ -56,6 +58,7 @@ impl Logs {
         Self {
             own: Taken::default(),
             next: AtomicU64::new(0),
+            given: Taken::default(),
             sealing: Taken::default(),
             users: Taken::default(),
             looks: Looks::default(),

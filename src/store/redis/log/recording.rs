@@ -19,6 +19,12 @@ use crate::store::{RecordRequest, Seen, StoreError};
 /// How long a log is known after its last frame. What comes later begins another one.
 const UNUSED_FOR: Duration = Duration::from_secs(120);
 
+/// The most minutes of one transaction: one of a thousand would keep a slow link to itself.
+const MINUTES_AT_ONCE: usize = 16;
+
+/// What is appended to the log of a minute.
+type OfMinute<'a, 'b> = (Minute, Vec<&'a RecordRequest<'b>>);
+
 /// A log of this process as it is in Redis.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -43,32 +49,24 @@ impl RedisStore {
             0 => self.generation_of(partition).await?,
             bound => bound,
         };
-        for (minute, recordings) in by_minute(recordings) {
-            let seen: Vec<_> = seen
-                .iter()
-                .copied()
-                .filter(|it| it.minute == minute)
-                .collect();
-            let mut log = logs.own.take(&(partition, minute));
-            log = log.filter(|log| log.generation == generation);
-            loop {
-                let is_new = log.is_none();
-                let mut at = log.unwrap_or_else(|| self.new_log(logs, generation));
-                if self
-                    .append_to(&mut at, partition, minute, &recordings, &seen)
-                    .await?
-                {
-                    let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
-                    logs.own.put((partition, minute), at, is_used);
-                    break;
-                }
-                if is_new {
-                    let message = format!("the new log {:?} is there already", at.name);
-                    return Err(StoreError::Unavailable(message));
-                }
-                log = None;
+        if logs.given.take(&partition) != Some(generation) {
+            let script = scripts::APPEND.prepare_invoke();
+            let give = async move |connection: &mut Connection| script.load_async(connection).await;
+            let slot = self.keys(partition).slot;
+            let run = self
+                .gateway
+                .run_in(generation, slot, RECORDING, Attempts::One, give);
+            run.await?;
+        }
+        let minutes: Vec<_> = by_minute(recordings).into_iter().collect();
+        for minutes in minutes.chunks(MINUTES_AT_ONCE) {
+            let mut left = minutes.to_vec();
+            while !left.is_empty() {
+                let appended = self.append_to(logs, partition, generation, left, seen);
+                left = appended.await?;
             }
         }
+        logs.given.put(partition, generation, |_| true);
         Ok(())
     }
 
@@ -83,56 +81,86 @@ impl RedisStore {
         }
     }
 
-    /// Appends frames in one transaction. Returns false, and appends nothing, when the log is not as this process knows it.
-    async fn append_to(
+    /// Appends events of some minutes in one transaction. Returns the minutes whose log is not as this process knows it; nothing
+    /// was appended to these, and their next log is a new one.
+    ///
+    /// # Errors
+    ///
+    /// When Redis is away, or has a log of the name of a new one.
+    async fn append_to<'a, 'b>(
         &self,
-        log: &mut Log,
+        logs: &Logs,
         partition: Partition,
-        minute: Minute,
-        recordings: &[&RecordRequest<'_>],
+        generation: u64,
+        minutes: Vec<OfMinute<'a, 'b>>,
         seen: &[Seen],
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Vec<OfMinute<'a, 'b>>, StoreError> {
         let keys = self.keys(partition);
-        let of = LogKeys::new(keys, minute);
         let key = self.gateway.fingerprint_key().await?;
-        let frames = log.frames(key, recordings);
-        let length = log.frames + frames.len() as u64;
-        let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
-        let mut script = scripts::APPEND.prepare_invoke();
-        script
-            .key(of.log(&log.name))
-            .key(&of.cut)
-            .key(&keys.arrivals)
-            .arg(&log.name)
-            .arg(length)
-            .arg(frames.len())
-            .arg(minute.to_string())
-            .arg(events);
-        // All or nothing, but where the server does not know the script. So what leads to a log is there before it.
         let mut transaction = pipe();
         transaction.atomic();
-        announce(&mut transaction, keys, minute);
-        let is_new = log.frames == 0;
-        if is_new {
-            transaction.sadd(&of.logs, &log.name).ignore();
-        }
-        let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
-        push.arg(of.log(&log.name)).arg(frames).ignore();
-        cover(&mut transaction, keys, &self.node, seen, self.retention);
-        transaction.invoke_script(&script);
-        let append = async move |connection: &mut Connection| {
+        let (mut appended_to, mut scripts) = (Vec::new(), Vec::new());
+        for (minute, recordings) in minutes {
+            let of = LogKeys::new(keys, minute);
+            let known = logs.own.take(&(partition, minute));
+            let known = known.filter(|log| log.generation == generation);
+            let is_new = known.is_none();
+            let mut log = known.unwrap_or_else(|| self.new_log(logs, generation));
+            let frames = log.frames(key, &recordings);
+            log.frames += frames.len() as u64;
+            let events: usize = recordings.iter().map(|it| it.occurrences.len()).sum();
+            let mut script = scripts::APPEND.prepare_invoke();
+            script
+                .key(of.log(&log.name))
+                .key(&of.cut)
+                .key(&keys.arrivals)
+                .arg(&log.name)
+                .arg(log.frames)
+                .arg(frames.len())
+                .arg(minute.to_string())
+                .arg(events);
+            scripts.push(script);
+            announce(&mut transaction, keys, minute);
             if is_new {
-                script.load_async(connection).await?;
+                transaction.sadd(&of.logs, &log.name).ignore();
             }
-            transaction.query_async::<[bool; 1]>(connection).await
+            let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
+            push.arg(of.log(&log.name)).arg(frames).ignore();
+            let seen: Vec<_> = seen
+                .iter()
+                .copied()
+                .filter(|it| it.minute == minute)
+                .collect();
+            cover(&mut transaction, keys, &self.node, &seen, self.retention);
+            appended_to.push((minute, recordings, log, is_new));
+        }
+        // All or nothing, but where the server does not know the script. So what leads to the logs is there before it.
+        for script in &scripts {
+            transaction.invoke_script(script);
+        }
+        let append = async move |connection: &mut Connection| {
+            transaction.query_async::<Vec<bool>>(connection).await
         };
         let run = self
             .gateway
-            .run_in(log.generation, keys.slot, RECORDING, Attempts::One, append);
-        let [appended] = run.await?;
-        log.frames = length;
-        log.last_used = Instant::now();
-        Ok(appended)
+            .run_in(generation, keys.slot, RECORDING, Attempts::One, append);
+        let answers = run.await?;
+        let mut refused = Vec::new();
+        for ((minute, recordings, mut log, is_new), is_appended) in
+            appended_to.into_iter().zip(answers)
+        {
+            if is_appended {
+                log.last_used = Instant::now();
+                let is_used = |log: &Log| log.last_used.elapsed() < UNUSED_FOR;
+                logs.own.put((partition, minute), log, is_used);
+            } else if is_new {
+                let message = format!("the new log {:?} is there already", log.name);
+                return Err(StoreError::Unavailable(message));
+            } else {
+                refused.push((minute, recordings));
+            }
+        }
+        Ok(refused)
     }
 
     /// The generation of the server that a partition is on.
