@@ -21,6 +21,7 @@
 //!
 //! The rest serves these:
 //!
+//! - [`diagnosis`] is the catalogue of what may be wrong, with the remedies, and the form in which every part says it.
 //! - [`node`] is what the parts of one node share and decide by: clock, ledger, lag, heartbeats.
 //! - [`telemetry`] reports metrics of all that; nothing reads them to decide. [`status`] reports how nodes, store and outputs are, all
 //!   together, with a remedy for whatever is wrong.
@@ -37,6 +38,7 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod demo;
+pub mod diagnosis;
 pub mod event;
 pub mod flush;
 pub mod http;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-pub use redis_link::on_one_line;
+pub use redis_link::{find_tls, on_one_line};
 
 /// An error and its causes. A cause that an error names itself is not repeated.
 #[must_use]

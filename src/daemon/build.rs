@@ -14,6 +14,7 @@ use redis_link::Address;
 
 use super::reporter::Reporter;
 use crate::config::{self, Config, RelayConfig, Store, Target};
+use crate::diagnosis::Cause;
 use crate::event::Partitions;
 use crate::flush::Destination;
 use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
@@ -143,8 +144,8 @@ fn left_beside(needed: usize) -> usize {
             limit,
             needed,
             connections = left.max(CONNECTIONS_MIN),
-            "the process may open few files: sockets, spool, Redis and output need some, and HTTP gets only what is left; \
-             raise LimitNOFILE= in the unit or `ulimit -n` to {} at least",
+            "{} to {} at least",
+            Cause::FewDescriptors,
             needed + CONNECTIONS_ENOUGH
         );
     }

@@ -10,49 +10,15 @@ use chrono::Utc;
 use super::build;
 use super::status::{observer_of, runtime};
 use crate::config::Config;
+use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;
 use crate::http::CONNECTIONS_ENOUGH;
 use crate::ingest::{ListenAddress, Table, holder};
-use crate::status::{Finding, ServerState, ServerStatus, Severity, Status};
+use crate::status::Status;
+use crate::store::{ServerFound, ServerSeen};
 
-/// What came of one thing that was tried: a word for it, what was tried, what is wrong, and what to do.
-struct Tried {
-    is: Is,
-    what: String,
-    remedy: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Is {
-    Well,
-    Unwise,
-    Wrong,
-}
-
-impl Tried {
-    fn well(what: impl Into<String>) -> Self {
-        Self {
-            is: Is::Well,
-            what: what.into(),
-            remedy: String::new(),
-        }
-    }
-
-    fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            is: Is::Wrong,
-            what: what.into(),
-            remedy: remedy.into(),
-        }
-    }
-
-    fn unwise(self) -> Self {
-        Self {
-            is: Is::Unwise,
-            ..self
-        }
-    }
-}
+/// What came of one thing that was tried: what is well, or what is not.
+type Tried = Result<String, Diagnosis>;
 
 /// Tries everything, and prints a line for each thing; `quiet`: only for what is not well. Answers whether nothing is wrong.
 pub fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
@@ -65,66 +31,69 @@ pub fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
     tried.extend(spool(config));
     tried.push(descriptors(config));
     tried.extend(receive_buffer(config));
+    let is_wrong = |it: &Diagnosis| it.cause.severity() == Severity::Critical;
     let mut out = io::stdout();
-    for it in tried.iter().filter(|it| !quiet || it.is != Is::Well) {
-        let word = match it.is {
-            Is::Well => "ok      ",
-            Is::Unwise => "unwise  ",
-            Is::Wrong => "PROBLEM ",
-        };
-        writeln!(out, "{word} {}", it.what)?;
-        if !it.remedy.is_empty() {
-            writeln!(out, "         do: {}", it.remedy)?;
+    for it in &tried {
+        match it {
+            Ok(_) if quiet => {}
+            Ok(what) => writeln!(out, "ok       {what}")?,
+            Err(found) => {
+                let word = if is_wrong(found) {
+                    "PROBLEM"
+                } else {
+                    "unwise "
+                };
+                writeln!(
+                    out,
+                    "{word}  {}\n         do: {}",
+                    found.head(),
+                    found.remedy
+                )?;
+            }
         }
     }
-    Ok(tried.iter().all(|it| it.is != Is::Wrong))
+    Ok(!tried
+        .iter()
+        .filter_map(|it| it.as_ref().err())
+        .any(is_wrong))
 }
 
 async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
     let Some((store, _)) = build::operated(config)? else {
-        return Ok(vec![Tried::well("store: the memory of the process")]);
+        return Ok(vec![Ok("store: the memory of the process".to_owned())]);
     };
     let rights = store.missing_rights().await;
     let status = observer_of(store, config)?.status().await;
-    let mut tried: Vec<Tried> = status
-        .findings
-        .iter()
-        .filter(|it| it.id.starts_with("redis-") || it.id == "settings")
-        .map(of_finding)
-        .collect();
+    let of_store = |it: &&Diagnosis| {
+        it.cause.id().starts_with("redis-") || it.cause.id() == Cause::Settings.id()
+    };
+    let found = status.findings.iter().filter(of_store);
+    let mut tried: Vec<Tried> = found.cloned().map(Err).collect();
     tried.extend(well_servers(&status));
-    match rights {
-        Ok(missing) if missing.is_empty() => tried.push(Tried::well("rights of the Redis user")),
-        Ok(missing) => tried.push(Tried::wrong(
-            format!("rights of the Redis user: {}", missing.join("; ")),
-            "grant the commands and keys of config/redis-acl.conf",
-        )),
-        // Why it does not answer is said above.
-        Err(_away) => {}
+    // Why it does not answer is said above.
+    if let Ok(missing) = rights {
+        let place = "rights of the Redis user";
+        tried.push(if missing.is_empty() {
+            Ok(place.to_owned())
+        } else {
+            let found = Diagnosis::new(Cause::RedisRights, missing.join("; "));
+            Err(found.what("some are missing").at(place))
+        });
     }
     Ok(tried)
 }
 
-fn of_finding(finding: &Finding) -> Tried {
-    let what = format!("{}: {} ({})", finding.r#where, finding.what, finding.why);
-    let tried = Tried::wrong(what, finding.remedy.clone());
-    match finding.severity {
-        Severity::Critical => tried,
-        Severity::Warning | Severity::Note => tried.unwise(),
-    }
-}
-
 fn well_servers(status: &Status) -> Vec<Tried> {
     let servers = status.redis.iter().flat_map(|redis| &redis.servers);
-    let well = |server: &ServerStatus| {
-        let ServerState {
+    let well = |server: &ServerSeen| {
+        let ServerFound {
             version,
             policy,
             clock_offset_ms,
             ..
-        } = server.state.as_ref()?;
+        } = server.found.as_ref()?;
         let address = &server.address;
-        Some(Tried::well(format!(
+        Some(Ok(format!(
             "Redis at {address}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms"
         )))
     };
@@ -137,13 +106,13 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
     let all = destinations.iter().map(async |it| {
         let place = format!("output {}: {}", it.name, it.output.describe());
         if !it.output.has_server() {
-            return Tried::well(place);
+            return Ok(place);
         }
         match it.output.probe(minute).await {
-            Ok(()) => Tried::well(format!(
+            Ok(()) => Ok(format!(
                 "{place}, takes a point of output.probe_measurement"
             )),
-            Err(error) => Tried::wrong(format!("{place}: {}", error.reason()), error.remedy()),
+            Err(error) => Err(error.found().clone().at(place)),
         }
     });
     Ok(futures_util::future::join_all(all).await)
@@ -152,15 +121,12 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
 fn sockets(config: &Config) -> Vec<Tried> {
     let service = &config.service;
     let of = |what: String, bound: io::Result<()>, holder: &dyn Fn() -> String| match bound {
-        Ok(()) => Tried::well(format!("{what} can be bound")),
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Tried::well(format!(
+        Ok(()) => Ok(format!("{what} can be bound")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(format!(
             "{what} is in use: {}; that is right if it is the service that runs, or eds.socket",
             holder()
         )),
-        Err(error) => Tried::wrong(
-            format!("{what} cannot be bound: {error}"),
-            "name an address of this host, and a port that the service's user may bind",
-        ),
+        Err(error) => Err(Diagnosis::new(Cause::CannotBind, error.to_string()).at(what)),
     };
     let listen = service.listen.iter().map(|address| {
         let bound = match address {
@@ -208,18 +174,18 @@ fn spool(config: &Config) -> Option<Tried> {
     let free = match rustix::fs::statvfs(is_there) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
         Err(error) => {
-            let remedy = "name a directory that the service's user may write to";
-            return Some(Tried::wrong(format!("{place}: {error}"), remedy));
+            let found = Diagnosis::new(Cause::SpoolDirectory, error.to_string());
+            return Some(Err(found.at(place)));
         }
     };
     let sizes =
         [free, spool.bytes_max].map(|it| bytesize::ByteSize(it).display().iec().to_string());
     let [has, most] = sizes;
     Some(if free < spool.bytes_max {
-        let what = format!("{place}: its disk has {has} free, and input.spool_max is {most}");
-        Tried::wrong(what, "lower input.spool_max, or give the disk room").unwise()
+        let why = format!("{has} are free, and input.spool_max is {most}");
+        Err(Diagnosis::new(Cause::SpoolDisk, why).at(place))
     } else {
-        Tried::well(format!(
+        Ok(format!(
             "{place}: can be written to, and its disk has {has} free"
         ))
     })
@@ -228,13 +194,10 @@ fn spool(config: &Config) -> Option<Tried> {
 fn descriptors(config: &Config) -> Tried {
     let left = build::left_for_http(config);
     if left < CONNECTIONS_ENOUGH {
-        let what = format!(
-            "file descriptors: {left} are left for HTTP connections, of {CONNECTIONS_ENOUGH}"
-        );
-        Tried::wrong(what, "raise LimitNOFILE= in eds.service, or `ulimit -n`").unwise()
-    } else {
-        Tried::well("file descriptors")
+        let why = format!("{left} are left for HTTP connections, of {CONNECTIONS_ENOUGH}");
+        return Err(Diagnosis::new(Cause::FewDescriptors, why).at("file descriptors"));
     }
+    Ok("file descriptors".to_owned())
 }
 
 fn receive_buffer(config: &Config) -> Option<Tried> {
@@ -242,13 +205,9 @@ fn receive_buffer(config: &Config) -> Option<Tried> {
     let most: u64 = most.trim().parse().ok()?;
     let wanted = config.service.receive_buffer;
     Some(if most < wanted {
-        let what = format!("input.receive_buffer: {wanted} bytes, and net.core.rmem_max is {most}");
-        Tried::wrong(
-            what,
-            format!("sysctl net.core.rmem_max={wanted}, and write it to /etc/sysctl.d"),
-        )
-        .unwise()
+        let why = format!("{wanted} bytes, and net.core.rmem_max is {most}");
+        Err(Diagnosis::new(Cause::SmallBuffer, why).at("input.receive_buffer"))
     } else {
-        Tried::well(format!("input.receive_buffer: {wanted} bytes"))
+        Ok(format!("input.receive_buffer: {wanted} bytes"))
     })
 }

@@ -13,6 +13,7 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tokio::sync::mpsc;
 
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::http::STALLED_AFTER;
 use crate::node::Progress;
 
@@ -92,10 +93,8 @@ pub(super) async fn feed_watchdog(progress: Progress) {
         if stalled.is_empty() {
             notify(&[NotifyState::Watchdog]);
         } else {
-            tracing::error!(
-                workers = stalled.join(", "),
-                "workers are stalled; not feeding the watchdog"
-            );
+            let stalled = Diagnosis::new(Cause::NodeStalled, stalled.join(", "));
+            tracing::error!("{stalled}; not feeding the watchdog");
         }
     }
 }

@@ -196,7 +196,7 @@ async fn start(
     let check = store.check();
     tokio::pin!(check);
     let checked = tokio::time::timeout(UNREAD_MAX, &mut check).await;
-    if !matches!(checked, Ok(Err(StoreError::Refused { .. }))) {
+    if !matches!(checked, Ok(Err(StoreError::Refused(_)))) {
         service.listen();
     }
     let checked = match checked {
@@ -205,7 +205,7 @@ async fn start(
     };
     match checked {
         None | Some(Ok(())) => {}
-        Some(Err(error @ StoreError::Refused { .. })) => {
+        Some(Err(error @ StoreError::Refused(_))) => {
             let at_once = CancellationToken::new();
             Running::drain(service, Duration::ZERO, &at_once).await;
             return Err(error.into());

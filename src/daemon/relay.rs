@@ -23,7 +23,8 @@ use super::relay_view::RelayView;
 use super::service::{SIDE_MAX, all_end, next_failure, until};
 use super::{PartFailed, Running, UNREAD_MAX, build};
 use crate::config::RelayConfig;
-use crate::http::{self, Readiness, RelayVitals, SOCKET_FAILS, Vitals};
+use crate::diagnosis::{Cause, Diagnosis};
+use crate::http::{self, Readiness, RelayVitals, Vitals};
 use crate::ingest::{BindSettings, Inherited, ListenAddress, Opened, Sockets, Table, explained};
 use crate::node::{Clock, Progress};
 use crate::output::influxdb::LineWriter;
@@ -375,8 +376,11 @@ impl Vitals for RelayHealth {
             &mut readiness.warnings
         };
         trouble.extend(down.iter().map(|node| {
-            let name = node.name();
-            format!("events for {name} may get lost: it has no address, refuses them, or cannot be reached")
+            let why = "it has no address, refuses them, or cannot be reached";
+            let found = Diagnosis::new(Cause::RelayNodeDown, why);
+            found
+                .what(format!("events for {} may get lost", node.name()))
+                .to_string()
         }));
         if self.draining.is_cancelled() {
             readiness
@@ -384,7 +388,7 @@ impl Vitals for RelayHealth {
                 .push("the relay is shutting down".to_owned());
         }
         if self.view.metrics.sockets_failing() > 0 {
-            readiness.reasons.push(SOCKET_FAILS.to_owned());
+            readiness.reasons.push(Cause::SocketFails.to_string());
         }
         readiness
     }

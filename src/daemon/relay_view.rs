@@ -8,6 +8,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::diagnosis::Cause;
 use crate::node::{Example, Progress, Throttle};
 use crate::relay::{Ledger, LedgerTotals, Metrics, Outlet, Place};
 use crate::status::{
@@ -64,11 +65,7 @@ impl RelayView {
                 Ok(Ok(is_taken)) => {
                     self.name_taken.store(is_taken, Ordering::Relaxed);
                     if is_taken && taken.is_due() {
-                        tracing::warn!(
-                            name = self.name,
-                            "another process reports as a relay of this name; nothing is lost, but eds status shows only one of the two: give \
-                             each relay another name (node, EDS_NODE)"
-                        );
+                        tracing::warn!(name = self.name, "{}", Cause::RelayNameTaken);
                     }
                 }
                 failed if fails.is_due() => {
@@ -185,6 +182,5 @@ impl RelayView {
             stalled: self.progress.stalled(STALLED_AFTER),
             name_taken: self.name_taken.load(Ordering::Relaxed),
         }
-        .fit()
     }
 }

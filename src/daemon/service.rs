@@ -292,23 +292,19 @@ impl Service {
         let totals = self.node.ledger.totals().at_end(unpublished);
         let lost = status::node_losses(&totals, &self.metrics);
         self.losses.count(self.node.clock.now_nanos(), lost);
+        self.node.log_losses();
         self.losses.deliver().await;
         totals
     }
 
-    /// Logs what becomes of events that cannot be recorded in time. None: only the last answers were waited for.
+    /// Logs that events cannot be recorded in time and go to disk, if there is one; otherwise they are a loss, which is logged as such. None:
+    /// only the last answers were waited for.
     fn log_unrecorded(&self, events: u64) {
         if events > 0 && self.spools {
             tracing::warn!(
                 events,
                 "cannot record what is queued within input.drain_timeout; it goes to input.spool_dir, from where this \
                  node records it when it is started again"
-            );
-        } else if events > 0 {
-            tracing::error!(
-                events,
-                "cannot record what is queued within input.drain_timeout; giving it up: with an input.spool_dir it \
-                 would wait there"
             );
         }
     }

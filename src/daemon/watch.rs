@@ -202,8 +202,8 @@ mod tests {
 
         async fn survey(&self, _: &[Minute], _: Minute) -> Surveyed {
             assert!(!self.0.swap(true, Ordering::SeqCst), "{PANIC}");
-            let why = StoreError::Unavailable("refused".to_owned());
-            Surveyed::nothing(self.place(), &why, why.clone().into())
+            let why = StoreError::unavailable("refused");
+            Surveyed::nothing(self.place(), &why)
         }
     }
 

@@ -1,6 +1,5 @@
 //! Asking the store for minutes. Before it claims anything a node hands back what the store forgot, and checks in.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
@@ -9,8 +8,9 @@ use tokio::time::Instant;
 use super::FlushSettings;
 use super::settling::looked_within;
 use super::worker::Worker;
+use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Minute, Partition};
-use crate::node::{LossCause, Throttle};
+use crate::node::Throttle;
 use crate::store::{Claim, ClaimRequest, OutputName, StoreError};
 
 /// The most claims of a kind that a round takes of a partition.
@@ -225,7 +225,12 @@ impl Worker {
         self.node
             .losses
             .add(LossCause::Forgotten, minute, rollback.events);
-        self.log_unconfirmed(&rollback.unconfirmed);
+        // Nobody writes their counts from now on.
+        let unconfirmed = &rollback.unconfirmed;
+        (self.metrics.publications_unconfirmed).inc_by(unconfirmed.len() as u64);
+        for minute in unconfirmed {
+            self.node.losses.add(LossCause::Unconfirmed, *minute, 1);
+        }
         tracing::error!(
             store = self.store.describe(),
             partitions,
@@ -233,31 +238,7 @@ impl Worker {
             to = time(rollback.to_ms),
             events = rollback.events,
             "the store forgot what it had confirmed in this time; so many events of this node were recorded in it and \
-             cannot be recorded again; minutes that were published keep their values; give Redis an append-only file \
-             (appendonly yes)"
-        );
-    }
-
-    /// Tells of minutes whose counts may be lost: the store forgot them when they were about to be written, and from now on nobody
-    /// writes them.
-    fn log_unconfirmed(&self, minutes: &BTreeSet<Minute>) {
-        let (Some(first), Some(last)) = (minutes.first(), minutes.last()) else {
-            return;
-        };
-        self.metrics
-            .publications_unconfirmed
-            .inc_by(minutes.len() as u64);
-        for minute in minutes {
-            self.node.losses.add(LossCause::Unconfirmed, *minute, 1);
-        }
-        tracing::error!(
-            store = self.store.describe(),
-            minutes = minutes.len(),
-            %first,
-            %last,
-            "these minutes were forgotten while their counts were written: an output may lack some of them for good, and no point \
-             gets another value; compare the points of these minutes with what you expect, and give Redis an append-only file \
-             (appendonly yes)"
+             cannot be recorded again; minutes that were published keep their values; `eds loss` has the minutes"
         );
     }
 
@@ -269,8 +250,8 @@ impl Worker {
             tracing::warn!(
                 offset_seconds,
                 grace = %humantime::format_duration(self.settings.grace),
-                "the store's clock, which closes minutes, is not this node's: where it is ahead minutes close before their \
-                 events are there; set both by NTP"
+                "the store's clock, which closes minutes, is not this node's; {}",
+                Cause::Clock.remedy()
             );
         }
     }

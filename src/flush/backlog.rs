@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::worker::Worker;
 use tokio::time::Instant;
 
+use crate::diagnosis::Cause;
 use crate::event::Minute;
 use crate::node::Throttle;
 use crate::store::{Backlog, OutputBacklog, OutputName, StoreError};
@@ -102,8 +103,8 @@ impl Overview {
             let names: Vec<_> = self.gone.iter().map(OutputName::as_str).collect();
             tracing::warn!(
                 outputs = names.join(", "),
-                "counts wait for outputs that this node does not have: see `eds outputs list`; write them into the \
-                 configuration again, or have the counts dropped by `eds outputs drop NAME`"
+                "counts wait for outputs that this node does not have; {}",
+                Cause::OutputGone.remedy()
             );
         }
         unsent > 0 || backlogs.iter().any(|backlog| backlog.claimed > 0)

@@ -16,6 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::suspects::{Body, Part, Suspects};
+use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::telemetry::OutputMetrics;
@@ -81,10 +82,13 @@ async fn timed(
 /// What it means that nothing is accepted.
 fn takes_nothing(error: WriteError) -> WriteError {
     match error {
-        WriteError::Rejected { message, hint } => WriteError::Misconfigured {
-            reason: format!("every count is rejected, lately with: {message}"),
-            hint: format!("{hint}; nothing is quarantined meanwhile"),
-        },
+        WriteError::Rejected(found) => WriteError::Misconfigured(Diagnosis {
+            why: format!(
+                "every count is rejected, and nothing is quarantined meanwhile; lately with: {}",
+                found.why
+            ),
+            ..found
+        }),
         error => error,
     }
 }
@@ -123,13 +127,10 @@ impl<'a> Delivery<'a> {
             }
             Err(error) => error,
         };
-        if matches!(
-            error,
-            WriteError::Failed { .. } | WriteError::Misconfigured { .. }
-        ) {
+        if matches!(error, WriteError::Failed(_) | WriteError::Misconfigured(_)) {
             match self.prove().await {
                 // The server is there. Bodies that follow may be accepted, and prove more.
-                Ok(()) | Err(WriteError::Rejected { .. }) => {}
+                Ok(()) | Err(WriteError::Rejected(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -193,7 +194,7 @@ impl<'a> Delivery<'a> {
             };
             self.divide(part, &error)?;
             // A server that fails may have gone: each further write would wait as long.
-            if matches!(error, WriteError::Failed { .. }) || self.unproven >= UNPROVEN_MAX {
+            if matches!(error, WriteError::Failed(_)) || self.unproven >= UNPROVEN_MAX {
                 self.prove().await?;
             }
         }
@@ -218,16 +219,13 @@ impl<'a> Delivery<'a> {
         self.unproven += 1;
         match error {
             WriteError::Unavailable { .. } => Err(error.clone()),
-            WriteError::Rejected { message, .. } => Ok(message.clone()),
-            WriteError::Failed { reason } | WriteError::Misconfigured { reason, .. } => {
-                Ok(reason.clone())
-            }
+            error => Ok(error.found().why.clone()),
         }
     }
 
     fn found(&mut self, body: Body, message: String, error: &WriteError) {
         let refusal = Refusal { body, message };
-        if matches!(error, WriteError::Failed { .. }) {
+        if matches!(error, WriteError::Failed(_)) {
             self.failing.push(refusal);
         } else {
             self.refused.push(refusal);
@@ -260,9 +258,9 @@ impl<'a> Delivery<'a> {
                     self.accepted(counts, self.refused.len());
                     return Ok(());
                 }
-                Err(WriteError::Failed { reason }) => {
+                Err(WriteError::Failed(found)) => {
                     return Err(WriteError::Unavailable {
-                        reason,
+                        found,
                         retry_after: None,
                     });
                 }
@@ -277,7 +275,7 @@ impl<'a> Delivery<'a> {
     /// series that it knows and no other, not even ours.
     async fn prove_by_any(&mut self, shift: f64) -> Result<(), WriteError> {
         let error = match self.prove().await {
-            Err(error @ WriteError::Rejected { .. }) => error,
+            Err(error @ WriteError::Rejected(_)) => error,
             decided => return decided,
         };
         for sample in self.suspects.spread(SAMPLES_MAX, shift) {
@@ -287,7 +285,7 @@ impl<'a> Delivery<'a> {
                     return Ok(());
                 }
                 Err(away @ WriteError::Unavailable { .. }) => return Err(away),
-                Err(WriteError::Failed { .. }) => break,
+                Err(WriteError::Failed(_)) => break,
                 Err(_) => {}
             }
         }

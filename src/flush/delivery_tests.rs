@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::*;
+use crate::diagnosis::Cause;
 use crate::node::Node;
 use crate::telemetry::Metrics;
 
@@ -55,16 +56,13 @@ where
 }
 
 fn rejected() -> Result<(), WriteError> {
-    Err(WriteError::Rejected {
-        message: "no".to_owned(),
-        hint: "look",
-    })
+    let found = Diagnosis::new(Cause::OutputRejectsAll, "no");
+    Err(WriteError::Rejected(found))
 }
 
 fn fails() -> Result<(), WriteError> {
-    Err(WriteError::Failed {
-        reason: "status 500".to_owned(),
-    })
+    let found = Diagnosis::new(Cause::OutputOverloaded, "status 500");
+    Err(WriteError::Failed(found))
 }
 
 fn metrics() -> OutputMetrics {
@@ -162,7 +160,7 @@ async fn an_output_that_rejects_everything_is_misconfigured_and_learns_of_few_co
     delivery.write(body(0..1000)).await.unwrap();
     let nothing = delivery.search(soon(), 0.5).await;
     assert!(
-        matches!(nothing, Err(WriteError::Misconfigured { .. })),
+        matches!(nothing, Err(WriteError::Misconfigured(_))),
         "{nothing:?}"
     );
     assert!(delivery.refused().is_empty(), "none is proven");

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::diagnosis::LossCause;
 use crate::event::{Minute, Partition};
 use crate::node::Throttle;
 
@@ -69,8 +70,8 @@ impl Late {
             events = self.events, partitions, minutes,
             after = %humantime::format_duration(self.longest),
             "events came when the counts of their minutes were sealed, so long after the end of the minute at most; they are \
-             not published, unless they are copies of sealed ones: raise flush.grace if senders or the network are slow, \
-             and see that the clocks of the senders are right"
+             not published, unless they are copies of sealed ones; {}",
+            LossCause::Late.remedy()
         );
         let throttle = std::mem::replace(&mut self.throttle, Throttle::new(REPORT_INTERVAL));
         *self = Self {

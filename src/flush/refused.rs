@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use super::delivery::Refusal;
 use super::sender::Sender;
+use crate::diagnosis::{Cause, Diagnosis, LossCause};
 use crate::event::Minute;
-use crate::node::LossCause;
-use crate::output::Output;
 use crate::store::Claim;
 
 /// The counts that are put into the quarantine at once.
@@ -85,20 +84,13 @@ impl Sender {
         }
         self.metrics.points_quarantined.inc_by(2 * kept.counts);
         self.metrics.points_discarded.inc_by(2 * discarded.counts);
-        let name = &self.name;
-        let output = self.output.describe();
-        if let Some((first, last)) = kept.minutes {
-            tracing::error!(
-                %name, output, counts = kept.counts, %first, %last, examples = kept.examples.join("; "),
-                "the output refuses these counts; they are in the quarantine: see `eds quarantine list`"
-            );
-        }
-        if let Some((first, last)) = discarded.minutes {
-            tracing::error!(
-                %name, output, counts = discarded.counts, %first, %last, examples = discarded.examples.join("; "),
-                "the output refuses these counts, and the quarantine is full: they are discarded, and can be read at \
-                 /api/v1/minutes only, as long as counts are kept"
-            );
+        for (cause, tally) in [(Cause::Quarantine, kept), (Cause::Discarded, discarded)] {
+            if let Some((first, last)) = tally.minutes {
+                let found = Diagnosis::new(cause, tally.examples.join("; "));
+                let found = found.at(format_args!("output {}", self.name));
+                let found = found.named(self.name.as_str());
+                tracing::error!(counts = tally.counts, %first, %last, "{found}");
+            }
         }
     }
 }

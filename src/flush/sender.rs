@@ -17,7 +17,8 @@ use super::outbox::Outbox;
 use super::standing::Agreed;
 use super::watch::Watches;
 use super::worker::STEP_MAX;
-use crate::node::{Heartbeat, Node, OutputTrouble};
+use crate::diagnosis::Diagnosis;
+use crate::node::{Heartbeat, Node};
 use crate::output::{Output, WriteError};
 use crate::store::{Claim, Draining, OutputName, is_recent};
 use crate::telemetry::{Metrics, OutputMetrics};
@@ -155,7 +156,7 @@ impl Sender {
         }
     }
 
-    fn set_down(&self, trouble: Option<OutputTrouble>) {
+    fn set_down(&self, trouble: Option<Diagnosis>) {
         self.metrics.up.set(trouble.is_none().into());
         let name = self.name.as_str();
         self.node.outputs_down.set(name, trouble);
@@ -163,10 +164,11 @@ impl Sender {
 
     pub(super) fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        self.set_down(Some(OutputTrouble {
-            reason: error.reason(),
-            hint: error.remedy(),
-        }));
+        let found = error
+            .found()
+            .clone()
+            .at(format_args!("output {}", self.name));
+        self.set_down(Some(found.clone()));
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,
@@ -174,22 +176,15 @@ impl Sender {
         let pause = self
             .breaker
             .failed(Instant::now(), asked, self.node.rng.jitter());
-        let name = &self.name;
         let output = self.output.describe();
         let failures = self.breaker.failures();
         let pause = humantime::format_duration(Duration::from_millis(
             u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
         ));
-        if matches!(error, WriteError::Misconfigured { .. }) {
-            tracing::error!(
-                %name, output, %error, failures, %pause,
-                "the output refuses this node's configuration; counts are kept and sent when that is fixed"
-            );
+        if matches!(error, WriteError::Misconfigured(_)) {
+            tracing::error!(output, failures, %pause, "{found}");
         } else {
-            tracing::warn!(
-                %name, output, %error, failures, %pause,
-                "cannot write to the output; counts are kept and sent again"
-            );
+            tracing::warn!(output, failures, %pause, "{found}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::timeout;
 
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::node::Throttle;
 use crate::output::{Output, SealedCounts, WriteError};
@@ -51,17 +52,18 @@ impl Standing {
         self.full = matches!(checked, Ok(Err(StoreError::Full(_))));
     }
 
-    fn compared(&mut self, difference: Option<StoreError>, metrics: &Metrics) {
+    fn compared(&mut self, difference: Option<Diagnosis>, metrics: &Metrics) {
         if difference.is_none() && self.differs {
             self.differs_throttle.reset();
             tracing::info!("the settings are those of the other nodes again; going on");
         }
         self.differs = difference.is_some();
         metrics.settings_differ.set(i64::from(self.differs));
-        if let Some(error) = difference
+        if let Some(found) = difference
             && self.differs_throttle.is_due()
         {
-            tracing::error!(%error, "this node closes no minute and sends nothing");
+            let error = found.reason();
+            tracing::error!(error, "this node {}", Cause::NodeSettings.what());
         }
     }
 
@@ -81,7 +83,7 @@ pub async fn look_for_leftovers(store: Arc<dyn Store>) {
     loop {
         let rest = match store.look_for_leftovers().await {
             Ok(()) => LEFTOVERS_INTERVAL,
-            Err(error @ StoreError::Refused { .. }) => {
+            Err(error @ StoreError::Refused(_)) => {
                 tracing::warn!(%error, "cannot look for what is left in the store by other settings");
                 LEFTOVERS_INTERVAL
             }
@@ -125,8 +127,9 @@ impl Output for Agreed {
 impl Agreed {
     async fn check_settings(&self) -> Result<(), WriteError> {
         if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
+            let found = difference.what("this node may not send");
             return Err(WriteError::Unavailable {
-                reason: format!("this node may not send: {difference}"),
+                found,
                 retry_after: None,
             });
         }
@@ -144,11 +147,8 @@ mod tests {
     #[derive(Debug)]
     struct Other;
 
-    fn difference() -> StoreError {
-        StoreError::Refused {
-            reason: "flush.grace is another".to_owned(),
-            hint: "set it alike".to_owned(),
-        }
+    fn difference() -> Diagnosis {
+        Diagnosis::new(Cause::Settings, "flush.grace is another")
     }
 
     #[async_trait]
@@ -157,7 +157,7 @@ mod tests {
             Ok(())
         }
 
-        async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+        async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
             Ok(Some(difference()))
         }
 

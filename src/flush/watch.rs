@@ -12,6 +12,7 @@ use super::late::Late;
 use super::rest::Rest;
 use super::settling::Settling;
 use super::witness::{Past, Rollback, Witness};
+use crate::diagnosis::LossCause;
 use crate::event::{Partition, Partitions};
 use crate::node::{Throttle, files};
 
@@ -139,7 +140,8 @@ impl Watches {
                 path = %file.display(),
                 %error,
                 "cannot write down which minutes are published; should this node and Redis lose their memory together, \
-                 points may be published again with other values; give the disk of input.spool_dir room"
+                 points may be published again with other values; {}",
+                LossCause::SpoolFailed.remedy()
             );
         }
     }

@@ -10,6 +10,7 @@ use testing::log::Log;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Batch, Minute, Partition};
 use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
@@ -45,10 +46,7 @@ impl Output for Down {
         self.writing_max.fetch_max(writing, Relaxed);
         tokio::time::sleep(self.write_takes).await;
         self.writing.fetch_sub(1, Relaxed);
-        Err(WriteError::Unavailable {
-            reason: "down".to_owned(),
-            retry_after: None,
-        })
+        Err(WriteError::unavailable("down"))
     }
 
     async fn probe(&self, _: Minute) -> Result<(), WriteError> {
@@ -94,15 +92,13 @@ impl Output for Taking {
         self.calls.lock().unwrap().push("write");
         if self.leave_alone.is_some() {
             return Err(WriteError::Unavailable {
-                reason: "busy".to_owned(),
+                found: Diagnosis::new(Cause::OutputOverloaded, "busy"),
                 retry_after: self.leave_alone,
             });
         }
         if counts.iter().any(|counts| counts.series == self.refused) {
-            return Err(WriteError::Rejected {
-                message: "no".to_owned(),
-                hint: "look",
-            });
+            let found = Diagnosis::new(Cause::OutputRejectsAll, "no");
+            return Err(WriteError::Rejected(found));
         }
         self.taken.lock().unwrap().extend_from_slice(counts);
         Ok(())

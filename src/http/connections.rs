@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::HEAD_BYTES_MAX;
 use super::explained::Explained;
 use super::problem::Problem;
+use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
 /// How long the head of a request may take, from the connection or the last answer on.
@@ -135,8 +136,8 @@ pub(super) async fn serve(
                     if logged.is_due() {
                         tracing::error!(
                             %error,
-                            "cannot accept an HTTP connection; trying again. If there are too many open files, raise \
-                             LimitNOFILE= in eds.service or `ulimit -n`"
+                            "cannot accept an HTTP connection; trying again. If there are too many open files, {}",
+                            Cause::FewDescriptors.remedy()
                         );
                     }
                     sleep(PAUSE).await;

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::api::{Queries, QuerySources};
 use self::hosts::Hosts;
 use self::problem::Problem;
+use crate::diagnosis::Cause;
 use crate::node::{Node, Progress};
 use crate::store::Store;
 use crate::telemetry::{Format, Metrics};
@@ -51,9 +52,6 @@ const READYZ_SHARE: usize = 4;
 pub const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// How long the store may take to answer before the node is not ready.
 const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-
-/// What is not ready when a socket fails.
-pub const SOCKET_FAILS: &str = "a socket cannot be read; the log says which and why";
 
 /// What the answers of a node are made from.
 #[derive(Debug, Clone)]
@@ -188,7 +186,8 @@ impl Vitals for Health {
 
     async fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
-        let mut warnings = self.store.warnings();
+        let warnings = self.store.warnings();
+        let mut warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
         match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.check()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => reasons.push(error.to_string()),
@@ -198,16 +197,12 @@ impl Vitals for Health {
             reasons.push("the node is shutting down".to_owned());
         }
         if self.node.listeners_failing.load(Ordering::Relaxed) > 0 {
-            reasons.push(SOCKET_FAILS.to_owned());
+            reasons.push(Cause::SocketFails.to_string());
         }
-        for output in self.node.outputs_down.names() {
-            warnings.push(format!(
-                "output {output} takes no points; counts wait in the store"
-            ));
-        }
+        let outputs = self.node.outputs_down.all();
+        warnings.extend(outputs.values().map(ToString::to_string));
         if self.node.name_taken.load(Ordering::Relaxed) {
-            let warning = "another process uses this node's name; give each node a name of its own (node, EDS_NODE)";
-            warnings.push(warning.to_owned());
+            warnings.push(Cause::NameTaken.to_string());
         }
         Readiness { reasons, warnings }
     }

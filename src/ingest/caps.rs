@@ -13,6 +13,7 @@ use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::diagnosis::Cause;
 use crate::event::{Minute, OverflowSeries, Partition};
 use crate::node::Throttle;
 use crate::store::{Admission, AdmitRequest, Admitted, Recording, StoreError};
@@ -322,7 +323,8 @@ impl Caps {
             minute = %minute.shown(),
             series,
             overflow = self.overflow.of(minute),
-            "more series than input.max_series_per_minute; the events of the others are counted under the overflow series"
+            "{}",
+            Cause::Overflow
         );
     }
 }

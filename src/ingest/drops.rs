@@ -21,7 +21,7 @@ impl Drops {
         Self { seen, wrong_seen }
     }
 
-    /// How many datagrams the kernel dropped since the last call, which it logs with their likely cause. The kernel's
+    /// How many datagrams the kernel dropped since the last call, and logs where a larger buffer does not help. The kernel's
     /// counter has 32 bits and wraps; the difference is right if this is called once a second. 0 where the kernel
     /// does not say.
     pub(super) fn take(&mut self, socket: &Socket, counter: Option<u32>) -> u32 {
@@ -43,13 +43,6 @@ impl Drops {
                 "the kernel dropped datagrams, and this host received as many with wrong checksums: they are damaged on \
                  the way or sent wrongly, and a larger receive buffer does not help; check the senders and the network \
                  hardware"
-            );
-        } else if drops > 0 {
-            tracing::error!(
-                address,
-                datagrams = drops,
-                wrong_checksums_at_most = wrong,
-                "the kernel dropped datagrams: the receive buffer was full; raise input.receive_buffer"
             );
         }
         drops

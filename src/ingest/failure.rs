@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Receiver;
+use crate::diagnosis::Cause;
 use crate::node::Throttle;
 
 /// The pause before a socket that failed is read again: first, and at most.
@@ -84,8 +85,8 @@ impl Failure {
             tracing::error!(
                 address = receiver.address().map(tracing::field::display),
                 %error,
-                "cannot read the socket: what is sent to it is not counted here; trying again, and /readyz reports it \
-                 meanwhile; if this goes on restart the service, and its .socket unit if that holds the socket"
+                "cannot read the socket: {}",
+                Cause::SocketFails
             );
         }
     }

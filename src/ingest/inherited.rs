@@ -10,6 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::receive::{force_receive_buffer, passed};
 use super::socket::{BindSettings, ListenAddress};
+use crate::diagnosis::Cause;
 
 /// A socket that the service manager passed, known to be one for datagrams.
 #[derive(Debug)]
@@ -163,8 +164,8 @@ fn widen(socket: &Socket, address: SocketAddr, asked: u64) -> io::Result<()> {
             %address,
             asked_bytes = asked,
             got_bytes = got,
-            "the socket of the service manager has a smaller receive buffer than input.receive_buffer asks for; raise \
-             ReceiveBuffer= in its unit"
+            "{}",
+            Cause::SmallBuffer
         );
     }
     Ok(())

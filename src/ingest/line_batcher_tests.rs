@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::diagnosis::{ByCause, LossCause};
 use crate::node::Node;
 use crate::spool::Keeper;
 use crate::telemetry::Metrics;
@@ -91,7 +92,7 @@ fn events_beyond_the_queue_are_dropped_and_counted() {
     }
     let totals = add(&mut batcher, "a=1 value=u");
     assert_eq!((totals.received, totals.queued), (5, 3));
-    assert_eq!(totals.dropped, [2, 0, 0, 0]);
+    assert_eq!(totals.dropped[LossCause::QueueFull as usize], 2);
     assert_eq!(batcher.open_events(), (3, 0));
 }
 
@@ -105,7 +106,7 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
     let mut batcher = batcher(1).with_spool(Some(spool));
     let line = format!("a=1 value={}", "u".repeat(200));
     let mut totals = LedgerTotals::default();
-    while totals.dropped == [0; 4] {
+    while totals.dropped == ByCause::default() {
         totals = add(&mut batcher, &line);
     }
     assert!(totals.spooled > 10_000);

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::line_batcher::beginning;
 use super::{Failure, LineBatcher, Linger, Receiver, SourceRates};
+use crate::diagnosis::Cause;
 use crate::event::datagram::pieces;
-use crate::node::{DropReason, Heartbeat, LossCause, Node, Throttle};
+use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
 /// How often the listener asks the kernel what it dropped, and logs that and the lines that were rejected or dropped.
@@ -120,8 +121,8 @@ impl Listener {
         if wait && waiting.logged.is_due() {
             tracing::warn!(
                 address = self.receiver.address().map(tracing::field::display),
-                "the queue is full (input.queue_events, input.queue_bytes): who sends to this socket waits until the store \
-                 takes events"
+                "the queue is full: who sends to this socket waits until the store takes events; {}",
+                Cause::QueueFills.remedy()
             );
         }
         wait
@@ -153,7 +154,7 @@ impl Listener {
         self.batcher.commit();
     }
 
-    /// Logs what the kernel and this node dropped, and a rejected line of each reason: rarely, or more often at the level debug.
+    /// Counts what the kernel dropped, and logs a rejected line of each reason: rarely, or more often at the level debug.
     fn report(&mut self) {
         let drops = self.receiver.take_kernel_drops();
         self.metrics.kernel_drops.inc_by(u64::from(drops));
@@ -162,9 +163,6 @@ impl Listener {
             let rejected = totals.rejected[sample.reason.index()];
             self.node.notices.refused(sample, rejected);
         }
-        let reason = DropReason::QueueFull;
-        let dropped = totals.dropped[reason as usize];
-        (self.node.notices).lost(LossCause::Dropped(reason), dropped);
     }
 
     /// Reads what the kernel holds, though not for ever what goes on arriving, and hands everything over.

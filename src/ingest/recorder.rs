@@ -26,8 +26,9 @@ use super::caps::{CapSettings, Caps};
 use super::coverage::Coverage;
 use super::dedup::{Dedup, DedupBudget};
 use super::replay::{Replay, ReplayWindow};
+use crate::diagnosis::{Cause, LossCause};
 use crate::event::{Batch, OverflowSeries, Partition, Precision, Window};
-use crate::node::{DropReason, Heartbeat, Node};
+use crate::node::{Heartbeat, Node};
 use crate::spool::Spool;
 use crate::store::{Recording, StoreError};
 use crate::telemetry::Metrics;
@@ -257,7 +258,7 @@ impl Recorder {
                 self.metrics.record_failures.inc();
                 self.metrics.store_up.set(0);
                 if failures.is_multiple_of(FAILURES_PER_LOG) {
-                    tracing::warn!(partition, %error, "cannot record; the events wait in this node");
+                    tracing::warn!(partition, %error, "cannot record: this node {}", Cause::NodeCannotRecord.what());
                 }
                 let jitter = self.node.rng.jitter();
                 Input::Failed { jitter }
@@ -272,14 +273,14 @@ impl Recorder {
         match (origin, &self.spool) {
             (Origin::Replay, _) => {}
             (Origin::Spool, _) => ledger.stay_spooled(events),
-            (Origin::Queue, None) => ledger.dropped(DropReason::Shutdown, events),
+            (Origin::Queue, None) => ledger.dropped(LossCause::Shutdown, events),
             (Origin::Queue, Some(spool)) => {
                 ledger.to_be_spooled(events);
                 let mut rest = Batch::default();
                 let lost = parts.iter().map(|part| part.copy(batch, &mut rest)).sum();
-                ledger.refused_by_spool(DropReason::SpoolFailed, lost);
+                ledger.refused_by_spool(LossCause::SpoolFailed, lost);
                 if let Err(rest) = spool.keep(rest).await {
-                    ledger.refused_by_spool(DropReason::SpoolFailed, rest.events());
+                    ledger.refused_by_spool(LossCause::SpoolFailed, rest.events());
                 }
             }
         }

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::holder::{Table, explained};
 use super::receive::force_receive_buffer;
 use super::unix::{self, SocketFile};
+use crate::diagnosis::Cause;
 
 /// What the path of a Unix socket begins with where addresses are written.
 const UNIX: &str = "unix:";
@@ -157,8 +158,8 @@ fn set_receive_buffer(socket: &Socket, address: SocketAddr, asked: u64) -> io::R
             %address,
             asked_bytes = asked,
             got_bytes = got,
-            "the kernel gives a smaller receive buffer than input.receive_buffer asks for; raise the sysctl \
-             net.core.rmem_max to that size"
+            "{}",
+            Cause::SmallBuffer
         );
     }
     Ok(())

@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Delivery, QueueLimits, RETRY_MAX, RETRY_MIN};
+use crate::diagnosis::LossCause;
 use crate::event::{Batch, Minute, Partition, Partitions};
-use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::node::{Heartbeat, Node, Throttle};
 use crate::spool::{Spool, Taken, is_gone, segment};
 use crate::telemetry::Metrics;
 
@@ -178,9 +179,7 @@ impl Unspooler {
             Some(written) => {
                 loaded.missing = written.saturating_sub(events);
                 let lost = usize::try_from(loaded.missing).unwrap_or(usize::MAX);
-                self.node
-                    .ledger
-                    .lost_in_spool(DropReason::SpoolFailed, lost);
+                self.node.ledger.lost_in_spool(LossCause::SpoolFailed, lost);
             }
         }
         self.metrics.spool_damaged.inc_by(damaged);

@@ -5,72 +5,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Rejection;
-
-/// Why an event that could have been counted was not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropReason {
-    /// The queue was full: the store is away or too slow, and there is no spool or it is too slow as well.
-    QueueFull,
-    /// The spool was full.
-    SpoolFull,
-    /// The spool could not be written to, or read again.
-    SpoolFailed,
-    /// The node had to end before the store took them.
-    Shutdown,
-}
-
-impl DropReason {
-    /// Every reason, in the order of the metrics.
-    pub const ALL: &[Self] = &[
-        Self::QueueFull,
-        Self::SpoolFull,
-        Self::SpoolFailed,
-        Self::Shutdown,
-    ];
-
-    /// The reason's name in the metrics.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::SpoolFull => "spool_full",
-            Self::SpoolFailed => "spool_failed",
-            Self::Shutdown => "shutdown",
-        }
-    }
-
-    /// Why it happens.
-    #[must_use]
-    pub const fn cause(self) -> &'static str {
-        match self {
-            Self::QueueFull => {
-                "the queue overflowed: more came than the store took, and there is no spool, or it is too slow"
-            }
-            Self::SpoolFull => "the queue overflowed, and the spool is full (input.spool_max)",
-            Self::SpoolFailed => {
-                "the spool could not be written or read: look at the disk of input.spool_dir"
-            }
-            Self::Shutdown => "the node stopped before the store took them",
-        }
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub const fn remedy(self) -> &'static str {
-        match self {
-            Self::SpoolFailed => "free the disk of input.spool_dir, or repair it",
-            Self::SpoolFull => "bring the store back or relieve it; raise input.spool_max",
-            Self::QueueFull => {
-                "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, \
-                 for as long as it may be away"
-            }
-            Self::Shutdown => {
-                "stop nodes while the store is there; raise input.drain_timeout, or set input.spool_dir"
-            }
-        }
-    }
-}
 
 /// How many events are where. All but `queued`, `spooled`, `unwritten` and `queued_bytes` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,8 +21,8 @@ pub struct LedgerTotals {
     pub unpublished: u64,
     /// Lines that are not counted, by [`Rejection::index`].
     pub rejected: [u64; Rejection::ALL.len()],
-    /// Events that were not kept, by place in [`DropReason::ALL`].
-    pub dropped: [u64; DropReason::ALL.len()],
+    /// Events that were not kept, by cause.
+    pub dropped: ByCause,
     /// Events on the way to the store.
     pub queued: u64,
     /// Events among them that are on disk only, or on their way there.
@@ -110,7 +46,7 @@ impl LedgerTotals {
     #[must_use]
     pub const fn at_end(mut self, unpublished: u64) -> Self {
         let on_disk = self.spooled.saturating_sub(self.unwritten);
-        self.dropped[DropReason::Shutdown as usize] += self.queued.saturating_sub(on_disk);
+        self.dropped[LossCause::Shutdown as usize] += self.queued.saturating_sub(on_disk);
         self.queued = on_disk;
         self.unpublished = unpublished;
         self
@@ -168,7 +104,7 @@ impl Ledger {
         totals.spooled += intake.spooled;
         totals.unwritten += intake.spooled;
         totals.queued_bytes += intake.queued_bytes;
-        totals.dropped[DropReason::QueueFull as usize] += intake.dropped;
+        totals.dropped[LossCause::QueueFull as usize] += intake.dropped;
         for (total, rejected) in totals.rejected.iter_mut().zip(&intake.rejected) {
             *total += rejected;
         }
@@ -197,7 +133,7 @@ impl Ledger {
     }
 
     /// Events of the queue were dropped.
-    pub fn dropped(&self, reason: DropReason, events: usize) {
+    pub fn dropped(&self, reason: LossCause, events: usize) {
         let mut totals = self.lock();
         totals.queued -= events as u64;
         totals.dropped[reason as usize] += events as u64;
@@ -221,13 +157,13 @@ impl Ledger {
     }
 
     /// The spool could not keep events that were to go there.
-    pub fn refused_by_spool(&self, reason: DropReason, events: usize) {
+    pub fn refused_by_spool(&self, reason: LossCause, events: usize) {
         self.written(events);
         self.lost_in_spool(reason, events);
     }
 
     /// Events of the spool cannot be read again.
-    pub fn lost_in_spool(&self, reason: DropReason, events: usize) {
+    pub fn lost_in_spool(&self, reason: LossCause, events: usize) {
         let mut totals = self.lock();
         totals.queued -= events as u64;
         totals.spooled -= events as u64;
@@ -271,7 +207,7 @@ mod tests {
         assert!(ledger.take_in(&intake).is_balanced());
         ledger.recorded(4);
         ledger.rejected(Rejection::TooOld, 1);
-        ledger.dropped(DropReason::Shutdown, 2);
+        ledger.dropped(LossCause::Shutdown, 2);
         let totals = ledger.totals();
         assert!(totals.is_balanced());
         assert_eq!(
@@ -290,7 +226,7 @@ mod tests {
             ..Intake::default()
         };
         ledger.take_in(&intake);
-        ledger.refused_by_spool(DropReason::SpoolFull, 1);
+        ledger.refused_by_spool(LossCause::SpoolFull, 1);
         ledger.restored(3);
         ledger.to_be_spooled(2);
         ledger.written(5);

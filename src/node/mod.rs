@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use clock::{Clock, Rng, Throttle};
-pub use ledger::{DropReason, Intake, Ledger, LedgerTotals};
-pub use losses::{ByCause, LossCause, Losses, Lost};
+pub use ledger::{Intake, Ledger, LedgerTotals};
+pub use losses::{Losses, Lost};
 pub use notices::{Example, Notices, Refusal, RefusedLine, Samples};
 pub use progress::{Heartbeat, Progress};
 pub use rounded::{COINCIDING_MIN, Found, ROUNDED_MIN, Rounded};
 pub use unstamped::{Sample, Unstamped, WINDOW_MS};
 
+use crate::diagnosis::{Diagnosis, LossCause};
 use crate::event::Partition;
 
 /// See the module. The default is a node on this machine's clock, with nothing known against it yet.
@@ -55,22 +56,23 @@ pub struct Node {
     pub name_taken: AtomicBool,
 }
 
-/// Why an output takes nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OutputTrouble {
-    /// What it answered last.
-    pub reason: String,
-    /// Which configuration key to look at, and what to do; empty: it may come back by itself.
-    pub hint: String,
+impl Node {
+    /// Logs what is lost for certain, each cause once a minute at most.
+    pub fn log_losses(&self) {
+        let totals = LossCause::ALL.into_iter().zip(self.losses.totals());
+        for (cause, total) in totals.filter(|(cause, _)| cause.is_certain()) {
+            self.notices.lost(cause, total);
+        }
+    }
 }
 
 /// The outputs that refuse what this node writes, or do not answer.
 #[derive(Debug, Default)]
-pub struct OutputsDown(Mutex<BTreeMap<String, OutputTrouble>>);
+pub struct OutputsDown(Mutex<BTreeMap<String, Diagnosis>>);
 
 impl OutputsDown {
     /// Reports whether an output does so.
-    pub fn set(&self, name: &str, trouble: Option<OutputTrouble>) {
+    pub fn set(&self, name: &str, trouble: Option<Diagnosis>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match trouble {
             Some(trouble) => all.insert(name.to_owned(), trouble),
@@ -86,7 +88,7 @@ impl OutputsDown {
 
     /// Their names, and why.
     #[must_use]
-    pub fn all(&self) -> BTreeMap<String, OutputTrouble> {
+    pub fn all(&self) -> BTreeMap<String, Diagnosis> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }

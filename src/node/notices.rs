@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{LossCause, Throttle};
+use super::Throttle;
+use crate::diagnosis::LossCause;
 use crate::event::Rejection;
 
 /// How often the log shows one cause, at most.
@@ -149,14 +150,8 @@ impl Notices {
     /// Logs a loss, if it is time; `total` were lost for this cause. To be called also when no more are.
     pub fn lost(&self, cause: LossCause, total: u64) {
         if let Some(amount) = self.due(cause.label(), total) {
-            tracing::error!(
-                reason = cause.label(),
-                amount,
-                "{}, and lost unless another process has them: {}; {}",
-                cause.what(),
-                cause.why(),
-                cause.remedy()
-            );
+            let reason = cause.label();
+            tracing::error!(reason, amount, "{cause}");
         }
     }
 }

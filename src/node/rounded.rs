@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::diagnosis::Cause;
 use crate::event::Precision;
 
 const MILLISECOND: i64 = 1_000_000;
@@ -109,29 +110,15 @@ impl Rounded {
             }
             is_due
         };
-        if coinciding >= COINCIDING_MIN && is_due(0) {
-            tracing::warn!(
-                events = coinciding,
-                unit,
-                series,
-                "events have the series, user and timestamp of those before them, and count as one with them: the clock of \
-                 their sender is too coarse; have it stamp in nanoseconds, or count up in the last digits. Where they are \
-                 copies, nothing is wrong"
-            );
-            return true;
-        }
-        if rounded >= ROUNDED_MIN && is_due(1) {
-            tracing::warn!(
-                events = rounded,
-                unit,
-                series,
-                "timestamps are whole milliseconds or seconds with zeros behind them: events of a user in one series that have \
-                 the same one count as one; have the senders stamp in nanoseconds (in Telegraf: precision = \"1ns\"), or \
-                 count up in the last digits"
-            );
-            return true;
-        }
-        false
+        let (cause, events) = if coinciding >= COINCIDING_MIN && is_due(0) {
+            (Cause::StampsCoincide, coinciding)
+        } else if rounded >= ROUNDED_MIN && is_due(1) {
+            (Cause::StampsRounded, rounded)
+        } else {
+            return false;
+        };
+        tracing::warn!(events, unit, series, "{cause}");
+        true
     }
 
     /// Returns the unit of timestamps that were found to be coarse, and a series that has them.

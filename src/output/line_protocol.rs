@@ -7,6 +7,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{SealedCounts, WriteError};
+use crate::diagnosis::{Cause, Diagnosis};
 
 /// The measurement of the number of different users.
 pub const UNIQUE_MEASUREMENT: &str = "unique_user_event";
@@ -81,9 +82,8 @@ impl fmt::Display for Points<'_> {
 pub fn body(counts: &[SealedCounts]) -> Result<String, WriteError> {
     let mut body = String::new();
     for counts in counts {
-        let points = Points::of(counts).map_err(|error| WriteError::Rejected {
-            message: error.to_string(),
-            hint: "this is a bug of eds",
+        let points = Points::of(counts).map_err(|error| {
+            WriteError::Rejected(Diagnosis::new(Cause::OutputBug, error.to_string()))
         })?;
         // Writing to a string cannot fail.
         let _ = write!(body, "{points}");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 
 /// The two numbers of one series in one minute, sealed by the store.
@@ -32,66 +33,43 @@ pub struct SealedCounts {
 /// the server may answer to a tag's text. Whoever writes finds out by other writes whether it is about these counts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Not these counts as they are: 400, 413, 422.
-    #[error("output refuses these counts: {message}")]
-    Rejected {
-        /// The server's message, shortened to 512 bytes.
-        message: String,
-        /// What to look at if the server refuses every count so.
-        hint: &'static str,
-    },
+    /// Not these counts as they are: 400, 413, 422. The remedy is for a server that refuses every count so.
+    #[error("output refuses these counts: {}", .0.why)]
+    Rejected(Diagnosis),
     /// No answer to a request that was sent, or a fault of the server: time-out, broken connection, 408, most of 5xx.
-    #[error("output fails: {reason}")]
-    Failed {
-        /// What happened, for the log.
-        reason: String,
-    },
+    #[error("output fails: {}", .0.why)]
+    Failed(Diagnosis),
     /// The server is away, or asks to be left alone: refused connection, 425, 429, 503, any `Retry-After`.
-    #[error("output is unavailable: {reason}")]
+    #[error("output is unavailable: {}", .found.why)]
     Unavailable {
-        /// What happened, for the log.
-        reason: String,
+        /// What happened.
+        found: Diagnosis,
         /// How long the server asked to be left alone (`Retry-After`).
         retry_after: Option<Duration>,
     },
     /// The server looks as if it turned every write away until somebody fixes the configuration: 401, 403, 404, a
     /// certificate that does not hold.
-    #[error("output refuses this configuration: {reason}; {hint}")]
-    Misconfigured {
-        /// What the server said.
-        reason: String,
-        /// Which configuration key to look at, and what to do.
-        hint: String,
-    },
+    #[error("output refuses this configuration: {}", .0.reason())]
+    Misconfigured(Diagnosis),
 }
 
 impl WriteError {
-    /// Returns what happened, without the kind of error.
-    #[must_use]
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Rejected { message, .. } => message.clone(),
-            Self::Failed { reason }
-            | Self::Unavailable { reason, .. }
-            | Self::Misconfigured { reason, .. } => reason.clone(),
+    /// Away, without a time when it comes back.
+    pub fn unavailable(why: impl Into<String>) -> Self {
+        Self::Unavailable {
+            found: Diagnosis::new(Cause::OutputDown, why),
+            retry_after: None,
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns what happened, and what to do about it.
     #[must_use]
-    pub fn remedy(&self) -> String {
+    pub const fn found(&self) -> &Diagnosis {
         match self {
-            Self::Rejected { hint, .. } => (*hint).to_owned(),
-            Self::Misconfigured { hint, .. } => hint.clone(),
-            // An answer has a status.
-            Self::Failed { reason } | Self::Unavailable { reason, .. } if reason.starts_with("status ") => {
-                "the server answers and takes nothing: look at its log, its limits and its load, and at what stands between; \
-                 counts wait in the store until it takes them"
-                    .to_owned()
-            }
-            Self::Failed { .. } | Self::Unavailable { .. } => {
-                "start the server, or look at output.url and the network; counts wait in the store until it takes them".to_owned()
-            }
+            Self::Rejected(found)
+            | Self::Failed(found)
+            | Self::Unavailable { found, .. }
+            | Self::Misconfigured(found) => found,
         }
     }
 }

@@ -37,10 +37,7 @@ impl<W> Lines<W> {
     }
 
     fn unavailable(&self, reason: &dyn fmt::Display) -> WriteError {
-        WriteError::Unavailable {
-            reason: format!("{}: {reason}", self.name),
-            retry_after: None,
-        }
+        WriteError::unavailable(format!("{}: {reason}", self.name))
     }
 }
 
@@ -119,10 +116,7 @@ mod tests {
         let output = Lines::new(Pipe::default(), "pipe");
         output.write(&[counts("a=1"), counts("a=3")]).await.unwrap();
         let forged = output.write(&[counts("a=1"), counts("a=2\n")]).await;
-        assert!(
-            matches!(forged, Err(WriteError::Rejected { .. })),
-            "{forged:?}"
-        );
+        assert!(matches!(forged, Err(WriteError::Rejected(_))), "{forged:?}");
         let pipe = output.writer.lock().unwrap();
         assert_eq!(
             String::from_utf8_lossy(&pipe.bytes),
@@ -143,10 +137,10 @@ mod tests {
         );
         match output.write(&[counts("a=1")]).await.unwrap_err() {
             WriteError::Unavailable {
-                reason,
+                found,
                 retry_after: None,
             } => {
-                assert!(reason.contains("pipe: "), "{reason}");
+                assert!(found.why.contains("pipe: "), "{found}");
             }
             other => panic!("{other:?}"),
         }

@@ -12,6 +12,7 @@ use super::pack::{HOPS_MAX, hops};
 use super::rest_line::{check_end, check_rest_line};
 use super::rest_loop::RestLoop;
 use super::{Kind, Ledger, LedgerTotals, Loss, Outlet, Pack, Place, Rest, Sorter};
+use crate::diagnosis::Cause;
 use crate::event::datagram::{Piece, pieces};
 use crate::event::{Precision, Rejection};
 use crate::ingest::{ArrivalStamps, Received, beginning};
@@ -88,13 +89,8 @@ impl Refusal for Unsent {
     fn message(self) -> String {
         match self {
             Self::Rejected(reason) => reason.message(),
-            Self::Discarded => "discarded lines that are no events: rest.url is none:. Name in rest.url the server that they are for, \
-                                or have their sender send them there"
-                .to_owned(),
-            Self::Looped => format!(
-                "lines come back from this source after they passed {HOPS_MAX} relays, and are sent no further; nothing is lost. \
-                 Relays send to each other in a circle: name only nodes, or relays nearer to them, in relay.to"
-            ),
+            Self::Discarded => Cause::RelayDiscards.to_string(),
+            Self::Looped => Cause::RelayLoop.to_string(),
         }
     }
 }

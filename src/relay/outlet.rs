@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Loss, Pack, Place};
+use crate::diagnosis::Cause;
 use crate::ingest::ListenAddress;
 use crate::node::Throttle;
 
@@ -136,13 +137,7 @@ impl Outlet {
     pub(super) fn set_loop(&self, is_loop: bool) {
         let was_loop = self.is_loop.swap(is_loop, Ordering::Relaxed);
         if is_loop && !was_loop {
-            tracing::error!(
-                to = self.name,
-                "lines of the rest that are sent to {} come back to this relay: relays send the rest to each other in a circle. \
-                 They are dropped, and counted (eds_relay_rest_dropped_total, reason looped), until nothing comes back any more. \
-                 Name in rest.url of one of these relays the server that the lines are for",
-                self.name
-            );
+            tracing::error!(to = self.name, "{}", Cause::RelayRestLoop);
         } else if was_loop && !is_loop {
             tracing::info!(
                 to = self.name,
@@ -327,9 +322,9 @@ impl Outlet {
         if trouble.logged.is_due() {
             tracing::error!(
                 %error,
-                "{} {what}: lines for it may be lost, and are counted; others get theirs. Look whether it runs, at its \
-                 address, and at relay.to and rest.url",
-                self.name
+                "{} {what}: lines for it may be lost, and are counted; others get theirs; {}",
+                self.name,
+                Cause::RelayNodeDown.remedy()
             );
         }
     }

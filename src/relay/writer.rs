@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::Lines;
 use super::{Ledger, Loss, Queue};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::ingest::beginning;
 use crate::node::{Heartbeat, Throttle};
 use crate::output::WriteError;
@@ -139,48 +140,46 @@ impl Writer {
         };
         let mut failures = 0;
         loop {
-            let (reason, is_refused) = match self.request(part).await {
+            let (found, is_refused) = match self.request(part).await {
                 Ok(()) => {
                     let probe = self.probe.take().filter(|_| !self.refuses_probe);
                     self.probe = part.repeatable().or(probe);
                     self.refuses_probe = false;
                     return Verdict::Taken;
                 }
-                Err(WriteError::Rejected { message, .. }) => (message, true),
+                Err(WriteError::Rejected(found)) => (found, true),
                 // A status as of a wrong token may be that of somebody on the way who looks into what passes.
-                Err(WriteError::Failed { reason } | WriteError::Misconfigured { reason, .. }) => {
-                    (reason, false)
-                }
-                Err(WriteError::Unavailable { reason, .. }) => {
-                    self.wait(&reason).await;
+                Err(WriteError::Failed(found) | WriteError::Misconfigured(found)) => (found, false),
+                Err(WriteError::Unavailable { found, .. }) => {
+                    self.wait(&found).await;
                     continue;
                 }
             };
             let Some(probe) = self.probe.take() else {
                 if is_refused {
-                    return Verdict::AtFault(reason);
+                    return Verdict::AtFault(found.why);
                 }
-                self.wait(&reason).await;
+                self.wait(&found).await;
                 return Verdict::Unknown;
             };
             let probed = self.request(&probe).await;
             self.probe = Some(probe);
-            self.refuses_probe = matches!(probed, Err(WriteError::Rejected { .. }));
+            self.refuses_probe = matches!(probed, Err(WriteError::Rejected(_)));
             match probed {
                 Ok(()) => {}
                 Err(WriteError::Unavailable { .. }) => {
-                    self.wait(&reason).await;
+                    self.wait(&found).await;
                     continue;
                 }
                 // Nothing is taken; or the probe is refused for itself, as when it is too old by now, and others may show more.
                 Err(_) => {
-                    self.wait(&reason).await;
+                    self.wait(&found).await;
                     return Verdict::Unknown;
                 }
             }
             failures += 1;
             if is_refused || failures == failures_max {
-                return Verdict::AtFault(reason);
+                return Verdict::AtFault(found.why);
             }
         }
     }
@@ -204,14 +203,15 @@ impl Writer {
     }
 
     /// Waits before the next try.
-    async fn wait(&mut self, reason: &str) {
+    async fn wait(&mut self, found: &Diagnosis) {
         self.up.set(0);
         if self.fails_logged.is_due() {
             tracing::warn!(
                 server = self.server.describe(),
-                reason = reason.replace("output.url", "rest.url"),
-                "the server of rest.url takes no lines: they wait, up to rest.queue_bytes, and are then dropped and counted; \
-                 trying again. Where it is always so look at rest.url, and at the token or password"
+                reason = found.why,
+                "{} to the server of rest.url, which takes no lines: they wait, up to rest.queue_bytes, and are then dropped; {}",
+                Cause::RelayRestDown.what(),
+                found.remedy.replace("output.", "rest.")
             );
         }
         self.heartbeat.during(tokio::time::sleep(self.pause)).await;

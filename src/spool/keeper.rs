@@ -14,8 +14,9 @@ use tokio::sync::oneshot;
 use super::State;
 use super::directory::Directory;
 use super::{SpoolError, SpoolSettings};
+use crate::diagnosis::{Cause, LossCause};
 use crate::event::Batch;
-use crate::node::{DropReason, Heartbeat, Node, Throttle};
+use crate::node::{Heartbeat, Node, Throttle};
 use crate::telemetry::Metrics;
 
 /// The batches that may wait for the disk.
@@ -156,9 +157,10 @@ impl Keeper {
             if logged.is_due() {
                 tracing::error!(
                     %error,
-                    "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped: raise \
-                     LimitNOFILE= in eds.service or `ulimit -n` if there are too many open files, and free memory if \
-                     there is none"
+                    "cannot write to input.spool_dir; trying again for {SHORTAGE_MAX:?}, then events are dropped; {}; if there are too \
+                     many open files, {}",
+                    LossCause::SpoolFailed.remedy(),
+                    Cause::FewDescriptors.remedy()
                 );
             }
             std::thread::sleep(SHORTAGE_PAUSE);
@@ -169,25 +171,21 @@ impl Keeper {
         }
         self.node
             .ledger
-            .refused_by_spool(DropReason::SpoolFull, appended.full);
+            .refused_by_spool(LossCause::SpoolFull, appended.full);
         self.node
             .ledger
-            .refused_by_spool(DropReason::SpoolFailed, appended.failed);
+            .refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
         // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
         // disk is full are better off in memory.
         self.state.arrived.notify_one();
         let lost = appended.full + appended.failed;
-        if lost > 0 && self.logged.is_due() {
-            if let Some(error) = appended.error {
-                tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
-            } else {
-                tracing::error!(
-                    events = lost,
-                    "input.spool_max is reached; events are dropped until the store takes what is on disk"
-                );
-            }
+        if lost > 0
+            && let Some(error) = appended.error
+            && self.logged.is_due()
+        {
+            tracing::error!(%error, events = lost, "cannot write to input.spool_dir; events are dropped");
         }
     }
 

@@ -3,6 +3,7 @@
 use tempfile::TempDir;
 
 use super::*;
+use crate::diagnosis::LossCause;
 use crate::event::Minute;
 use crate::node::{Intake, Node};
 
@@ -52,7 +53,7 @@ async fn a_disk_that_takes_nothing_does_not_keep_events_from_memory() {
     assert!(!running.spool.is_spilling());
     let totals = running.node.ledger.totals();
     assert!(totals.is_balanced());
-    assert_eq!(totals.dropped[DropReason::SpoolFailed as usize], 1);
+    assert_eq!(totals.dropped[LossCause::SpoolFailed as usize], 1);
 }
 
 #[tokio::test]

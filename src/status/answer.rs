@@ -1,13 +1,20 @@
 //! [`Status`]: the answer, as `docs/openapi.json` describes it.
 
+use std::time::Duration;
+
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::relay_report::RelayReport;
 use super::report::NodeReport;
-use crate::store::Loss;
+use crate::diagnosis::Diagnosis;
+use crate::store::{Loss, ServerSeen};
+
+/// A process that has not reported for so long is silent: seven reports are missing.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
 
 /// How everything is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Status {
     /// When it was looked (RFC 3339).
     pub at: String,
@@ -16,7 +23,7 @@ pub struct Status {
     /// The question that comes first.
     pub is_anything_lost: Lost,
     /// What is wrong, worst first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Diagnosis>,
     /// The nodes, by name.
     pub nodes: Vec<NodeStatus>,
     /// The relays that report themselves, by name.
@@ -37,7 +44,7 @@ pub struct Status {
 }
 
 /// Whether anything is lost, as far as is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Lost {
     /// In a word.
     pub answer: Answer,
@@ -46,56 +53,16 @@ pub struct Lost {
 }
 
 /// An answer in a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "they say what they are")]
 pub enum Answer {
     No,
     Yes,
+    #[default]
     Unknown,
     /// No, but many lines are rejected, or events may be missing from points.
     Attention,
-}
-
-/// How bad something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Something is lost, or waits until somebody does something.
-    Critical,
-    /// Somebody should look at it.
-    Warning,
-    /// Good to know.
-    Note,
-}
-
-impl Severity {
-    /// The word for it.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Warning => "warning",
-            Self::Note => "note",
-        }
-    }
-}
-
-/// Something that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The name of the kind of finding, for programs.
-    pub id: &'static str,
-    /// How bad it is.
-    pub severity: Severity,
-    /// Of whom it is.
-    pub r#where: String,
-    /// What is wrong.
-    pub what: String,
-    /// As far as is known.
-    pub why: String,
-    /// What to do.
-    pub remedy: String,
 }
 
 #[expect(clippy::ref_option, reason = "serde calls it with the field")]
@@ -120,79 +87,58 @@ pub struct CauseStatus {
     pub nodes: Vec<String>,
 }
 
-/// An entry of the record of losses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LossStatus {
-    /// The minute (`20161204:1118`); `None`: several, which are not known any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub minute: Option<String>,
-    /// The cause, in the word of the metrics.
-    pub cause: String,
-    /// The node; empty: several.
-    pub node: String,
-    /// Name and number of the process; empty: several.
-    pub instance: String,
-    /// How many events, or datagrams.
-    pub amount: u64,
-    /// How many of them are acknowledged.
-    pub acknowledged: u64,
-}
-
-/// The record of losses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LossesStatus {
-    /// Its entries, by minute.
-    pub losses: Vec<LossStatus>,
-}
-
 impl Status {
     /// The record of losses, by minute; `None`: it could not be read.
     #[must_use]
-    pub fn losses(&self) -> Option<LossesStatus> {
+    pub fn losses(&self) -> Option<Value> {
         self.losses.as_ref()?;
-        let entries = self.record.iter().map(|loss| LossStatus {
-            minute: loss.minute.map(|minute| minute.to_string()),
-            cause: loss.cause.clone(),
-            node: loss.node().to_owned(),
-            instance: loss.process.clone(),
-            amount: loss.amount,
-            acknowledged: loss.acknowledged,
+        let entries = self.record.iter().map(|loss| {
+            let mut entry = json!({
+                "cause": loss.cause, "node": loss.node(), "instance": loss.process, "amount": loss.amount, "acknowledged": loss.acknowledged,
+            });
+            // Without one: of several, which are not known any more.
+            if let Some(minute) = loss.minute {
+                entry["minute"] = json!(minute.to_string());
+            }
+            entry
         });
-        Some(LossesStatus {
-            losses: entries.collect(),
-        })
+        Some(json!({ "losses": entries.collect::<Vec<_>>() }))
     }
 }
 
-/// A node.
+/// A node or a relay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NodeStatus {
+pub struct Process<R> {
     /// What it said last.
     #[serde(flatten)]
-    pub report: NodeReport,
+    pub report: R,
     /// How long ago it said so.
     pub last_seen_seconds: u64,
     /// Whether that is too long.
     pub silent: bool,
     /// Whether what it said could be read in full.
     pub readable: bool,
-    /// What it saw of the last minutes, as a share of what the node saw that saw most; `None`: not known.
+    /// What a node saw of the last minutes, as a share of what the node saw that saw most; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
 }
 
+/// A node.
+pub type NodeStatus = Process<NodeReport>;
 /// A relay.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RelayStatus {
-    /// What it said last.
-    #[serde(flatten)]
-    pub report: RelayReport,
-    /// How long ago it said so.
-    pub last_seen_seconds: u64,
-    /// Whether that is too long.
-    pub silent: bool,
-    /// Whether what it said could be read in full.
-    pub readable: bool,
+pub type RelayStatus = Process<RelayReport>;
+
+impl<R> Process<R> {
+    /// A process that reported this so long ago.
+    pub(super) fn new(report: R, ago: Duration, readable: bool) -> Self {
+        Self {
+            report,
+            last_seen_seconds: ago.as_secs(),
+            silent: ago >= SILENT_AFTER,
+            readable,
+            coverage: None,
+        }
+    }
 }
 
 /// What waits, over all partitions.
@@ -275,63 +221,8 @@ pub struct OutputStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RedisStatus {
     /// Each server.
-    pub servers: Vec<ServerStatus>,
+    pub servers: Vec<ServerSeen>,
     /// The memory that it should need for what comes in, in bytes; `None`: that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_by_formula: Option<u64>,
-}
-
-/// A server.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct ServerStatus {
-    /// Where it is.
-    pub address: String,
-    /// Why nothing more is known of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// What to do about that, where it is known.
-    #[serde(skip)]
-    pub remedy: Option<String>,
-    /// What it says of itself.
-    #[serde(flatten)]
-    pub state: Option<ServerState>,
-}
-
-/// What a server says of itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct ServerState {
-    /// Its name and version.
-    pub version: String,
-    /// `master` or `slave`.
-    pub role: String,
-    /// Bytes.
-    pub used_memory: u64,
-    /// Bytes; 0: no limit.
-    pub maxmemory: u64,
-    /// What it does beyond.
-    pub policy: String,
-    /// What it writes down.
-    pub persistence: Persistence,
-    /// How far its clock is ahead of the host that asks.
-    pub clock_offset_ms: i64,
-    /// What it says to a write that changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refuses_writes: Option<String>,
-    /// Why it is not fit for events.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unfit: Option<String>,
-    /// What to do about that, where it is known.
-    #[serde(skip)]
-    pub unfit_remedy: Option<String>,
-}
-
-/// What a server writes down.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Persistence {
-    /// Whether it has an append-only file.
-    pub aof: bool,
-    /// Changes since its last snapshot.
-    pub unsaved_changes: u64,
-    /// Whether the last snapshot and the last write to the append-only file succeeded.
-    pub last_save_ok: bool,
 }

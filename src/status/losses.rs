@@ -13,8 +13,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::relay_report::RelayTotals;
+use crate::diagnosis::LossCause;
 use crate::event::Minute;
-use crate::node::{DropReason, LedgerTotals, LossCause, Losses, Throttle, files};
+use crate::node::{LedgerTotals, Losses, Throttle, files};
 use crate::store::{Loss, LossRecord};
 use crate::telemetry::Metrics;
 
@@ -145,7 +146,8 @@ impl LossReporter {
                 path = %path.display(),
                 error,
                 "cannot write down losses that the store does not have yet; if this process ends before the store is back, \
-                 they are in its log only; give the disk of input.spool_dir room"
+                 they are in its log only; {}",
+                LossCause::SpoolFailed.remedy()
             );
         }
     }
@@ -156,12 +158,9 @@ pub fn node_losses(
     totals: &LedgerTotals,
     metrics: &Metrics,
 ) -> impl Iterator<Item = (LossCause, u64)> {
-    let dropped = totals.dropped;
-    let dropped = DropReason::ALL
-        .iter()
-        .map(move |reason| (LossCause::Dropped(*reason), dropped[*reason as usize]));
-    let kernel_drops = metrics.sums(std::iter::empty()).kernel_drops;
-    dropped.chain([(LossCause::KernelDrops, kernel_drops)])
+    let mut lost = totals.dropped;
+    lost[LossCause::KernelDrops as usize] = metrics.sums(std::iter::empty()).kernel_drops;
+    LossCause::ALL.into_iter().zip(lost)
 }
 
 /// Returns what a relay lost.

@@ -8,7 +8,7 @@
 //! | `answer.rs` | the answer, as `docs/openapi.json` describes it |
 //! | `losses.rs` | brings what the process lost into the record of losses |
 //! | `summary.rs` | from what was seen to the answer. Pure |
-//! | `findings.rs`, `node_findings.rs`, `redis_findings.rs`, `relay_findings.rs` | **the table of findings**: condition, words, remedy. Pure |
+//! | `findings.rs`, `node_findings.rs`, `redis_findings.rs`, `relay_findings.rs` | what is wrong, in the words of `diagnosis`. Pure |
 //! | `observer.rs` | looks at the store, and answers |
 //! | `table.rs` | the answer for people |
 //!
@@ -33,11 +33,9 @@ mod table;
 mod tests;
 
 pub use self::answer::{
-    Answer, CauseStatus, Finding, LossStatus, LossesStatus, Lost, NodeStatus, OldMinutes,
-    OldestUnsent, OutputStatus, PartitionsStatus, Persistence, RedisStatus, RelayStatus,
-    ServerState, ServerStatus, Severity, States, Status,
+    Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
+    PartitionsStatus, RedisStatus, RelayStatus, States, Status,
 };
-pub use self::findings::catalogue;
 pub use self::history::History;
 pub use self::losses::{LossReporter, node_losses, relay_losses};
 pub use self::observer::{Expected, Observer};

@@ -87,8 +87,8 @@ impl Observer {
         let looked = self.store.survey(&minutes, Minute::of_nanos(old_before));
         let looked = timeout(LOOKED_WITHIN, looked).await;
         let seen = looked.unwrap_or_else(|_| {
-            let why = StoreError::Unavailable("no answer in time".to_owned());
-            Surveyed::nothing(self.store.place(), &why, why.clone().into())
+            let why = StoreError::unavailable("no answer in time");
+            Surveyed::nothing(self.store.place(), &why)
         });
         summarize(&Looked {
             at: Utc::now(),

@@ -1,40 +1,23 @@
-//! The findings about relays. Pure.
+//! What is wrong with relays. Pure.
 
-use super::answer::{RelayStatus, Severity};
-use super::findings::{ACKNOWLEDGE, Found, Rule, Scene, lost, silent};
-use super::relay_report::RelayTotals;
-use crate::node::LossCause;
-use Severity::{Critical, Note, Warning};
+use super::answer::RelayStatus;
+use super::findings::Scene;
+use super::node_findings::silent;
+use crate::diagnosis::{Cause, Diagnosis};
 
-/// What is wrong with each relay that this holds for.
-fn relays(
-    scene: &Scene<'_>,
-    find: impl Fn(&RelayStatus) -> Option<(String, String)>,
-) -> Vec<Found> {
-    let live = scene.status.relays.iter().filter(|relay| !relay.silent);
-    live.filter_map(|relay| {
-        let (what, why) = find(relay)?;
-        Some((format!("relay {}", relay.report.name), what, why, None))
-    })
-    .collect()
-}
-
-/// A count of the last minutes that should be 0.
-fn recent(
-    scene: &Scene<'_>,
-    count: fn(&RelayTotals) -> u64,
-    what: &str,
-    why: impl Fn(&RelayStatus) -> String,
-) -> Vec<Found> {
-    relays(scene, |relay| {
-        let (count, seconds) = (count(&relay.report.recent), relay.report.recent_seconds);
-        (count > 0).then(|| {
-            (
-                format!("{count} {what} in the last {seconds} s"),
-                why(relay),
-            )
-        })
-    })
+pub(super) fn of(scene: &Scene<'_>) -> Vec<Diagnosis> {
+    let of_relay = |relay: &RelayStatus| {
+        let found = if relay.silent {
+            vec![silent(Cause::RelaySilent, relay.last_seen_seconds)]
+        } else {
+            let mut found = of_lines(relay);
+            found.extend(of_process(relay));
+            found
+        };
+        let place = format!("relay {}", relay.report.name);
+        found.into_iter().map(move |it| it.at(&place))
+    };
+    scene.status.relays.iter().flat_map(of_relay).collect()
 }
 
 /// The last line that was sent nowhere for a reason like this.
@@ -48,173 +31,90 @@ fn example(relay: &RelayStatus, is_meant: impl Fn(&str) -> bool) -> String {
     format!("{}: {:?}{source}", unsent.reason, unsent.line)
 }
 
-fn is_rejection(reason: &str) -> bool {
-    !["discarded", "looped"].contains(&reason)
+/// Lines that a relay sends nowhere.
+fn of_lines(relay: &RelayStatus) -> Vec<Diagnosis> {
+    let (report, mut found) = (&relay.report, Vec::new());
+    let (recent, seconds) = (&report.recent, report.recent_seconds);
+    let mut count = |cause, lines: u64, what: &str, why: String| {
+        if lines > 0 {
+            let what = format!("{lines} {what} in the last {seconds} s");
+            found.push(Diagnosis::new(cause, why).what(what));
+        }
+    };
+    let looped = example(relay, |reason| reason == "looped");
+    let looped = format!("relays send to each other in a circle; {looped}");
+    count(
+        Cause::RelayLoop,
+        recent.looped,
+        "lines came back by other relays",
+        looped,
+    );
+    let rejected = example(relay, |reason| !["discarded", "looped"].contains(&reason));
+    count(
+        Cause::RelayRejects,
+        recent.rejected,
+        "lines rejected",
+        rejected,
+    );
+    let discarded = example(relay, |reason| reason == "discarded");
+    let discarded = format!("they are no events, and rest.url is none:; {discarded}");
+    count(
+        Cause::RelayDiscards,
+        recent.rest_discarded,
+        "lines discarded",
+        discarded,
+    );
+    let to = &report.rest.to;
+    if report.rest.is_loop {
+        let what = format!("lines of the rest that it sends to {to} come back; it drops them");
+        let why = "relays send the rest to each other in a circle";
+        found.push(Diagnosis::new(Cause::RelayRestLoop, why).what(what));
+    }
+    let down = report.to.iter().filter(|target| !target.up);
+    let down: Vec<_> = down.map(|target| &*target.to).collect();
+    if !down.is_empty() {
+        let why =
+            "it has no address, refuses, or cannot be reached; the other nodes get every event";
+        let what = format!("cannot send to {}", down.join(", "));
+        found.push(Diagnosis::new(Cause::RelayNodeDown, why).what(what));
+    }
+    if !report.rest.up {
+        let why = format!(
+            "{} lines wait for it, up to rest.queue_bytes",
+            report.rest.queued
+        );
+        let what = format!("{} to {to}", Cause::RelayRestDown.what());
+        found.push(Diagnosis::new(Cause::RelayRestDown, why).what(what));
+    }
+    found
 }
 
-pub(super) const REST_LOOP_REMEDY: &str =
-    "name in rest.url of one of these relays the server that the lines are for";
-
-pub(super) static RULES: &[Rule] = &[
-    Rule {
-        id: "relay-silent",
-        severity: Critical,
-        find: |scene| {
-            let relays = scene.status.relays.iter().filter(|relay| relay.silent);
-            silent(
-                "relay",
-                relays.map(|it| (&it.report.name, it.last_seen_seconds)),
-            )
-        },
-        remedy: "look at its host: `systemctl status eds-relay`, `journalctl -u eds-relay`. What is sent to it meanwhile is lost",
-    },
-    Rule {
-        id: "relay-loop",
-        severity: Critical,
-        find: |scene| {
-            let why = |relay: &RelayStatus| {
-                let example = example(relay, |reason| reason == "looped");
-                format!("relays send to each other in a circle; {example}")
-            };
-            let events = recent(
-                scene,
-                |it| it.looped,
-                "lines came back by other relays",
-                why,
-            );
-            let rest = relays(scene, |relay| {
-                let to = &relay.report.rest.to;
-                let what =
-                    format!("lines of the rest that it sends to {to} come back; it drops them");
-                let why = "relays send the rest to each other in a circle";
-                (relay.report.rest.is_loop).then(|| (what, why.to_owned()))
-            });
-            let rest = rest
-                .into_iter()
-                .map(|(place, what, why, _)| (place, what, why, Some(REST_LOOP_REMEDY.to_owned())));
-            events.into_iter().chain(rest).collect()
-        },
-        remedy: "name only nodes in relay.to, or relays nearer to them: the relay at that source must not lead back to this one",
-    },
-    Rule {
-        id: "relay-nowhere",
-        severity: Critical,
-        find: |scene| lost(scene, |cause| cause == LossCause::RelayNowhere),
-        remedy: ACKNOWLEDGE,
-    },
-    Rule {
-        id: "relay-rest-drops",
-        severity: Critical,
-        find: |scene| lost(scene, |cause| cause == LossCause::RelayRest),
-        remedy: ACKNOWLEDGE,
-    },
-    Rule {
-        id: "relay-kernel-drops",
-        severity: Critical,
-        find: |scene| lost(scene, |cause| cause == LossCause::RelayKernelDrops),
-        remedy: ACKNOWLEDGE,
-    },
-    Rule {
-        id: "relay-fails",
-        severity: Critical,
-        find: |scene| {
-            relays(scene, |relay| {
-                let report = &relay.report;
-                let failing = report.sockets_failing;
-                if failing > 0 {
-                    let what = format!("{failing} of its threads cannot read their socket");
-                    return Some((what, "its log says which and why".to_owned()));
-                }
-                let what = || "makes no progress".to_owned();
-                (!report.stalled.is_empty()).then(|| (what(), report.stalled.join(", ")))
-            })
-        },
-        remedy: "look at its log, and restart it",
-    },
-    Rule {
-        id: "relay-node-down",
-        severity: Warning,
-        find: |scene| {
-            relays(scene, |relay| {
-                let down = relay.report.to.iter().filter(|target| !target.up);
-                let down: Vec<_> = down.map(|target| &*target.to).collect();
-                let why = "it has no address, refuses, or cannot be reached; the other nodes get every event";
-                (!down.is_empty()).then(|| {
-                    (
-                        format!("cannot send to {}", down.join(", ")),
-                        why.to_owned(),
-                    )
-                })
-            })
-        },
-        remedy: "start the node, or look at its address in relay.to and at the network between",
-    },
-    Rule {
-        id: "relay-rest-down",
-        severity: Warning,
-        find: |scene| {
-            relays(scene, |relay| {
-                let rest = &relay.report.rest;
-                let why = format!("{} lines wait for it, up to rest.queue_bytes", rest.queued);
-                (!rest.up).then(|| (format!("cannot send the rest to {}", rest.to), why))
-            })
-        },
-        remedy: "start the server, or look at rest.url and the network; what waits is sent when it is back",
-    },
-    Rule {
-        id: "relay-rejects",
-        severity: Warning,
-        find: |scene| {
-            recent(
-                scene,
-                |it| it.rejected,
-                "lines rejected",
-                |relay| example(relay, is_rejection),
-            )
-        },
-        remedy: "have their sender write lines as docs/input.md has them; eds_relay_lines_rejected_total has every reason",
-    },
-    Rule {
-        id: "relay-discards",
-        severity: Warning,
-        find: |scene| {
-            let why = |relay: &RelayStatus| {
-                let example = example(relay, |reason| reason == "discarded");
-                format!("they are no events, and rest.url is none:; {example}")
-            };
-            recent(scene, |it| it.rest_discarded, "lines discarded", why)
-        },
-        remedy: "name in rest.url the server that they are for, or have their sender send them there",
-    },
-    Rule {
-        id: "relay-name-taken",
-        severity: Warning,
-        find: |scene| {
-            relays(scene, |relay| {
-                let why = "what they report overwrites each other";
-                let what = "another process uses its name";
-                (relay.report.name_taken).then(|| (what.to_owned(), why.to_owned()))
-            })
-        },
-        remedy: "give each relay a name of its own (node, EDS_NODE)",
-    },
-    Rule {
-        id: "relay-report-unreadable",
-        severity: Note,
-        find: |scene| {
-            relays(scene, |relay| {
-                let what = "its report cannot be read in full";
-                let why = "it is of another version, or no relay wrote it";
-                (!relay.readable).then(|| (what.to_owned(), why.to_owned()))
-            })
-        },
-        remedy: "ask by its own version of eds, or look at its page at /",
-    },
-];
+fn of_process(relay: &RelayStatus) -> Vec<Diagnosis> {
+    let (report, mut found) = (&relay.report, Vec::new());
+    if report.sockets_failing > 0 {
+        let what = format!(
+            "{} of its threads cannot read their socket",
+            report.sockets_failing
+        );
+        found.push(Diagnosis::new(Cause::RelayFails, "its log says which and why").what(what));
+    } else if !report.stalled.is_empty() {
+        let stalled = Diagnosis::new(Cause::RelayFails, report.stalled.join(", "));
+        found.push(stalled.what("makes no progress"));
+    }
+    if report.name_taken {
+        let why = "what they report overwrites each other";
+        found.push(Diagnosis::new(Cause::RelayNameTaken, why));
+    }
+    if !relay.readable {
+        let why = "it is of another version, or no relay wrote it";
+        found.push(Diagnosis::new(Cause::RelayReportUnreadable, why));
+    }
+    found
+}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::diagnosis::Severity::{self, Critical, Warning};
     use crate::status::relay_page::status_of;
     use crate::status::{RelayReport, TargetReport, UnsentReport, findings};
 
@@ -239,7 +139,10 @@ mod tests {
         let mut changed = report();
         change(&mut changed);
         let found = findings::of_relays(&status_of(String::new(), changed));
-        let ids: Vec<_> = found.iter().map(|it| (it.id, it.severity)).collect();
+        let ids: Vec<_> = found
+            .iter()
+            .map(|it| (it.cause.id(), it.cause.severity()))
+            .collect();
         assert_eq!(ids, [(id, severity)]);
         let text = format!("{} {} {}", found[0].r#where, found[0].what, found[0].why);
         for word in ["relay east"].iter().chain(words) {

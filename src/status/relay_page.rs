@@ -1,9 +1,10 @@
 //! [`relay_page`]: what a relay shows of itself at `/`, in the words of `eds status`.
 
-use super::answer::{Answer, CauseStatus, Lost, PartitionsStatus, RelayStatus, Status};
+use std::time::Duration;
+
+use super::answer::{CauseStatus, Process, Status};
 use super::losses::relay_losses;
 use super::relay_report::RelayReport;
-use super::report::Report as _;
 use super::{findings, table};
 
 /// How wide the text is.
@@ -39,26 +40,10 @@ pub(super) fn status_of(at: String, report: RelayReport) -> Status {
         ..CauseStatus::default()
     });
     let losses = losses.collect();
-    let relay = RelayStatus {
-        report: report.fit(),
-        last_seen_seconds: 0,
-        silent: false,
-        readable: true,
-    };
     Status {
         at,
-        healthy: true,
-        is_anything_lost: Lost {
-            answer: Answer::Unknown,
-            sentence: String::new(),
-        },
-        findings: Vec::new(),
-        nodes: Vec::new(),
-        relays: vec![relay],
+        relays: vec![Process::new(report, Duration::ZERO, true)],
         losses: Some(losses),
-        record: Vec::new(),
-        partitions: PartitionsStatus::default(),
-        outputs: Vec::new(),
-        redis: None,
+        ..Status::default()
     }
 }

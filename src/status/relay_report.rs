@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::report::{LISTED_MAX, Report, TEXT_CHARS_MAX};
-use crate::text::beginning;
+use super::report::{Report, rate};
 
 /// The report of a relay, some kilobytes long at most.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,8 +21,10 @@ pub struct RelayReport {
     /// Where it receives.
     pub listen: Vec<String>,
     /// Lines read, over the last ten seconds.
+    #[serde(deserialize_with = "rate")]
     pub received_per_second: f64,
     /// Events among them.
+    #[serde(deserialize_with = "rate")]
     pub events_per_second: f64,
     /// Line counts since the process started.
     pub totals: RelayTotals,
@@ -121,34 +122,5 @@ impl RelayTotals {
 impl Report for RelayReport {
     fn identity(&mut self) -> [&mut String; 3] {
         [&mut self.name, &mut self.instance, &mut self.version]
-    }
-
-    fn fit(mut self) -> Self {
-        let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
-        self.listen.truncate(LISTED_MAX);
-        self.to.truncate(LISTED_MAX);
-        self.unsent.truncate(LISTED_MAX);
-        self.stalled.truncate(LISTED_MAX);
-        let own = [
-            &mut self.name,
-            &mut self.instance,
-            &mut self.version,
-            &mut self.started,
-            &mut self.rest.to,
-        ];
-        let of_unsent = self.unsent.iter_mut().flat_map(|unsent| {
-            let texts = [&mut unsent.reason, &mut unsent.line];
-            texts.into_iter().chain(&mut unsent.source)
-        });
-        own.into_iter()
-            .chain(&mut self.listen)
-            .chain(&mut self.stalled)
-            .chain(self.to.iter_mut().map(|target| &mut target.to))
-            .chain(of_unsent)
-            .for_each(fit);
-        for rate in [&mut self.received_per_second, &mut self.events_per_second] {
-            *rate = rate.clamp(0.0, 1e12);
-        }
-        self
     }
 }

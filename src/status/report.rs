@@ -2,18 +2,17 @@
 //! field, and every text of theirs is made fit for a terminal.
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::node::Sample;
 use crate::store::Loss;
 use crate::text::beginning;
 
 /// The longest text of a report, in characters.
-pub(super) const TEXT_CHARS_MAX: usize = 200;
-/// The most outputs, and the most workers, of a report.
-pub(super) const LISTED_MAX: usize = 16;
-/// The most reasons of rejection of a report.
-const REJECTED_MAX: usize = 5;
+const TEXT_CHARS_MAX: usize = 200;
+/// The longest list of a report.
+const LISTED_MAX: usize = 16;
 
 /// What a node says of itself. It is at most some kilobytes long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,10 +37,13 @@ pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings_error: Option<String>,
     /// Lines read, over the last ten seconds.
+    #[serde(deserialize_with = "rate")]
     pub received_per_second: f64,
     /// Events confirmed by the store, over the last ten seconds.
+    #[serde(deserialize_with = "rate")]
     pub recorded_per_second: f64,
     /// Old minutes of partitions sealed, over the last ten seconds.
+    #[serde(deserialize_with = "rate")]
     pub old_minutes_per_second: f64,
     /// What became of everything since the process started.
     pub totals: Totals,
@@ -76,6 +78,9 @@ pub struct NodeReport {
     /// A node that got the same lines without a timestamp, within a second, in the last five minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unstamped_copies_at: Option<String>,
+    /// What another number of partitions left in the store, where no node works on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leftovers: Option<String>,
     /// Its outputs.
     pub outputs: Vec<OutputReport>,
     /// The reasons for which it rejected lines in the last five minutes, or less: the most frequent ones, in this order.
@@ -207,45 +212,6 @@ impl Report for NodeReport {
     fn identity(&mut self) -> [&mut String; 3] {
         [&mut self.name, &mut self.instance, &mut self.version]
     }
-
-    fn fit(mut self) -> Self {
-        let fit = |text: &mut String| *text = beginning(text, TEXT_CHARS_MAX);
-        self.outputs.truncate(LISTED_MAX);
-        self.rejected.truncate(REJECTED_MAX);
-        self.stalled.truncate(LISTED_MAX);
-        self.unstamped = self.unstamped.map(Sample::fit);
-        let own = [
-            &mut self.name,
-            &mut self.instance,
-            &mut self.version,
-            &mut self.started,
-            &mut self.store,
-        ];
-        let of_outputs = self.outputs.iter_mut().flat_map(|output| {
-            let texts = [&mut output.name, &mut output.url];
-            let more = output.last_error.iter_mut().chain(&mut output.remedy);
-            texts.into_iter().chain(more)
-        });
-        let of_rejected = self.rejected.iter_mut();
-        let of_rejected = of_rejected.flat_map(|it| [&mut it.reason, &mut it.example]);
-        own.into_iter()
-            .chain(&mut self.stalled)
-            .chain(&mut self.store_error)
-            .chain(&mut self.settings_error)
-            .chain(&mut self.coarse_stamps)
-            .chain(&mut self.unstamped_copies_at)
-            .chain(of_outputs)
-            .chain(of_rejected)
-            .for_each(fit);
-        for rate in [
-            &mut self.received_per_second,
-            &mut self.recorded_per_second,
-            &mut self.old_minutes_per_second,
-        ] {
-            *rate = rate.clamp(0.0, 1e12);
-        }
-        self
-    }
 }
 
 /// What a process says of itself.
@@ -253,31 +219,53 @@ pub trait Report: Default + Serialize + DeserializeOwned {
     /// Returns its name, the name with the number of the process, and the version.
     fn identity(&mut self) -> [&mut String; 3];
 
-    /// Returns the same with every text short and printable, and every list short.
-    #[must_use]
-    fn fit(self) -> Self;
-
     /// Returns the report as it is sent.
     #[must_use]
     fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
+        let mut report = serde_json::to_value(self).unwrap_or_default();
+        fit(&mut report);
+        report.to_string()
     }
 
     /// Reads what another process sent: what cannot be understood is as if it were not there. Returns whether all could be.
     #[must_use]
     fn read(text: &str) -> (Self, bool) {
-        match serde_json::from_str::<Self>(text) {
-            Ok(report) => (report.fit(), true),
-            Err(_) => (read_parts::<Self>(text).fit(), false),
+        let mut report: Value = serde_json::from_str(text).unwrap_or_default();
+        fit(&mut report);
+        match serde_json::from_value(report.clone()) {
+            Ok(report) => (report, true),
+            Err(_) => (read_parts(report), false),
         }
     }
 }
 
-fn read_parts<T: Default + Serialize + DeserializeOwned>(text: &str) -> T {
+/// Makes every text short and printable, and every list short.
+fn fit(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = beginning(text, TEXT_CHARS_MAX),
+        Value::Array(items) => {
+            items.truncate(LISTED_MAX);
+            items.iter_mut().for_each(fit);
+        }
+        Value::Object(fields) => {
+            // Of numbers only, and as long as it is of use.
+            let fields = fields.iter_mut().filter(|(name, _)| *name != "unstamped");
+            fields.for_each(|(_, value)| fit(value));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Reads a rate that makes sense.
+pub(super) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(f64::deserialize(deserializer)?.clamp(0.0, 1e12))
+}
+
+fn read_parts<T: Default + Serialize + DeserializeOwned>(theirs: Value) -> T {
     use serde_json::Value::Object;
 
     let mut report = T::default();
-    let Ok(Object(theirs)) = serde_json::from_str(text) else {
+    let Object(theirs) = theirs else {
         return report;
     };
     for field in theirs {

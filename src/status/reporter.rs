@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::history::{Earlier, History, RECENT};
 use super::losses::{LossReporter, node_losses};
 use super::report::{NodeReport, OutputReport, Queue, RejectedReport, Report, Room, Totals};
+use crate::diagnosis::{Cause, Diagnosis, LossCause};
 use crate::event::Rejection;
-use crate::node::{DropReason, LedgerTotals, Node, Sample, Throttle, WINDOW_MS};
+use crate::node::{LedgerTotals, Node, Sample, Throttle, WINDOW_MS};
 use crate::store::{NodeStore, Reported, StoreError};
 use crate::telemetry::Metrics;
 use crate::text::beginning;
@@ -33,6 +34,9 @@ const COMPARED_AFTER_MS: i64 = 2500;
 const COPIES_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// How often it is logged that another process has the name.
 const TAKEN_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The most reasons of rejection of a report.
+const REJECTED_MAX: usize = 5;
 
 /// What a node said last.
 #[derive(Debug, Default)]
@@ -116,6 +120,7 @@ impl Reporter {
             let totals = self.node.ledger.totals();
             let lost = node_losses(&totals, &self.metrics);
             self.losses.count(self.node.clock.now_nanos(), lost);
+            self.node.log_losses();
             let looked = async { (self.store.difference().await, self.store.check().await) };
             let looked = timeout(ANSWERS_WITHIN, looked).await;
             let report = self.report(&mut memory, looked.unwrap_or((Ok(None), Ok(()))));
@@ -130,10 +135,7 @@ impl Reporter {
             if let Ok(Ok(taken)) = answer {
                 self.node.name_taken.store(taken, Ordering::Relaxed);
                 if taken && taken_throttle.is_due() {
-                    tracing::warn!(
-                        "another process uses this node's name; nothing is lost, but logs and warnings do not tell the \
-                         two apart: give each node a name of its own (node, EDS_NODE or --node)"
-                    );
+                    tracing::warn!("{}", Cause::NameTaken);
                 }
             }
             if let Some(own) = unstamped {
@@ -158,7 +160,7 @@ impl Reporter {
         let identity = self.store.identity();
         let others = reports.iter().filter(|it| it.identity != identity);
         let common = |other: &Reported| {
-            let theirs = NodeReport::read(&other.text).0.unstamped?;
+            let theirs = NodeReport::read(&other.text).0.unstamped?.fit();
             Some((own.common(&theirs)?, beginning(&other.name, 64)))
         };
         let Some((lines, other)) = others.filter_map(common).max() else {
@@ -168,9 +170,8 @@ impl Reporter {
             tracing::warn!(
                 %other,
                 lines,
-                "lines without a timestamp come to this node and, within a second, to another one: each node gives them the time \
-                 of their arrival, so copies count twice; have their sender write a timestamp, or send them to eds relay, which \
-                 does so before it copies them"
+                "{}",
+                Cause::UnstampedCopies
             );
         }
         memory.copies_at = Some((Instant::now(), other));
@@ -187,6 +188,7 @@ impl Reporter {
         });
         let mut each: Vec<_> = each.filter(|(lines, _)| *lines > 0).collect();
         each.sort_by_key(|(lines, _)| Reverse(*lines));
+        each.truncate(REJECTED_MAX);
         let examples = self.node.notices.examples();
         let report = |(lines, reason): (u64, &str)| RejectedReport {
             reason: reason.to_owned(),
@@ -201,7 +203,7 @@ impl Reporter {
     fn totals(&self, ledger: &LedgerTotals) -> Totals {
         let names = self.outputs.iter().map(|(name, _)| name.as_str());
         let sums = self.metrics.sums(names);
-        let dropped = |reason: DropReason| ledger.dropped[reason as usize];
+        let dropped = |reason: LossCause| ledger.dropped[reason as usize];
         Totals {
             received: ledger.received,
             recorded: ledger.recorded,
@@ -209,9 +211,9 @@ impl Reporter {
             overflowed: ledger.overflowed,
             rejected: ledger.rejected.iter().sum(),
             dropped: ledger.dropped.iter().sum(),
-            dropped_queue_full: dropped(DropReason::QueueFull),
-            dropped_spool_full: dropped(DropReason::SpoolFull),
-            dropped_spool_failed: dropped(DropReason::SpoolFailed),
+            dropped_queue_full: dropped(LossCause::QueueFull),
+            dropped_spool_full: dropped(LossCause::SpoolFull),
+            dropped_spool_failed: dropped(LossCause::SpoolFailed),
             queued: ledger.queued,
             kernel_drops: sums.kernel_drops,
             forgotten: sums.events_forgotten,
@@ -231,7 +233,7 @@ impl Reporter {
         &self,
         memory: &mut Memory,
         (difference, checked): (
-            Result<Option<StoreError>, StoreError>,
+            Result<Option<Diagnosis>, StoreError>,
             Result<(), StoreError>,
         ),
     ) -> NodeReport {
@@ -255,15 +257,13 @@ impl Reporter {
                 name: name.clone(),
                 url: url.clone(),
                 up: trouble.is_none(),
-                last_error: trouble.map(|it| it.reason.clone()),
-                remedy: trouble
-                    .map(|it| it.hint.clone())
-                    .filter(|it| !it.is_empty()),
+                last_error: trouble.map(|it| it.why.clone()),
+                remedy: trouble.map(|it| it.remedy.clone().into_owned()),
             }
         };
         let identity = self.store.identity().to_owned();
-        let settings_error = difference.ok().flatten().map(|error| error.to_string());
-        let report = NodeReport {
+        let settings_error = difference.ok().flatten().map(|found| found.reason());
+        NodeReport {
             name: identity.split('#').next().unwrap_or_default().to_owned(),
             instance: identity,
             version: crate::VERSION.to_owned(),
@@ -304,10 +304,14 @@ impl Reporter {
             stalled: self.node.progress.stalled(STALLED_AFTER),
             name_taken: self.node.name_taken.load(Ordering::Relaxed),
             coarse_stamps: self.node.rounded.example(),
+            leftovers: {
+                let mut warnings = self.store.warnings().into_iter();
+                let left = warnings.find(|it| it.cause == Cause::Leftovers);
+                left.map(|it| it.why)
+            },
             unstamped: self.node.unstamped.sample(self.node.clock.store_now_ms()),
             unstamped_copies_at: copies_at.map(|(_, other)| other.clone()),
             outputs: self.outputs.iter().map(output).collect(),
-        };
-        report.fit()
+        }
     }
 }

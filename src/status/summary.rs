@@ -7,25 +7,21 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::answer::{
     Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
-    PartitionsStatus, Persistence, RedisStatus, RelayStatus, ServerState, ServerStatus, Severity,
-    States, Status,
+    PartitionsStatus, Process, RedisStatus, RelayStatus, States, Status,
 };
-use super::findings;
+use super::findings::{self, Scene};
 use super::losses::merged;
 use super::node_findings::rejects_much;
 use super::observer::Expected;
-use super::relay_report::RelayReport;
 use super::report::{NodeReport, Report, Totals};
+use crate::diagnosis::{Diagnosis, LossCause, Severity};
 use crate::event::Minute;
-use crate::node::LossCause;
 use crate::store::{
-    Backlog, Coverage, Loss, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, ServerSeen,
-    StoreError, Surveyed,
+    Backlog, Coverage, Loss, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, StoreError,
+    Surveyed,
 };
 use crate::text::beginning;
 
-/// A node that has not reported for so long is silent: seven reports are missing.
-const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// Fewer events say nothing of the share that a node sees.
 const COVERED_MIN: u64 = 100;
 /// Bytes of an event of an open minute with its user, and of a count that is kept with a name of 40 bytes (`docs/limits.md`).
@@ -54,7 +50,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     let ahead_ms = seen
         .servers
         .iter()
-        .find_map(|server| Some(server.found.as_ref().ok()?.clock_offset_ms));
+        .find_map(|server| Some(server.found.as_ref()?.clock_offset_ms));
     let now_ms = at.timestamp_millis() + ahead_ms.unwrap_or(0);
     if let Ok(seen) = &seen.seen {
         cover(&mut nodes, seen, now_ms);
@@ -64,7 +60,7 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
     let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
     let old = old_minutes(backlogs.unwrap_or_default(), &nodes);
     let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
-        servers: seen.servers.iter().map(server).collect(),
+        servers: seen.servers.clone(),
         memory_by_formula: (seen.reports.is_ok())
             .then(|| memory_by_formula(expected, &nodes, seen)),
     });
@@ -96,34 +92,24 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         outputs,
         redis,
     };
-    status.findings = findings::of(&status, expected, seen.difference.as_ref());
-    let is_note = |severity| severity == Severity::Note;
-    status.healthy = status.findings.iter().all(|it| is_note(it.severity));
+    status.findings = findings::of(&Scene {
+        status: &status,
+        expected,
+        difference: seen.difference.as_ref(),
+    });
+    let is_note = |it: &Diagnosis| it.cause.severity() == Severity::Note;
+    status.healthy = status.findings.iter().all(is_note);
     status
 }
 
 fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
     let reported = looked.seen.reports.as_deref().unwrap_or_default();
-    let own = looked.own.iter().map(|(age, report)| NodeStatus {
-        report: report.clone(),
-        last_seen_seconds: age.as_secs(),
-        silent: *age >= SILENT_AFTER,
-        readable: true,
-        coverage: None,
-    });
+    let own = looked.own.iter();
+    let own = own.map(|(age, report)| Process::new(report.clone(), *age, true));
     let mut nodes: Vec<_> = own.collect();
     let name = nodes.first().map(|own| own.report.name.clone());
     let others = reported.iter().filter(|it| Some(&it.name) != name.as_ref());
-    nodes.extend(others.map(|reported| {
-        let (report, readable) = read::<NodeReport>(reported);
-        NodeStatus {
-            report,
-            last_seen_seconds: reported.ago.as_secs(),
-            silent: reported.ago >= SILENT_AFTER,
-            readable,
-            coverage: None,
-        }
-    }));
+    nodes.extend(others.map(read));
     for node in &mut nodes {
         node.report.unstamped = None;
     }
@@ -133,28 +119,19 @@ fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
 
 fn relays(reported: &Result<Vec<Reported>, StoreError>) -> Vec<RelayStatus> {
     let reported = reported.as_deref().unwrap_or_default();
-    let relays = reported.iter().map(|reported| {
-        let (report, readable) = read::<RelayReport>(reported);
-        RelayStatus {
-            report,
-            last_seen_seconds: reported.ago.as_secs(),
-            silent: reported.ago >= SILENT_AFTER,
-            readable,
-        }
-    });
-    let mut relays: Vec<_> = relays.collect();
+    let mut relays: Vec<RelayStatus> = reported.iter().map(read).collect();
     relays.sort_by(|a, b| a.report.name.cmp(&b.report.name));
     relays
 }
 
-/// Reads what another process said, under the name by which the store knows it. Returns whether all could be read.
-fn read<T: Report>(reported: &Reported) -> (T, bool) {
-    let (mut report, readable) = T::read(&reported.text);
+/// Reads what another process said, under the name by which the store knows it.
+fn read<R: Report>(reported: &Reported) -> Process<R> {
+    let (mut report, readable) = R::read(&reported.text);
     let [name, instance, version] = report.identity();
     *name = beginning(&reported.name, 64);
     *instance = beginning(&reported.identity, 100);
     *version = beginning(&reported.version, 40);
-    (report, readable)
+    Process::new(report, reported.ago, readable)
 }
 
 /// Says of each node which share it saw of the minutes but the first and the last, held against the node that saw most of each. Only
@@ -299,42 +276,6 @@ fn old_minutes(backlogs: &[Backlog], nodes: &[NodeStatus]) -> Option<OldMinutes>
         waiting,
         done_in_seconds,
     })
-}
-
-fn server(seen: &ServerSeen) -> ServerStatus {
-    let address = beginning(&seen.address, 200);
-    let found = match &seen.found {
-        Ok(found) => found.clone(),
-        Err(error) => {
-            return ServerStatus {
-                address,
-                error: Some(error.reason.clone()),
-                remedy: error.remedy.clone(),
-                state: None,
-            };
-        }
-    };
-    ServerStatus {
-        address,
-        error: None,
-        remedy: None,
-        state: Some(ServerState {
-            version: beginning(&found.version, 40),
-            role: beginning(&found.role, 20),
-            used_memory: found.used_memory,
-            maxmemory: found.maxmemory,
-            policy: beginning(&found.policy, 40),
-            persistence: Persistence {
-                aof: found.aof,
-                unsaved_changes: found.unsaved_changes,
-                last_save_ok: found.last_save_ok,
-            },
-            clock_offset_ms: found.clock_offset_ms,
-            refuses_writes: found.refuses_writes,
-            unfit_remedy: found.unfit.as_ref().and_then(|it| it.remedy.clone()),
-            unfit: found.unfit.map(|it| it.reason),
-        }),
-    }
 }
 
 /// What Redis needs for what came in the last minutes, by the formula of `docs/limits.md`.

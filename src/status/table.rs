@@ -1,6 +1,8 @@
 //! The answer for people: what is wrong comes first, each with what to do.
 
-use super::answer::{Finding, NodeStatus, OutputStatus, RelayStatus, ServerStatus, Status};
+use super::answer::{NodeStatus, OutputStatus, RelayStatus, Status};
+use crate::diagnosis::Diagnosis;
+use crate::store::ServerSeen;
 
 /// A text over lines of so many characters, with this before the first and that before each further one.
 fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> {
@@ -66,12 +68,17 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
 }
 
 /// Each with an empty line before it.
-pub(super) fn findings(findings: &[Finding], width: usize) -> Vec<String> {
+pub(super) fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for finding in findings {
         lines.push(String::new());
-        let severity = finding.severity.word().to_uppercase();
-        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.id);
+        let severity = finding.cause.severity().word().to_uppercase();
+        let head = format!(
+            "{}: {} ({})",
+            finding.r#where,
+            finding.what,
+            finding.cause.id()
+        );
         lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
         lines.extend(wrapped("  why: ", &finding.why, "       ", width));
         lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
@@ -219,10 +226,10 @@ fn output(output: &OutputStatus, width: usize) -> Vec<String> {
     wrapped("output   ", &text, "         ", width)
 }
 
-fn server(server: &ServerStatus) -> String {
+fn server(server: &ServerSeen) -> String {
     let address = &server.address;
-    let Some(server) = &server.state else {
-        let error = server.error.as_deref().unwrap_or_default();
+    let Some(server) = &server.found else {
+        let error = server.error.as_ref().map_or("", |error| &error.why);
         return format!("{address}: {error}");
     };
     let most = match server.maxmemory {

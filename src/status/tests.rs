@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::answer::{Answer, Finding, Severity, Status};
+use super::answer::{Answer, Status};
 use super::observer::Expected;
 use super::report::{NodeReport, OutputReport, Report as _};
 use super::summary::{Looked, summarize};
+use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;
 use crate::store::{
-    Backlog, Loss, OutputBacklog, Reported, ServerFound, ServerSeen, StoreError, Surveyed, Unusable,
+    Backlog, Loss, OutputBacklog, Persistence, Reported, ServerFound, ServerSeen, StoreError,
+    Surveyed,
 };
 
 const NOW: &str = "2026-11-22T14:00:30Z";
@@ -69,16 +71,12 @@ fn server() -> ServerFound {
         used_memory: 1 << 20,
         maxmemory: 1 << 30,
         policy: "noeviction".to_owned(),
-        aof: true,
-        last_save_ok: true,
+        persistence: Persistence {
+            aof: true,
+            unsaved_changes: 0,
+            last_save_ok: true,
+        },
         ..ServerFound::default()
-    }
-}
-
-fn unusable(reason: &str) -> Unusable {
-    Unusable {
-        reason: reason.to_owned(),
-        remedy: None,
     }
 }
 
@@ -89,7 +87,7 @@ struct Seen {
     backlog: Backlog,
     coverage: BTreeMap<Minute, BTreeMap<String, u64>>,
     losses: Vec<Loss>,
-    difference: Option<StoreError>,
+    difference: Option<Diagnosis>,
 }
 
 impl Default for Seen {
@@ -157,7 +155,8 @@ impl Seen {
         let all = |found| away.clone().map_or(Ok(found), Err);
         let servers = self.servers.into_iter().map(|found| ServerSeen {
             address: "127.0.0.1:6379".to_owned(),
-            found: found.map_err(Unusable::from),
+            error: found.as_ref().err().map(|error| error.clone().into()),
+            found: found.ok(),
         });
         let surveyed = Surveyed {
             reports: away.clone().map_or(Ok(self.nodes), Err),
@@ -180,13 +179,13 @@ impl Seen {
 
     /// The only finding, which must be this one.
     #[track_caller]
-    fn finds(self, id: &str, severity: Severity, words: &[&str]) -> Finding {
+    fn finds(self, id: &str, severity: Severity, words: &[&str]) -> Diagnosis {
         let status = self.status();
-        let ids: Vec<_> = status.findings.iter().map(|it| it.id).collect();
+        let ids: Vec<_> = status.findings.iter().map(|it| it.cause.id()).collect();
         assert_eq!(ids, [id], "{:#?}", status.findings);
         assert_eq!(status.healthy, severity == Severity::Note);
         let finding = status.findings[0].clone();
-        assert_eq!(finding.severity, severity);
+        assert_eq!(finding.cause.severity(), severity);
         let text = format!(
             "{} {} {} {}",
             finding.r#where, finding.what, finding.why, finding.remedy
@@ -213,9 +212,7 @@ fn where_nothing_is_wrong_there_is_no_finding_and_nothing_is_lost() {
 #[test]
 fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
     let seen = Seen {
-        servers: vec![Err(StoreError::Unavailable(
-            "Connection refused".to_owned(),
-        ))],
+        servers: vec![Err(StoreError::unavailable("Connection refused"))],
         ..Seen::default()
     };
     let status = seen.status();
@@ -237,9 +234,7 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
     }
     assert!(!table.contains("0 B"), "{table}");
     let seen = Seen {
-        servers: vec![Err(StoreError::Unavailable(
-            "Connection refused".to_owned(),
-        ))],
+        servers: vec![Err(StoreError::unavailable("Connection refused"))],
         ..Seen::default()
     };
     seen.finds("redis-down", Critical, &["Connection refused", "start it"]);
@@ -247,35 +242,34 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
 
 #[test]
 fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
-    for (error, words) in [
+    for (cause, words) in [
+        (Cause::RedisReplica, &["replica", "name the master"][..]),
         (
-            "ReadOnly: You can't write against a read only replica.",
-            &["replica", "name the master"][..],
-        ),
-        (
-            "NOREPLICAS Not enough good replicas to write",
+            Cause::RedisTooFewReplicas,
             &["min-replicas-to-write", "bring a replica back"],
         ),
         (
-            "MISCONF Redis is configured to save RDB snapshots",
+            Cause::RedisDiskFails,
             &["cannot write to its disk", "BGSAVE"],
         ),
-        (
-            "NOPERM: the Redis user may not do what is needed",
-            &["redis-acl.conf"],
-        ),
-        ("ERR something else", &["something else"]),
+        (Cause::RedisRights, &["redis-acl.conf"]),
+        (Cause::RedisReadOnly, &["something else"]),
     ] {
-        let seen = Seen::with_server(|it| it.refuses_writes = Some(error.to_owned()));
+        let error = Diagnosis::new(cause, "ERR something else");
+        let seen = Seen::with_server(|it| it.refuses_writes = Some(error));
         seen.finds("redis-read-only", Critical, words);
     }
     let mut seen = Seen::default();
     let error = "MISCONF Errors writing to the AOF file: No space left on device";
-    seen.servers = vec![Err(StoreError::Unavailable(error.to_owned()))];
+    let error = Diagnosis::new(Cause::RedisDiskFails, error);
+    seen.servers = vec![Err(StoreError::Unavailable(error))];
     seen.finds("redis-read-only", Critical, &["cannot write to its disk"]);
     let seen = Seen::with_server(|it| {
         it.role = "slave".to_owned();
-        it.unfit = Some(unusable("the server is a replica"));
+        it.unfit = Some(Diagnosis::new(
+            Cause::RedisReplica,
+            "the server is a replica",
+        ));
     });
     seen.finds(
         "redis-read-only",
@@ -292,11 +286,12 @@ fn memory_and_disk_of_redis_are_reported() {
     seen.finds("redis-fills", Warning, &["94 %", "by docs/limits.md"]);
     let seen = Seen::with_server(|it| (it.used_memory, it.maxmemory) = (1 << 40, 0));
     assert!(seen.status().healthy, "there is no limit");
-    let seen = Seen::with_server(|it| it.aof = false);
+    let seen = Seen::with_server(|it| it.persistence.aof = false);
     seen.finds("redis-forgets", Warning, &["appendonly yes"]);
-    let seen = Seen::with_server(|it| it.last_save_ok = false);
+    let seen = Seen::with_server(|it| it.persistence.last_save_ok = false);
     seen.finds("redis-cannot-save", Warning, &["disk"]);
-    let seen = Seen::with_server(|it| it.unfit = Some(unusable("Redis may evict sets")));
+    let evicts = Diagnosis::new(Cause::RedisEvicts, "Redis may evict sets");
+    let seen = Seen::with_server(|it| it.unfit = Some(evicts));
     seen.finds("redis-unfit", Critical, &["evict"]);
     let seen = Seen::with_server(|it| it.clock_offset_ms = -2600);
     seen.finds("redis-clock", Note, &["-2600 ms"]);
@@ -347,7 +342,7 @@ fn what_is_worst_comes_first() {
     lags.lag_seconds = 60;
     seen.nodes[0] = reported("a", &lags);
     let findings = seen.status().findings;
-    let ids: Vec<_> = findings.iter().map(|it| it.id).collect();
+    let ids: Vec<_> = findings.iter().map(|it| it.cause.id()).collect();
     assert_eq!(ids, ["output-down", "node-lags"]);
 }
 
@@ -419,13 +414,13 @@ fn the_state_of_a_node_is_reported() {
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
     let seen = Seen {
-        difference: Some(StoreError::Refused {
-            reason: "its keys have format 4".to_owned(),
-            hint: "run another version".to_owned(),
-        }),
+        difference: Some(Diagnosis::new(
+            Cause::SettingsFormat,
+            "its keys have format 4",
+        )),
         ..Seen::default()
     };
-    seen.finds("settings", Warning, &["format 4", "run another version"]);
+    seen.finds("settings", Warning, &["format 4", "run a version"]);
 }
 
 #[test]
@@ -566,7 +561,7 @@ fn the_greatest_report_of_a_node_is_read_in_full() {
     };
     report.outputs = vec![output; 16];
     report.stalled = vec!["\"".repeat(9000); 100];
-    let json = report.fit().to_json();
+    let json = report.to_json();
     assert!(json.len() < 32 * 1024, "{}", json.len());
     assert!(NodeReport::read(&json).1);
 }

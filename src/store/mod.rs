@@ -57,35 +57,51 @@ pub use self::recording::{
     SeriesUsers,
 };
 pub use self::survey::{
-    LOSS_KEPT, LOSSES_MAX, Loss, LossRecord, REPORT_KEPT, Reported, ServerFound, ServerSeen,
-    Survey, Surveyed, Unusable,
+    LOSS_KEPT, LOSSES_MAX, Loss, LossRecord, Persistence, REPORT_KEPT, Reported, ServerFound,
+    ServerSeen, Survey, Surveyed,
 };
 pub use self::witness::{Announced, Attested, CLOCK_TOLERANCE_MS, Known, News, Testimony};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Partition;
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Away, slow, or not ready. What was asked may have been done.
-    #[error("store is unavailable: {0}")]
-    Unavailable(String),
+    #[error("store is unavailable: {}", .0.reason())]
+    Unavailable(Diagnosis),
     /// Out of memory. Minutes can be drained all the same, which makes room.
-    #[error("store is full: {0}")]
-    Full(String),
+    #[error("store is full: {}", .0.reason())]
+    Full(Diagnosis),
     /// It will not serve this node until somebody fixes something.
-    #[error("store cannot be used: {reason}; {hint}")]
-    Refused {
-        /// What is wrong.
-        reason: String,
-        /// How to fix it.
-        hint: String,
-    },
+    #[error("store cannot be used: {}", .0.reason())]
+    Refused(Diagnosis),
     /// The store lacks what this node has seen in it; nothing was done. Hand back what is closed first.
     #[error("the store went back to what it was before, or is another one")]
     Forgot,
     /// The claim is no longer this node's; nothing was changed.
     #[error("the claim was taken over by another node")]
     ClaimLost,
+}
+
+impl StoreError {
+    /// Away, for a reason that says all that is known.
+    pub fn unavailable(why: impl Into<String>) -> Self {
+        Self::Unavailable(Diagnosis::new(Cause::RedisDown, why))
+    }
+}
+
+impl From<StoreError> for Diagnosis {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(found)
+            | StoreError::Full(found)
+            | StoreError::Refused(found) => found,
+            StoreError::Forgot | StoreError::ClaimLost => {
+                Self::new(Cause::RedisDown, error.to_string())
+            }
+        }
+    }
 }
 
 /// What whoever has a store may ask of it, whatever the role.
@@ -95,9 +111,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// has to; this is for start-up and readiness.
     async fn check(&self) -> Result<(), StoreError>;
 
-    /// How this node's settings differ from those that all nodes must have alike, as the error of [`Store::check`]. A node
+    /// How this node's settings differ from those that all nodes must have alike. A node
     /// that differs may record what it receives, but neither close minutes nor send.
-    async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+    async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
         Ok(None)
     }
 
@@ -126,8 +142,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// a part of its events would be published as if it were all.
     fn stopping(&self) {}
 
-    /// What an operator should fix although nothing is lost yet, in words; as far as the last calls have shown it.
-    fn warnings(&self) -> Vec<String> {
+    /// What an operator should fix although nothing is lost yet, as far as the last calls have shown it.
+    fn warnings(&self) -> Vec<Diagnosis> {
         Vec::new()
     }
 

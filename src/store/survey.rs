@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Serialize, Serializer};
 
 use super::{Backlog, Coverage, StoreError};
+use crate::diagnosis::Diagnosis;
 use crate::event::Minute;
 
 /// How long the report of a node is kept after its last one: a node that died, hangs or is cut off is seen as silent until then.
@@ -97,40 +99,20 @@ impl Loss {
 }
 
 /// A server of the store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServerSeen {
     /// Where it is.
     pub address: String,
+    /// Why nothing more is known of it.
+    #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
+    pub error: Option<Diagnosis>,
     /// What it says of itself.
-    pub found: Result<ServerFound, Unusable>,
-}
-
-/// Why something cannot be used, and what to do about it where that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unusable {
-    /// What is wrong.
-    pub reason: String,
-    /// What to do.
-    pub remedy: Option<String>,
-}
-
-impl From<StoreError> for Unusable {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Refused { reason, hint } => Self {
-                reason,
-                remedy: Some(hint),
-            },
-            error => Self {
-                reason: error.to_string(),
-                remedy: None,
-            },
-        }
-    }
+    #[serde(flatten)]
+    pub found: Option<ServerFound>,
 }
 
 /// What a server says of itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ServerFound {
     /// Its name and version.
     pub version: String,
@@ -142,18 +124,32 @@ pub struct ServerFound {
     pub maxmemory: u64,
     /// What it does beyond.
     pub policy: String,
+    /// What it writes down.
+    pub persistence: Persistence,
+    /// How far its clock is ahead of this host's.
+    pub clock_offset_ms: i64,
+    /// Why it refuses a write that would change nothing; `None`: it takes writes.
+    #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
+    pub refuses_writes: Option<Diagnosis>,
+    /// Why no node can use it.
+    #[serde(serialize_with = "why", skip_serializing_if = "Option::is_none")]
+    pub unfit: Option<Diagnosis>,
+}
+
+/// What a server writes down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Persistence {
     /// Whether it has an append-only file.
     pub aof: bool,
     /// Changes since its last snapshot.
     pub unsaved_changes: u64,
     /// Whether the last snapshot and the last write to the append-only file succeeded.
     pub last_save_ok: bool,
-    /// How far its clock is ahead of this host's.
-    pub clock_offset_ms: i64,
-    /// What it answers to a write that would change nothing; `None`: it takes writes.
-    pub refuses_writes: Option<String>,
-    /// Why no node can use it.
-    pub unfit: Option<Unusable>,
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it with the field")]
+fn why<S: Serializer>(found: &Option<Diagnosis>, serializer: S) -> Result<S::Ok, S::Error> {
+    found.as_ref().map(|it| &it.why).serialize(serializer)
 }
 
 /// All that was seen at once.
@@ -172,7 +168,7 @@ pub struct Surveyed {
     /// What the record of losses has.
     pub losses: Result<Vec<Loss>, StoreError>,
     /// How the settings of who asks differ from those of all nodes, or why this version cannot read what is there.
-    pub difference: Option<StoreError>,
+    pub difference: Option<Diagnosis>,
     /// How many counts are kept at most after they are sent.
     pub counts_max: u64,
     /// Whether events are kept as fingerprints, by each node for itself.
@@ -182,11 +178,12 @@ pub struct Surveyed {
 impl Surveyed {
     /// Nothing was seen, for this reason.
     #[must_use]
-    pub fn nothing(address: String, why: &StoreError, found: Unusable) -> Self {
+    pub fn nothing(address: String, why: &StoreError) -> Self {
         Self {
             servers: vec![ServerSeen {
                 address,
-                found: Err(found),
+                error: Some(why.clone().into()),
+                found: None,
             }],
             reports: Err(why.clone()),
             relays: Err(why.clone()),

@@ -14,8 +14,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::{Format, encode, family, known, one, registry};
+use crate::diagnosis::LossCause;
 use crate::event::Rejection;
-use crate::node::{DropReason, LossCause, Node};
+use crate::node::Node;
 
 /// The label of what is counted of one output.
 pub(super) type OfOutput = [(&'static str, String); 1];
@@ -321,7 +322,7 @@ impl Collector for NodeCollector {
             "Lines that are not counted",
             rejected,
         )?;
-        let dropped = DropReason::ALL
+        let dropped = LossCause::DROPPED
             .iter()
             .map(|reason| reason.label())
             .zip(totals.dropped);

@@ -2,16 +2,14 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 
 use super::metrics::{Metrics, OfOutput, of_output};
 
-/// What was counted so far, and how full things are. All but the last two only grow.
+/// What was counted so far, and how full things are. All but the last only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is explained where the metrics are")]
 pub struct Sums {
     pub kernel_drops: u64,
-    pub events_seen: u64,
     pub events_repeated: u64,
     pub events_late: u64,
     pub events_rounded: u64,
@@ -23,9 +21,7 @@ pub struct Sums {
     pub points_sent: u64,
     pub points_quarantined: u64,
     pub points_discarded: u64,
-    pub write_failures: u64,
     pub spool_bytes: u64,
-    pub listeners_full: u64,
 }
 
 impl Metrics {
@@ -33,7 +29,6 @@ impl Metrics {
     #[must_use]
     pub fn sums<'a>(&self, outputs: impl Iterator<Item = &'a str>) -> Sums {
         let outputs: Vec<&str> = outputs.collect();
-        let level = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
         let sum = |family: &Family<OfOutput, Counter>| {
             let counts = outputs.iter().filter_map(|name| {
                 let counter = family.get(&of_output(name));
@@ -43,7 +38,6 @@ impl Metrics {
         };
         Sums {
             kernel_drops: self.kernel_drops.get(),
-            events_seen: self.events_seen.get(),
             events_repeated: self.events_repeated.get(),
             events_late: self.events_late.get(),
             events_rounded: self.events_rounded.get(),
@@ -55,9 +49,7 @@ impl Metrics {
             points_sent: sum(&self.points_sent),
             points_quarantined: sum(&self.points_quarantined),
             points_discarded: sum(&self.points_discarded),
-            write_failures: sum(&self.write_failures),
-            spool_bytes: level(&self.spool_bytes),
-            listeners_full: level(&self.listeners_full),
+            spool_bytes: u64::try_from(self.spool_bytes.get()).unwrap_or(0),
         }
     }
 }

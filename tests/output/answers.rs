@@ -68,10 +68,10 @@ async fn silence_a_trickle_and_a_hangup_are_failures_in_time() {
         let errors = errors(deed.clone(), Duration::from_millis(300), 10);
         // A write without end must fail the test, not hold it up.
         for (error, _) in timeout(Duration::from_secs(5), errors).await.unwrap() {
-            assert!(matches!(error, WriteError::Failed { .. }), "{error:?}");
+            assert!(matches!(error, WriteError::Failed(_)), "{error:?}");
             let hangs_up = matches!(deed, Deed::Hangup);
             assert_eq!(
-                error.to_string().contains("output.url"),
+                error.found().remedy.contains("https://"),
                 hangs_up,
                 "{error}"
             );
@@ -108,8 +108,8 @@ async fn a_body_is_one_request_whatever_the_answer() {
         let deed = Deed::Answer(status, retry_after, "no");
         for (error, requests) in errors(deed, super::TIMEOUT, 5000).await {
             let is_right = match status {
-                500 => matches!(error, WriteError::Failed { .. }),
-                _ => matches!(error, WriteError::Rejected { .. }),
+                500 => matches!(error, WriteError::Failed(_)),
+                _ => matches!(error, WriteError::Rejected(_)),
             };
             assert!(is_right, "{status}: {error:?}");
             assert_eq!(requests, 1);

@@ -91,8 +91,7 @@ async fn a_path_in_the_url_is_kept() {
 
     let elsewhere = output(&v2_settings(&format!("{}/elsewhere", server.url())));
     let error = elsewhere.write(&many_counts(100)).await.unwrap_err();
-    let says_where =
-        matches!(&error, WriteError::Rejected { hint, .. } if hint.contains("output.url"));
+    let says_where = matches!(&error, WriteError::Rejected(it) if it.remedy.contains("output.url"));
     assert!(says_where, "{error:?}");
 }
 

@@ -118,7 +118,7 @@ impl Recording for CountingStore {
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         if number < self.failing {
-            return Err(StoreError::Unavailable("away".to_owned()));
+            return Err(StoreError::unavailable("away"));
         }
         if self.replaced_at.contains(&number) {
             tokio::time::sleep(self.outage).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
     AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
@@ -142,7 +143,7 @@ impl FaultyStore {
     }
 
     async fn undergo(&self, call: &Call, fate: Fate) -> Result<Answer, StoreError> {
-        let unavailable = || Err(StoreError::Unavailable(format!("{fate:?}")));
+        let unavailable = || Err(StoreError::unavailable(format!("{fate:?}")));
         match fate {
             Fate::Fine => self.carry_out(call).await,
             Fate::Slow(there, back) => {
@@ -152,7 +153,10 @@ impl FaultyStore {
                 answer
             }
             Fate::Fails => unavailable(),
-            Fate::Full => Err(StoreError::Full("as planned".to_owned())),
+            Fate::Full => Err(StoreError::Full(Diagnosis::new(
+                Cause::RedisFull,
+                "as planned",
+            ))),
             Fate::AnswerLost => {
                 let _ = self.carry_out(call).await;
                 unavailable()
@@ -308,7 +312,7 @@ impl Draining for FaultyStore {
     ) -> Result<Vec<Claim>, StoreError> {
         let generation = self.generation(partition);
         if request.generation != generation {
-            return Err(StoreError::Unavailable("another connection".to_owned()));
+            return Err(StoreError::unavailable("another connection"));
         }
         let interval = self.world.plan.flush.interval;
         self.world
@@ -329,7 +333,7 @@ impl Draining for FaultyStore {
         outputs: &[OutputName],
     ) -> Result<Compaction, StoreError> {
         if claim.generation != self.generation(claim.partition) {
-            return Err(StoreError::Unavailable("another connection".to_owned()));
+            return Err(StoreError::unavailable("another connection"));
         }
         // Smaller steps than the worker asks for, so that more can happen between two of them.
         let series_max = series_max.min(self.world.plan.compact_series);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::Minute;
 use event_data_service::output::{Output, SealedCounts, WriteError};
 
@@ -82,15 +83,11 @@ impl ScriptedOutput {
     async fn undergo(&self, counts: &[SealedCounts], fate: Fate) -> Result<(), WriteError> {
         let unavailable = |retry_after| {
             Err(WriteError::Unavailable {
-                reason: format!("{fate:?}"),
+                found: planned(format!("{fate:?}")),
                 retry_after,
             })
         };
-        let failed = || {
-            Err(WriteError::Failed {
-                reason: format!("{fate:?}"),
-            })
-        };
+        let failed = || Err(WriteError::Failed(planned(format!("{fate:?}"))));
         match fate {
             Fate::Fine => self.take(counts),
             Fate::Slow(span) => {
@@ -101,10 +98,7 @@ impl ScriptedOutput {
             Fate::Misconfigured => {
                 // As a firewall in front of the server answers to a text that it does not like.
                 let _ = reject(&self.world, self.number, counts);
-                Err(WriteError::Misconfigured {
-                    reason: "as planned".to_owned(),
-                    hint: "wait".to_owned(),
-                })
+                Err(WriteError::Misconfigured(planned("as planned")))
             }
             Fate::Part(taken) => {
                 let _ = self.take(&counts[..taken]);
@@ -202,10 +196,11 @@ fn reject(world: &World, output: usize, counts: &[SealedCounts]) -> WriteError {
     {
         world.oracle().rejected(output, partition, point);
     }
-    WriteError::Rejected {
-        message: "not this one".to_owned(),
-        hint: "wait",
-    }
+    WriteError::Rejected(planned("not this one"))
+}
+
+fn planned(why: impl Into<String>) -> Diagnosis {
+    Diagnosis::new(Cause::OutputDown, why)
 }
 
 #[async_trait]

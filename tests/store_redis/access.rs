@@ -92,7 +92,7 @@ async fn a_right_that_is_missing_is_named() {
             .collect();
         match do_everything(&store(&as_user(&server, &name, &fewer))).await {
             Ok(()) => not_missed.push(command.as_str()),
-            Err(StoreError::Refused { hint, .. }) if hint.contains("redis-acl.conf") => {}
+            Err(StoreError::Refused(found)) if found.remedy.contains("redis-acl.conf") => {}
             Err(error) => panic!("without {command}: {error}"),
         }
     }

@@ -18,9 +18,9 @@ async fn refuses(settings: &Settings, wrong: &str, fixed_by: &str) {
     let store = store(settings);
     for _ in 0..2 {
         match store.check().await {
-            Err(StoreError::Refused { reason, hint }) => {
-                assert!(reason.contains(wrong), "{reason}");
-                assert!(hint.contains(fixed_by), "{hint}");
+            Err(StoreError::Refused(found)) => {
+                assert!(found.why.contains(wrong), "{found}");
+                assert!(found.remedy.contains(fixed_by), "{found}");
             }
             other => panic!("not refused: {other:?}"),
         }

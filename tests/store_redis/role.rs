@@ -40,7 +40,7 @@ async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
     claim(&store).await.unwrap_err();
     let error = store.check().await.unwrap_err();
     assert!(
-        matches!(&error, StoreError::Unavailable(text) if text.contains("replica")),
+        matches!(&error, StoreError::Unavailable(it) if it.why.contains("replica")),
         "{error}"
     );
 

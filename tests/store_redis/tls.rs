@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use event_data_service::diagnosis::Diagnosis;
 use event_data_service::store::redis::Settings;
 use event_data_service::store::{Store, StoreError};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -100,7 +101,7 @@ fn trusting(authority: &Authority) -> Tls {
 
 #[track_caller]
 fn assert_not_trusted(result: Result<(), StoreError>, words: &[&str]) {
-    let Err(StoreError::Refused { reason: text, .. }) = result else {
+    let Err(StoreError::Refused(Diagnosis { why: text, .. })) = result else {
         panic!("{result:?}");
     };
     assert!(words.iter().any(|word| text.contains(word)), "{text}");

@@ -9,7 +9,7 @@
 //! - **Generations.** A number changes whenever a server may have forgotten what it confirmed: with a lost connection, another
 //!   server, another replication id. Who remembers what is stored compares it, and stores it again.
 //! - **Lanes.** A server has several connections, so that a large command on one does not delay another.
-//! - **One [`Fault`]** says in one short line what an error means, of which server, and how to fix it.
+//! - **One [`Fault`]** says in one short line what an error means and of which server, and of which [kind](FaultKind) it is.
 //! - **What a user checks** on each new connection is handed in.
 //!
 //! - **Turns.** Large commands wait for each other, so that each is answered in time over a slow way, too.
@@ -22,7 +22,6 @@
 mod connection;
 mod fault;
 mod flight;
-mod hint;
 mod link;
 mod server;
 mod settings;
@@ -35,9 +34,7 @@ use ::redis::{Client, RedisError};
 use tokio::time::Instant;
 
 pub use self::connection::Connection;
-pub use self::fault::{Fault, on_one_line};
-
-pub use self::hint::{Hint, Names};
+pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
 pub use self::server::Server;
 pub use self::settings::{Address, Credentials, Endpoint, Settings, SettingsError, Timeouts, Tls};
 use self::topology::Topology;
@@ -114,13 +111,6 @@ impl Redis {
         self.topology.suspect();
     }
 
-    /// What is wrong with how servers keep their data, a sentence each.
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        let servers = self.servers().into_iter();
-        servers.filter_map(|server| server.forgets()).collect()
-    }
-
     /// Where the servers are, for the log, without secrets.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -149,7 +139,8 @@ impl Redis {
     /// have become responsible for its slot, and no longer than an answer may take after it was `begun`. Waits until that
     /// server is looked for again.
     pub async fn may_repeat(&self, fault: &Fault, begun: Instant) -> bool {
-        let may = matches!(fault, Fault::Unavailable { .. })
+        let may = fault.kind != FaultKind::Full
+            && !fault.is_refusal()
             && self.topology.is_suspect()
             && begun.elapsed() < self.topology.answers_within();
         if may {

@@ -72,17 +72,10 @@ impl Server {
         ((self.number + 1) << 32) + losses + self.replaced.load(Ordering::Acquire)
     }
 
-    /// What is wrong with how it keeps its data, as a sentence; `None`: nothing.
-    pub(crate) fn forgets(&self) -> Option<String> {
-        let forgets = self.forgets.load(Ordering::Relaxed);
-        forgets.then(|| self.warning())
-    }
-
-    fn warning(&self) -> String {
-        format!(
-            "{self} has no append-only file: when it ends it forgets what it confirmed since its last snapshot; run CONFIG \
-             SET appendonly yes, and write it into redis.conf"
-        )
+    /// Whether it has no append-only file, as far as is known: when it ends it forgets what it confirmed since its last snapshot.
+    #[must_use]
+    pub fn forgets(&self) -> bool {
+        self.forgets.load(Ordering::Relaxed)
     }
 
     /// It lacks what it confirmed.
@@ -102,9 +95,6 @@ impl Server {
             .query_async(connection)
             .await?;
         let forgets = info_field(&info, "aof_enabled") == Some("0");
-        if forgets && !self.forgets.swap(forgets, Ordering::Relaxed) {
-            tracing::warn!("{}", self.warning());
-        }
         self.forgets.store(forgets, Ordering::Relaxed);
         let Some(id) = info_field(&info, "master_replid") else {
             return Ok(true);

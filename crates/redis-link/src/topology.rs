@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::link::Link;
 use crate::server::Server;
 use crate::settings::{Address, Endpoint, Settings, SettingsError};
-use crate::{Check, Fault, Hint, Lanes};
+use crate::{Check, Fault, FaultKind, Lanes};
 
 /// The least time between two looks at the map.
 pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
@@ -256,7 +256,7 @@ impl Topology {
                     let endpoint = Endpoint::Tcp(host.clone(), *port);
                     match self.ask_sentinel(&endpoint, name).await {
                         Ok(master) => return Ok(vec![(0, LAST_SLOT, master)]),
-                        Err(error @ Fault::Refused { .. }) => failure = error,
+                        Err(error) if error.is_refusal() => failure = error,
                         Err(error) => silent = Some(error),
                     }
                 }
@@ -299,9 +299,9 @@ impl Topology {
             asked.map_err(|error| error.at(&format_args!("the sentinel at {endpoint}")))?;
         answer
             .map(|(host, port)| Endpoint::Tcp(host, port))
-            .ok_or_else(|| Fault::Refused {
-                reason: format!("the sentinel {endpoint} knows no master named {name}"),
-                hint: Hint::MasterName,
+            .ok_or_else(|| {
+                let reason = format!("the sentinel {endpoint} knows no master named {name}");
+                Fault::new(FaultKind::MasterName, reason)
             })
     }
 

@@ -6,8 +6,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
 use super::LineBatcher;
+use crate::diagnosis::LossCause;
 use crate::event::OpenBatch;
-use crate::node::DropReason;
 
 /// A batch of so many events is due although it is young.
 const BATCH_EVENTS: usize = 16_384;
@@ -99,7 +99,7 @@ impl LineBatcher {
                     let batch = open.take();
                     self.node
                         .ledger
-                        .dropped(DropReason::Shutdown, batch.events());
+                        .dropped(LossCause::Shutdown, batch.events());
                     self.node.ledger.released(batch.bytes());
                 }
             }
@@ -128,7 +128,7 @@ impl LineBatcher {
     pub fn drop_overflow(&mut self) {
         if let Some(overflow) = &mut self.overflow {
             let lost = overflow.open.take().events();
-            (self.node.ledger).refused_by_spool(DropReason::SpoolFailed, lost);
+            (self.node.ledger).refused_by_spool(LossCause::SpoolFailed, lost);
         }
     }
 }

@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use super::message::message;
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 
 /// Which write API a server is spoken to by.
@@ -39,31 +40,18 @@ pub(super) struct Reply {
     pub(super) text: String,
 }
 
-/// What a 400 says that is about the request as a whole, in lower case, and what to fix.
-const REQUEST_FAULTS: [(&str, &str); 6] = [
-    ("database is required", "set output.database"),
-    ("please provide either orgid or org", "set output.org"),
-    (
-        "unsupported path requested",
-        "look at the path in output.url",
-    ),
-    (
-        "http request to an https server",
-        "output.url must begin with https://",
-    ),
+/// What a 400 says that is about the request as a whole, in lower case.
+const REQUEST_FAULTS: [(&str, Cause); 6] = [
+    ("database is required", Cause::OutputNoDatabase),
+    ("please provide either orgid or org", Cause::OutputNoOrg),
+    ("unsupported path requested", Cause::OutputPath),
+    ("http request to an https server", Cause::OutputIsTls),
     (
         "plain http request was sent to https port",
-        "output.url must begin with https://",
+        Cause::OutputIsTls,
     ),
-    (
-        "invalid precision",
-        "look at output.api: the server knows no nanoseconds",
-    ),
+    ("invalid precision", Cause::OutputPrecision),
 ];
-
-/// What to look at when every count is rejected with a message that tells nothing.
-const REJECTION_HINT: &str = "look at the server's limits and at the type of its field `value`, at output.url and at \
-                               what stands between";
 
 /// The verdict on an answer.
 pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
@@ -78,50 +66,42 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
         (200 | 204, _) if message.is_empty() => return Ok(()),
         (425 | 429 | 503, retry_after) | (408 | 500..=599, retry_after @ Some(_)) => {
             WriteError::Unavailable {
-                reason,
+                found: Diagnosis::new(Cause::OutputOverloaded, reason),
                 retry_after,
             }
         }
-        (400 | 413 | 422, _) => WriteError::Rejected {
-            message: if message.is_empty() { reason } else { message },
-            hint: REQUEST_FAULTS
+        (400 | 413 | 422, _) => {
+            let known = REQUEST_FAULTS
                 .iter()
-                .find(|(phrase, _)| lower.contains(phrase))
-                .map_or(REJECTION_HINT, |(_, hint)| hint),
-        },
-        (408 | 500 | 502..=504 | 506..=599, None) => WriteError::Failed { reason },
-        (status, _) => WriteError::Misconfigured {
-            reason,
-            hint: hint(dialect, status, &lower).to_owned(),
-        },
+                .find(|(phrase, _)| lower.contains(phrase));
+            let cause = known.map_or(Cause::OutputRejectsAll, |(_, cause)| *cause);
+            let why = if message.is_empty() { reason } else { message };
+            WriteError::Rejected(Diagnosis::new(cause, why))
+        }
+        (408 | 500 | 502..=504 | 506..=599, None) => {
+            WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, reason))
+        }
+        (status, _) => {
+            WriteError::Misconfigured(Diagnosis::new(cause(dialect, status, &lower), reason))
+        }
     })
 }
 
 /// What an operator should look at, by status and the message in lower case.
-fn hint(dialect: Dialect, status: u16, message: &str) -> &'static str {
+fn cause(dialect: Dialect, status: u16, message: &str) -> Cause {
     match (dialect, status) {
-        (Dialect::V1, 401) => "look at output.username and output.password_file",
-        (Dialect::V1, 403) => {
-            "grant the user of output.username the right to write to output.database"
-        }
+        (Dialect::V1, 401) => Cause::OutputPassword,
+        (Dialect::V1, 403) => Cause::OutputUserRight,
         // InfluxDB 1.x answers 404 for a path that it does not have, too.
-        (Dialect::V1, 404) if message.contains("database") => {
-            "create the database, or look at output.database"
-        }
-        (Dialect::V1, 404) => "look at output.url and output.api: there is no /write there",
-        (Dialect::V2, 401) => "look at output.token_file",
-        (Dialect::V2, 403) => {
-            "give the token in output.token_file the right to write to output.bucket"
-        }
-        (Dialect::V2, 404) if message.contains("bucket") => {
-            "create the bucket, or look at output.bucket"
-        }
-        (Dialect::V2, 404) if message.contains("org") => "look at output.org",
-        (Dialect::V2, 404) => "look at output.url and output.api: there is no /api/v2/write there",
-        (_, 300..=399) => {
-            "set output.url to where the server really is: redirects are not followed"
-        }
-        _ => "look at output.url and output.api: this is not how InfluxDB answers a write",
+        (Dialect::V1, 404) if message.contains("database") => Cause::OutputDatabase,
+        (Dialect::V1, 404) => Cause::OutputNoWrite,
+        (Dialect::V2, 401) => Cause::OutputToken,
+        (Dialect::V2, 403) => Cause::OutputTokenRight,
+        (Dialect::V2, 404) if message.contains("bucket") => Cause::OutputBucket,
+        (Dialect::V2, 404) if message.contains("org") => Cause::OutputOrg,
+        (Dialect::V2, 404) => Cause::OutputNoWrite2,
+        (_, 300..=399) => Cause::OutputMoved,
+        _ => Cause::NotInfluxDb,
     }
 }
 

@@ -12,6 +12,7 @@ use super::answer::{Dialect, Reply, judge};
 use super::message::{retry_after, unanswered};
 use super::settings::{Api, Settings, SettingsError};
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT, tls};
+use crate::diagnosis::Diagnosis;
 use crate::output::WriteError;
 use crate::secret::Secret;
 use crate::text::{chain, on_one_line};
@@ -162,16 +163,10 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
 
 /// A request that got no answer: mostly a server that is away, sometimes one that must not be trusted.
 fn failure(error: &reqwest::Error) -> WriteError {
-    let reason = || on_one_line(&chain(error));
-    match tls::fault(error) {
-        Some(hint) => WriteError::Misconfigured {
-            reason: reason(),
-            hint: hint.to_owned(),
-        },
-        None if error.is_connect() => WriteError::Unavailable {
-            reason: reason(),
-            retry_after: None,
-        },
+    let why = || on_one_line(&chain(error));
+    match tls::cause(error) {
+        Some(cause) => WriteError::Misconfigured(Diagnosis::new(cause, why())),
+        None if error.is_connect() => WriteError::unavailable(why()),
         None => unanswered(error, error.is_timeout()),
     }
 }

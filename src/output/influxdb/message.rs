@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
 
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 use crate::text::{chain, on_one_line};
 
@@ -23,11 +24,12 @@ pub(super) fn message(text: &str) -> String {
 
 /// A request that was sent and got no answer, or none that is HTTP.
 pub(super) fn unanswered(error: &(dyn Error + 'static), timed_out: bool) -> WriteError {
-    let mut reason = on_one_line(&chain(error));
-    if !timed_out {
-        reason.push_str("; where it is always so look at output.url: a server that wants https://, or is no InfluxDB, ends the connection");
-    }
-    WriteError::Failed { reason }
+    let cause = if timed_out {
+        Cause::OutputDown
+    } else {
+        Cause::OutputHangsUp
+    };
+    WriteError::Failed(Diagnosis::new(cause, on_one_line(&chain(error))))
 }
 
 /// How long a `Retry-After` asks to wait: seconds, or a date in the one form that servers may send (RFC 9110,

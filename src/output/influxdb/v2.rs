@@ -14,6 +14,7 @@ use super::answer::{Dialect, Reply, judge};
 use super::message::unanswered;
 use super::settings::SettingsError;
 use super::{CONNECT_TIMEOUT_MAX, IDLE_TIMEOUT, USER_AGENT};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::output::WriteError;
 use crate::secret::Secret;
 use crate::text::{chain, on_one_line};
@@ -85,19 +86,18 @@ impl V2 {
             ),
             Err(RequestError::ReqwestProcessing { source }) if source.is_connect() => {
                 // The URL holds nothing that the log does not have already.
-                Err(WriteError::Unavailable {
-                    reason: on_one_line(&chain(&source.without_url())),
-                    retry_after: None,
-                })
+                let why = on_one_line(&chain(&source.without_url()));
+                Err(WriteError::unavailable(why))
             }
             Err(RequestError::ReqwestProcessing { source }) => {
                 let timed_out = source.is_timeout();
                 Err(unanswered(&source.without_url(), timed_out))
             }
             // The crate's other errors are of reading data back; none comes of a write.
-            Err(error) => Err(WriteError::Failed {
-                reason: on_one_line(&chain(&error)),
-            }),
+            Err(error) => {
+                let why = on_one_line(&chain(&error));
+                Err(WriteError::Failed(Diagnosis::new(Cause::OutputDown, why)))
+            }
         }
     }
 }

@@ -90,11 +90,7 @@ fn loss_is_found_until_it_is_acknowledged() {
         let status = seen.status();
         assert!(status.healthy && status.findings.is_empty(), "{status:?}");
         assert_eq!(status.is_anything_lost.answer, Answer::No);
-        assert_eq!(
-            status.losses().unwrap().losses.len(),
-            1,
-            "it stays in the record"
-        );
+        assert_eq!(status.record.len(), 1, "it stays in the record");
     }
     Seen::with(|it| it.recent.overflowed = 1).finds(
         "overflow",
@@ -125,12 +121,12 @@ fn node_knows_what_the_record_lacks_of_it() {
         unrecorded: vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()],
         ..report()
     };
-    let away = StoreError::Unavailable("Connection refused".to_owned());
+    let away = StoreError::unavailable("Connection refused");
     let status = summarize(&Looked {
         at: now(),
         own: Some((Duration::ZERO, own)),
         expected: &expected(),
-        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away, away.clone().into()),
+        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away),
     });
     assert_eq!(status.is_anything_lost.answer, Answer::Yes);
     assert_eq!(status.losses.unwrap()[0].amount, 7);

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use super::MemoryStore;
 use super::sets::Sets;
 use super::state::{MinuteState, State, deadline};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 use crate::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, StoreError,
@@ -21,10 +22,11 @@ impl State {
         if self.bytes < self.bytes_max {
             return Ok(());
         }
-        Err(StoreError::Full(format!(
-            "open minutes and counts that an output lacks take {} bytes and store.memory_max is {}; raise it, or use a Redis",
+        let why = format!(
+            "open minutes and counts that an output lacks take {} bytes and store.memory_max is {}",
             self.bytes, self.bytes_max
-        )))
+        );
+        Err(StoreError::Full(Diagnosis::new(Cause::MemoryFull, why)))
     }
 }
 
@@ -111,11 +113,11 @@ impl Recording for MemoryStore {
         for recording in recordings {
             let minute = partition.minutes.entry(recording.minute).or_default();
             if !minute.users.has_room(recording.batch) {
-                return Err(StoreError::Full(format!(
-                    "minute {} has 268 million users in one of store.partitions, or their names take 4 GiB, which is the most; \
-                     have more partitions, or use a Redis",
+                let why = format!(
+                    "minute {} has 268 million users in one of store.partitions, or their names take 4 GiB, which is the most",
                     recording.minute
-                )));
+                );
+                return Err(StoreError::Full(Diagnosis::new(Cause::MemoryCrowded, why)));
             }
             let series = recording.series;
             let sets = if let Some(sets) = minute.sets.get_mut(series) {

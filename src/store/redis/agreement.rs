@@ -14,6 +14,7 @@ use redis_link::Connection;
 use super::division::{self, Division, Shared, Standing, field, written};
 use super::log::Key;
 use super::{Layout, fault};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -107,7 +108,7 @@ impl Agreement {
             Compared::Kept
         };
         if unreadable(&shared).is_some() {
-            return self.difference(&shared, compared).map_or(Ok(shared), Err);
+            return self.agreed(shared, compared);
         }
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
@@ -128,8 +129,12 @@ impl Agreement {
                 }
             }
         }
+        self.agreed(shared, compared)
+    }
+
+    fn agreed(&self, shared: Shared, compared: Compared) -> Result<Shared, StoreError> {
         let difference = self.difference(&shared, compared);
-        difference.map_or(Ok(shared), Err)
+        difference.map_or(Ok(shared), |found| Err(StoreError::Refused(found)))
     }
 
     async fn read(&self, connection: &mut Connection) -> Result<Shared, StoreError> {
@@ -172,20 +177,14 @@ impl Agreement {
     }
 
     /// The difference in what is compared, with both values and what to do.
-    pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<StoreError> {
-        let refused = |reason: String, hint: &str| {
-            let hint = hint.to_owned();
-            Some(StoreError::Refused { reason, hint })
-        };
+    pub(super) fn difference(&self, shared: &Shared, compared: Compared) -> Option<Diagnosis> {
         if let Some(reason) = unreadable(shared) {
-            let hint =
-                "run a version on every node that reads this format, such as the one that wrote it";
-            return refused(reason, hint);
+            return Some(Diagnosis::new(Cause::SettingsFormat, reason));
         }
         let standing = self.standing(shared);
         match standing {
             Standing::Until(from) if compared == Compared::All && from <= now() => {
-                return refused(self.outdated(from, shared), OUTDATED_HINT);
+                return Some(self.outdated(from, shared));
             }
             _ => {}
         }
@@ -208,32 +207,26 @@ impl Agreement {
         let is_divided = differs
             .iter()
             .any(|(key, ..)| division::KEYS.contains(&key.as_str()));
-        refused(
-            format!("the nodes of this Redis use {reason}"),
-            if is_divided {
-                "use the same on every node; to change the number of partitions for all, set store.partitions_before and \
-                 store.partitions_from with it, and run `eds settings apply`"
-            } else {
-                "use the same on every node; to change it for all, run `eds settings apply` with the new configuration, \
-                 and restart each node with it"
-            },
-        )
+        let cause = if is_divided {
+            Cause::SettingsDivision
+        } else {
+            Cause::Settings
+        };
+        let why = format!("the nodes of this Redis use {reason}");
+        Some(Diagnosis::new(cause, why))
     }
 
     /// What is wrong with a node whose minutes are divided as those of all only before this one.
-    pub(super) fn outdated(&self, from: Minute, shared: &Shared) -> String {
-        format!(
+    pub(super) fn outdated(&self, from: Minute, shared: &Shared) -> Diagnosis {
+        let why = format!(
             "from {} on the minutes are divided into store.partitions = {}, and this node divides them into {}",
             written(from),
             shared.get("partitions").map_or("?", String::as_str),
             self.division.count,
-        )
+        );
+        Diagnosis::new(Cause::SettingsOutdated, why)
     }
 }
-
-/// What a node has to do whose division is another one from some minute on.
-pub(super) const OUTDATED_HINT: &str = "restart it with the new configuration, which `eds settings show` prints; until then it records \
-     no event of these minutes";
 
 /// Why this version must not touch what is in Redis: both formats.
 pub(super) fn unreadable(shared: &Shared) -> Option<String> {

@@ -2,9 +2,10 @@
 //! lead to another server than the last; and what a fault means to the store.
 
 use redis::RedisError;
-use redis_link::{Fault, Hint, Names, info_field};
+use redis_link::{Fault, FaultKind, info_field};
 
-use crate::store::{StoreError, Unusable};
+use crate::diagnosis::{Cause, Diagnosis};
+use crate::store::StoreError;
 
 /// The oldest Redis with script flags, which let minutes be drained when memory is short.
 const VERSION_MIN: u32 = 7;
@@ -27,20 +28,6 @@ const UNFIT: [(&str, &str, &str); 2] = [
 /// How much of its memory a server may use for questions to be asked, in percent. The rest is for events.
 const QUESTIONS_PERCENT_MAX: u64 = 90;
 
-/// How the configuration calls what leads to Redis.
-const NAMES: Names = Names {
-    address: "store.url",
-    credentials: "store.username and store.password_file",
-    ca: "store.ca_file",
-    certificate: "store.cert_file and store.key_file",
-    rights: "config/redis-acl.conf",
-};
-
-/// What is done about a Redis without room. Draining takes none.
-const FULL_HINT: &str = "events wait in the nodes until there is room: raise maxmemory (`CONFIG SET maxmemory BYTES`, \
-                                    and redis.conf; docs/limits.md says how much is needed), or have \
-                                    fewer users or series";
-
 /// How many bytes a server uses of its `maxmemory`, and that, from the answer to INFO; `None` where it has none.
 fn memory(info: &str) -> Option<(u64, u64)> {
     let number = |name: &str| info_field(info, name)?.parse::<u64>().ok();
@@ -58,9 +45,10 @@ pub(super) fn used(info: &str) -> u64 {
 /// Whether a server refuses events, from the answer to INFO.
 pub(super) fn check_room(info: &str) -> Result<(), Fault> {
     match memory(info) {
-        Some((used, most)) if used > most => Err(Fault::Full(format!(
-            "it uses {used} bytes, and its maxmemory is {most}"
-        ))),
+        Some((used, most)) if used > most => Err(Fault::new(
+            FaultKind::Full,
+            format!("it uses {used} bytes, and its maxmemory is {most}"),
+        )),
         _ => Ok(()),
     }
 }
@@ -80,69 +68,75 @@ pub(super) fn shortage(info: &str) -> Option<String> {
 /// Looks whether a server can keep the sets, from the answer to INFO.
 pub(super) fn check(info: &str) -> Result<(), Fault> {
     let field = |name: &str| info_field(info, name);
-    let refused = |reason: String, hint: String| Fault::Refused {
-        reason,
-        hint: Hint::Own(hint),
-    };
     let version = field("redis_version").unwrap_or("unknown");
-    let other = || format!("run Redis {VERSION_MIN}.0 or later, or Valkey");
     if let Some((_, name, why)) = UNFIT.iter().find(|(of, ..)| field(of).is_some()) {
         let reason = format!("the server is {name}, as Redis {version}: {why}");
-        return Err(refused(reason, other()));
+        return Err(Fault::new(FaultKind::Unfit, reason));
     }
     // Valkey names 7.2.4 here, and its own version elsewhere.
     let major = version.split('.').next();
     let major = major.and_then(|major| major.parse::<u32>().ok());
     if major.is_none_or(|major| major < VERSION_MIN) {
         let reason = format!("the server is Redis {version}");
-        return Err(refused(reason, other()));
+        return Err(Fault::new(FaultKind::Unfit, reason));
     }
     if field("role").is_some_and(|role| role == "slave") {
-        return Err(Fault::unavailable("the server is a replica"));
+        return Err(Fault::new(FaultKind::Replica, "the server is a replica"));
     }
     if field("loading").is_some_and(|loading| loading != "0") {
-        return Err(Fault::unavailable("the server is loading its data"));
+        return Err(Fault::new(
+            FaultKind::Loading,
+            "the server is loading its data",
+        ));
     }
     match field("maxmemory_policy") {
         None | Some("noeviction") => Ok(()),
-        Some(policy) => Err(refused(
+        Some(policy) => Err(Fault::new(
+            FaultKind::Evicts,
             format!("Redis may evict sets that are not counted yet (maxmemory-policy {policy})"),
-            "run `CONFIG SET maxmemory-policy noeviction`, and write it into redis.conf".to_owned(),
         )),
+    }
+}
+
+impl From<Fault> for Diagnosis {
+    fn from(fault: Fault) -> Self {
+        let cause = match fault.kind {
+            FaultKind::Away => Cause::RedisDown,
+            FaultKind::Full => Cause::RedisFull,
+            FaultKind::Replica => Cause::RedisReplica,
+            FaultKind::TooFewReplicas => Cause::RedisTooFewReplicas,
+            FaultKind::DiskFails => Cause::RedisDiskFails,
+            FaultKind::ClusterDown => Cause::RedisClusterDown,
+            FaultKind::Loading => Cause::RedisLoading,
+            FaultKind::Credentials => Cause::RedisCredentials,
+            FaultKind::Rights => Cause::RedisRights,
+            FaultKind::ServerCertificate => Cause::RedisServerCertificate,
+            FaultKind::ClientCertificate => Cause::RedisClientCertificate,
+            FaultKind::ClientCertificateMissing => Cause::RedisClientCertificateMissing,
+            FaultKind::IsTls => Cause::RedisIsTls,
+            FaultKind::NoTls => Cause::RedisNoTls,
+            FaultKind::NotTls => Cause::RedisNotTls,
+            FaultKind::NotRedis => Cause::NotRedis,
+            FaultKind::Unreachable => Cause::RedisUnreachable,
+            FaultKind::NoCluster => Cause::RedisNoCluster,
+            FaultKind::IsCluster => Cause::RedisIsCluster,
+            FaultKind::NoSentinel => Cause::RedisNoSentinel,
+            FaultKind::IsSentinel => Cause::RedisIsSentinel,
+            FaultKind::MasterName => Cause::RedisMasterName,
+            FaultKind::Database => Cause::RedisDatabase,
+            FaultKind::Evicts => Cause::RedisEvicts,
+            FaultKind::Unfit => Cause::RedisUnfit,
+        };
+        Self::new(cause, fault.reason).at(fault.server)
     }
 }
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Unavailable { reason, hint } => Self::Unavailable(match hint {
-                Some(hint) => format!("{reason}; {}", hint.by(&NAMES)),
-                None => reason,
-            }),
-            Fault::Full(reason) => Self::Full(format!("{reason}; {FULL_HINT}")),
-            Fault::Refused { reason, hint } => Self::Refused {
-                reason,
-                hint: hint.by(&NAMES),
-            },
-        }
-    }
-}
-
-impl From<Fault> for Unusable {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Unavailable { reason, hint } => Self {
-                reason,
-                remedy: hint.map(|hint| hint.by(&NAMES)),
-            },
-            Fault::Full(reason) => Self {
-                reason,
-                remedy: Some(FULL_HINT.to_owned()),
-            },
-            Fault::Refused { reason, hint } => Self {
-                reason,
-                remedy: Some(hint.by(&NAMES)),
-            },
+        match fault.kind {
+            FaultKind::Full => Self::Full(fault.into()),
+            _ if fault.is_refusal() => Self::Refused(fault.into()),
+            _ => Self::Unavailable(fault.into()),
         }
     }
 }
@@ -156,12 +150,9 @@ impl StoreError {
     /// The same, and of whom it is said.
     pub(super) fn at(self, whom: &impl std::fmt::Display) -> Self {
         match self {
-            Self::Unavailable(message) => Self::Unavailable(format!("{whom}: {message}")),
-            Self::Full(message) => Self::Full(format!("{whom}: {message}")),
-            Self::Refused { reason, hint } => Self::Refused {
-                reason: format!("{whom}: {reason}"),
-                hint,
-            },
+            Self::Unavailable(found) => Self::Unavailable(found.at(whom)),
+            Self::Full(found) => Self::Full(found.at(whom)),
+            Self::Refused(found) => Self::Refused(found.at(whom)),
             Self::Forgot | Self::ClaimLost => self,
         }
     }
@@ -173,7 +164,7 @@ mod tests {
 
     #[track_caller]
     fn refused(info: &str, words: &str) {
-        let error = check(info).unwrap_err().to_string();
+        let error = StoreError::from(check(info).unwrap_err()).to_string();
         assert!(error.contains(words), "{error}");
     }
 

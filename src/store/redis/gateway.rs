@@ -11,10 +11,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Settings;
-use super::agreement::{Agreement, Compared, OUTDATED_HINT};
+use super::agreement::{Agreement, Compared};
 use super::division::{Shared, Standing};
 use super::fault;
 use super::log::Key;
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::store::StoreError;
 
@@ -47,7 +48,7 @@ pub(super) struct Gateway {
     /// Held by the one who looks whether they do.
     agreeing: Mutex<()>,
     /// From which minute on all others divide the minutes otherwise than this node, and that in words.
-    outdated: std::sync::Mutex<Option<(Minute, String)>>,
+    outdated: std::sync::Mutex<Option<(Minute, Diagnosis)>>,
     /// What [`shortage`](Self::shortage) last saw, and when.
     looked: Mutex<Option<Looked>>,
     /// When a server last refused something because its memory was used up.
@@ -78,21 +79,21 @@ impl Gateway {
         self.redis.forgot(slot);
     }
 
-    /// What is wrong with how servers keep their data, in words.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.redis.warnings();
-        warnings.extend(
-            self.outdated_from(Minute::MAX)
-                .map(|reason| format!("{reason}; {OUTDATED_HINT}")),
-        );
-        warnings
+    /// What is wrong with how servers keep their data, and with this node's division of minutes.
+    pub(super) fn warnings(&self) -> Vec<Diagnosis> {
+        let servers = self.redis.servers().into_iter();
+        let forgetting = servers.filter(|server| server.forgets()).map(|server| {
+            let why = "when it ends it forgets what it confirmed since its last snapshot";
+            Diagnosis::new(Cause::RedisForgets, why).at(server)
+        });
+        forgetting.chain(self.outdated_from(Minute::MAX)).collect()
     }
 
     /// Why this node may not record events of a minute.
-    pub(super) fn outdated_from(&self, minute: Minute) -> Option<String> {
+    pub(super) fn outdated_from(&self, minute: Minute) -> Option<Diagnosis> {
         let outdated = self.outdated.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, reason) = outdated.as_ref().filter(|(from, _)| *from <= minute)?;
-        Some(reason.clone())
+        let (_, found) = outdated.as_ref().filter(|(from, _)| *from <= minute)?;
+        Some(found.clone())
     }
 
     /// Remembers from when on this node is outdated.
@@ -102,21 +103,15 @@ impl Gateway {
             Standing::Until(from) => Some((from, self.agreement.outdated(from, shared))),
             Standing::Same | Standing::Apart => None,
         };
-        let mut known = self.outdated.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, reason)) = &outdated
-            && *known != outdated
-        {
-            tracing::warn!("{reason}; {OUTDATED_HINT}");
-        }
-        *known = outdated;
+        *self.outdated.lock().unwrap_or_else(PoisonError::into_inner) = outdated;
     }
 
     /// What all nodes make fingerprints with.
     pub(super) async fn fingerprint_key(&self) -> Result<Key, StoreError> {
         self.agree().await?;
-        self.agreement.fingerprint_key().ok_or_else(|| {
-            StoreError::Unavailable("no key of fingerprints stands in Redis".to_owned())
-        })
+        self.agreement
+            .fingerprint_key()
+            .ok_or_else(|| StoreError::unavailable("no key of fingerprints stands in Redis"))
     }
 
     /// Where the servers are, in words, without secrets.
@@ -128,7 +123,8 @@ impl Gateway {
     /// events need, and have room for them.
     pub(super) async fn check(&self) -> Result<(), StoreError> {
         self.agree().await?;
-        self.difference().await?.map_or(Ok(()), Err)?;
+        let difference = self.difference().await?;
+        difference.map_or(Ok(()), |found| Err(StoreError::Refused(found)))?;
         for server in self.redis.servers() {
             let ping = async |connection: &mut Connection| {
                 redis::cmd("PING").query_async::<()>(connection).await
@@ -183,7 +179,7 @@ impl Gateway {
     }
 
     /// How this node's settings differ now from those of all nodes, with both values and what to do.
-    pub(super) async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+    pub(super) async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
         let shared = self.shared().await?;
         self.learn(&shared);
         if self.agreement.difference(&shared, Compared::Kept).is_some() {
@@ -280,7 +276,7 @@ impl Gateway {
         }
         match self.agree_again(slot, has_agreed()).await {
             Ok(()) => Ok(()),
-            Err(error @ StoreError::Refused { .. }) => {
+            Err(error @ StoreError::Refused(_)) => {
                 self.agreed.store(0, Ordering::Release);
                 Err(error)
             }

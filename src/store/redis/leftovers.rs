@@ -3,7 +3,6 @@
 //! Their names follow from no setting that still stands, so all keys are looked through, in small steps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 
 use redis::{Cmd, cmd};
 use redis_link::{Attempts, Connection};
@@ -13,12 +12,13 @@ use super::division::Division;
 use super::gateway::{Gateway, READING};
 use super::keys::PartitionKeys;
 use super::{RedisStore, StoreError};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 
 /// The keys that are looked at in a step of looking through all of them. Redis serves nobody else meanwhile, a fraction of a ms.
 const SCANNED_AT_ONCE: usize = 1000;
 /// How much longer than a step of it took a node that looks for leftovers rests: a twentieth of a core of Redis.
-const RESTS: u32 = 20;
+pub(super) const RESTS: u32 = 20;
 /// The entries of a quarantine that are looked at in a step.
 const PAGE: usize = 500;
 
@@ -123,8 +123,8 @@ impl RedisStore {
         Ok(left)
     }
 
-    /// What waits in partitions that this store does not have, in words.
-    pub async fn leftovers(&self, rests: u32) -> Result<Option<String>, StoreError> {
+    /// What waits in partitions that this store does not have.
+    pub async fn leftovers(&self, rests: u32) -> Result<Option<Diagnosis>, StoreError> {
         let mut tags = BTreeSet::new();
         self.find("[mcq][ilu]*", rests, |tag, name| {
             let kind = name.split(':').next().unwrap_or_default();
@@ -140,26 +140,7 @@ impl RedisStore {
                 .await?;
             all.insert(tag, left);
         }
-        let left = described(&all).map(|left| {
-            format!(
-                "no node works on what another number of partitions left in Redis: {left}; it is sent when the number is \
-                 changed to what it was then, with store.partitions_before and `eds settings apply`"
-            )
-        });
-        Ok(left)
-    }
-
-    /// Looks for it as a node does, for its warnings.
-    pub(super) async fn report_leftovers(&self) -> Result<(), StoreError> {
-        let left = self.leftovers(RESTS).await?;
-        let mut known = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(message) = &left
-            && *known != left
-        {
-            tracing::warn!("{message}");
-        }
-        *known = left;
-        Ok(())
+        Ok(described(&all).map(|left| Diagnosis::new(Cause::Leftovers, left)))
     }
 
     /// Hands the tag of each partition's keys of this pattern to `take`, in braces, and what follows it in the name.

@@ -40,6 +40,7 @@ use self::log::Logs;
 pub use self::repartition::ChangeError;
 pub use self::survey::RelayRegister;
 use super::{Store, StoreError};
+use crate::diagnosis::Diagnosis;
 use crate::event::{Partition, Partitions};
 
 /// The Lua scripts. Each is atomic and works on one slot. Those that drain run also when Redis is over its memory
@@ -147,8 +148,10 @@ pub struct RedisStore {
     keys: Keys,
     /// `None`: in sets.
     logs: Option<Logs>,
-    /// What was found that no partition of this node's has, in words.
-    left: Mutex<Option<String>>,
+    /// What was found that no partition of this node's has.
+    left: Mutex<Option<Diagnosis>>,
+    /// What was logged of [`Store::warnings`], as long as it holds.
+    warned: Mutex<Vec<Diagnosis>>,
     retention: Duration,
     /// The counts that a partition keeps after they are sent.
     counts_max: u64,
@@ -180,6 +183,7 @@ impl RedisStore {
             surveyed: Redis::new(settings.redis.clone(), survey::LANES, survey::any())?,
             partitions: settings.partitions.clone(),
             left: Mutex::default(),
+            warned: Mutex::default(),
             logs: (settings.layout == Layout::Log)
                 .then(|| Logs::new(settings.redis.timeouts.response)),
             keys,
@@ -256,10 +260,17 @@ impl RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn check(&self) -> Result<(), StoreError> {
-        self.gateway.check().await
+        let checked = self.gateway.check().await;
+        let warnings = self.warnings();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings.iter().filter(|it| !warned.contains(it)) {
+            tracing::warn!("{warning}");
+        }
+        *warned = warnings;
+        checked
     }
 
-    async fn difference(&self) -> Result<Option<StoreError>, StoreError> {
+    async fn difference(&self) -> Result<Option<Diagnosis>, StoreError> {
         self.gateway.difference().await
     }
 
@@ -271,7 +282,7 @@ impl Store for RedisStore {
         self.gateway.generation(self.keys(partition).slot)
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<Diagnosis> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.gateway
             .warnings()
@@ -281,7 +292,9 @@ impl Store for RedisStore {
     }
 
     async fn look_for_leftovers(&self) -> Result<(), StoreError> {
-        self.report_leftovers().await
+        let left = self.leftovers(leftovers::RESTS).await?;
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        Ok(())
     }
 
     fn describe(&self) -> String {

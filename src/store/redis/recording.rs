@@ -18,10 +18,10 @@ use ::redis::{Cmd, Pipeline, RedisError, RedisWrite as _, ScriptInvocation, cmd,
 use async_trait::async_trait;
 use redis_link::{Attempts, Connection};
 
-use super::agreement::OUTDATED_HINT;
 use super::gateway::RECORDING;
 use super::keys::PartitionKeys;
 use super::{RedisStore, millis, scripts};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Batch, Minute, Partition, series_fingerprint};
 use crate::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesCounts, SeriesUsers,
@@ -47,12 +47,8 @@ impl Recording for RedisStore {
         let mut script = scripts::ADMIT.prepare_invoke();
         let minute = request.minute;
         let divided = self.partitions.count_in(minute);
-        let outdated = |reason| StoreError::Refused {
-            reason,
-            hint: OUTDATED_HINT.to_owned(),
-        };
-        if let Some(reason) = self.gateway.outdated_from(minute) {
-            return Err(outdated(reason));
+        if let Some(outdated) = self.gateway.outdated_from(minute) {
+            return Err(StoreError::Refused(outdated));
         }
         let sets = match self.logs {
             Some(_) => String::new(),
@@ -80,11 +76,11 @@ impl Recording for RedisStore {
             .run(keys.slot, RECORDING, Attempts::One, ask)
             .await?;
         let (arrivals, answers) = answers.ok_or_else(|| {
-            let message = format!(
+            let why = format!(
                 "minute {} is not divided into {divided} partitions any more",
                 minute.shown()
             );
-            outdated(message)
+            StoreError::Refused(Diagnosis::new(Cause::SettingsOutdated, why))
         })?;
         let mut answers = answers.into_iter();
         let users = |answer: i64| u64::try_from(answer).ok();
@@ -98,9 +94,7 @@ impl Recording for RedisStore {
             })
             .collect();
         if series.len() != request.series.len() {
-            return Err(StoreError::Unavailable(
-                "an answer of another length".to_owned(),
-            ));
+            return Err(StoreError::unavailable("an answer of another length"));
         }
         Ok(Admitted {
             overflow_users,

@@ -16,11 +16,12 @@ use redis_link::{
 use super::agreement::Compared;
 use super::backlog::{ask_backlog, read_backlog};
 use super::{RedisStore, fault, keys, scripts};
+use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition};
 use crate::store::survey::{LOSS_KEPT, LOSSES_MAX, REPORT_BYTES_MAX, REPORT_KEPT, REPORTS_MAX};
 use crate::store::{
-    Coverage, Loss, LossRecord, Reported, ServerFound, ServerSeen, StoreError, Survey, Surveyed,
-    Unusable,
+    Coverage, Loss, LossRecord, Persistence, Reported, ServerFound, ServerSeen, StoreError, Survey,
+    Surveyed,
 };
 use crate::text::beginning;
 
@@ -42,13 +43,6 @@ async fn see<T, F>(redis: &Redis, server: &Server, command: F) -> Result<T, Stor
 where
     F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
 {
-    Ok(try_to_see(redis, server, command).await?)
-}
-
-async fn try_to_see<T, F>(redis: &Redis, server: &Server, command: F) -> Result<T, Fault>
-where
-    F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
-{
     let run = async |connection: &mut Connection| match command(connection).await {
         // It is as good a connection as before, and nobody has to hear of it each time.
         Err(error) if error.code() == Some("READONLY") => Ok(Err(error)),
@@ -57,7 +51,7 @@ where
     let answer = redis.run_on(server, ONLY, 0, Attempts::Two, run).await?;
     answer.map_err(|error| {
         redis.suspect();
-        Fault::of(&error)
+        Fault::of(&error).at(server).into()
     })
 }
 
@@ -190,7 +184,7 @@ impl RedisStore {
         Ok(())
     }
 
-    async fn server(&self, server: &Server) -> Result<ServerFound, Unusable> {
+    async fn server(&self, server: &Server) -> Result<ServerFound, StoreError> {
         let looked = async |connection: &mut Connection| {
             let info: String = cmd("INFO").query_async(connection).await?;
             let asked_ms = Utc::now().timestamp_millis();
@@ -198,7 +192,7 @@ impl RedisStore {
             let here_ms = i64::midpoint(asked_ms, Utc::now().timestamp_millis());
             Ok((info, seconds * 1000 + micros / 1000 - here_ms))
         };
-        let (info, clock_offset_ms) = try_to_see(&self.surveyed, server, looked).await?;
+        let (info, clock_offset_ms) = see(&self.surveyed, server, looked).await?;
         let mut found = found(&info);
         found.clock_offset_ms = clock_offset_ms;
         found.refuses_writes = self.refuses_writes(server).await;
@@ -206,7 +200,7 @@ impl RedisStore {
     }
 
     /// What a server says to a write that changes nothing: that key never has a time to live.
-    async fn refuses_writes(&self, server: &Server) -> Option<String> {
+    async fn refuses_writes(&self, server: &Server) -> Option<Diagnosis> {
         let mut probed = None;
         for partition in self.partitions.iter() {
             let keys = self.keys(partition);
@@ -221,7 +215,11 @@ impl RedisStore {
             cmd("PERSIST").arg(key).exec_async(connection).await
         };
         let written = see(&self.surveyed, server, write).await;
-        written.err().map(|error| error.to_string())
+        let found = Diagnosis::from(written.err()?);
+        Some(match found.cause {
+            Cause::RedisDown => Diagnosis::new(Cause::RedisReadOnly, found.why),
+            _ => found,
+        })
     }
 
     async fn seen(&self, minutes: &[Minute]) -> Result<BTreeMap<Minute, Coverage>, StoreError> {
@@ -256,7 +254,7 @@ impl RedisStore {
     }
 
     /// How the settings differ from those that stand in Redis.
-    async fn differs(&self) -> Option<StoreError> {
+    async fn differs(&self) -> Option<Diagnosis> {
         let key = &self.gateway.agreement.key;
         let server = self.surveyed.server(slot(key.as_bytes())).await.ok()?;
         let read = async |connection: &mut Connection| {
@@ -342,13 +340,15 @@ impl Survey for RedisStore {
 
     async fn survey(&self, minutes: &[Minute], old_before: Minute) -> Surveyed {
         if let Err(fault) = self.surveyed.server(0).await {
-            return Surveyed::nothing(self.place(), &fault.clone().into(), fault.into());
+            return Surveyed::nothing(self.place(), &fault.into());
         }
         let servers = self.surveyed.servers();
         let servers = servers.iter().map(|server| async {
+            let looked = self.server(server).await;
             ServerSeen {
-                address: server.endpoint().to_string(),
-                found: self.server(server).await,
+                address: beginning(&server.endpoint().to_string(), 200),
+                error: looked.as_ref().err().map(|error| error.clone().into()),
+                found: looked.ok(),
             }
         });
         let servers = join_all(servers).await;
@@ -396,11 +396,11 @@ fn loss(name: &[u8], entry: &[u8], oldest_ms: i64) -> Option<Loss> {
 
 /// What an answer to INFO says.
 fn found(info: &str) -> ServerFound {
-    let text = |name: &str| info_field(info, name).unwrap_or_default().to_owned();
+    let text = |name: &str| beginning(info_field(info, name).unwrap_or_default(), 40);
     let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
     let is_ok = |name: &str| matches!(info_field(info, name), None | Some("ok"));
     let version = match info_field(info, "valkey_version") {
-        Some(version) => format!("Valkey {version}"),
+        Some(_) => format!("Valkey {}", text("valkey_version")),
         None => format!("Redis {}", text("redis_version")),
     };
     ServerFound {
@@ -409,11 +409,13 @@ fn found(info: &str) -> ServerFound {
         used_memory: fault::used(info),
         maxmemory: number("maxmemory"),
         policy: text("maxmemory_policy"),
-        aof: number("aof_enabled") == 1,
-        unsaved_changes: number("rdb_changes_since_last_save"),
-        last_save_ok: is_ok("rdb_last_bgsave_status") && is_ok("aof_last_write_status"),
+        persistence: Persistence {
+            aof: number("aof_enabled") == 1,
+            unsaved_changes: number("rdb_changes_since_last_save"),
+            last_save_ok: is_ok("rdb_last_bgsave_status") && is_ok("aof_last_write_status"),
+        },
         clock_offset_ms: 0,
         refuses_writes: None,
-        unfit: fault::check(info).err().map(Unusable::from),
+        unfit: fault::check(info).err().map(Diagnosis::from),
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use event_data_service::diagnosis::LossCause;
 use event_data_service::event::Rejection;
-use event_data_service::node::{DropReason, LedgerTotals};
+use event_data_service::node::LedgerTotals;
 
 use super::super::event::{Event, MINUTE, SECOND};
 use super::{Oracle, Verdict, must};
@@ -129,7 +130,7 @@ impl Oracle {
         book.settle(totals)?;
         let outstanding: u64 = book.outstanding.values().sum();
         let waited = totals.rejected[Rejection::TooOld.index()].checked_sub(book.too_old);
-        let at_shutdown = totals.dropped[DropReason::Shutdown as usize];
+        let at_shutdown = totals.dropped[LossCause::Shutdown as usize];
         let one_too_many = totals.rejected[Rejection::TooManyUsers.index()];
         let rejected: u64 = totals.rejected.iter().sum();
         must!(
@@ -137,7 +138,7 @@ impl Oracle {
                 && totals.received == book.received
                 && totals.recorded == book.recorded
                 && totals.rejected[Rejection::TooFarAhead.index()] == book.too_far_ahead
-                && totals.dropped[DropReason::QueueFull as usize] == book.queue_full
+                && totals.dropped[LossCause::QueueFull as usize] == book.queue_full
                 && waited.is_some_and(|waited| {
                     rejected == book.too_old + book.too_far_ahead + waited + one_too_many
                         && totals.queued + waited + one_too_many + at_shutdown == outstanding
@@ -170,7 +171,7 @@ impl Oracle {
             .sum();
         must!(
             young
-                <= totals.dropped[DropReason::Shutdown as usize]
+                <= totals.dropped[LossCause::Shutdown as usize]
                     + totals.rejected[Rejection::TooManyUsers.index()],
             "life {life} lost {young} events that it had accepted: {book:?}"
         );

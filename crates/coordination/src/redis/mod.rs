@@ -14,7 +14,9 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis_link::{Fault, Hint, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field};
+use redis_link::{
+    Fault, FaultKind, Lane, Lanes, Redis, Settings, SettingsError, UrlError, info_field,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::keys::Keys;
@@ -264,12 +266,12 @@ fn check(info: &str) -> Result<(), Fault> {
     }?;
     match info_field(info, "maxmemory_policy") {
         None | Some("noeviction") => Ok(()),
-        Some(policy) => Err(Fault::Refused {
-            reason: format!("Redis may evict locks that are held (maxmemory-policy {policy})"),
-            hint: Hint::Own(
-                "run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf"
-                    .to_owned(),
+        Some(policy) => Err(Fault::new(
+            FaultKind::Evicts,
+            format!(
+                "Redis may evict locks that are held (maxmemory-policy {policy}); run CONFIG SET maxmemory-policy noeviction, and write \
+                 it into redis.conf"
             ),
-        }),
+        )),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis_link::Fault;
+use redis_link::{Fault, FaultKind};
 
 use crate::arbiter::{ArbiterError, Beginning, Entry, Locking};
 use crate::name::Token;
@@ -14,10 +14,10 @@ pub(super) type Answer = (String, Vec<Vec<u8>>);
 impl From<Fault> for ArbiterError {
     fn from(fault: Fault) -> Self {
         let message = fault.to_string();
-        match fault {
-            Fault::Unavailable { .. } => Self::Unavailable(message),
-            Fault::Full(_) => Self::Full(message),
-            Fault::Refused { .. } => Self::Refused(message),
+        match fault.kind {
+            FaultKind::Full => Self::Full(message),
+            _ if fault.is_refusal() => Self::Refused(message),
+            _ => Self::Unavailable(message),
         }
     }
 }

@@ -25,9 +25,9 @@ fn judged_with(
 #[track_caller]
 fn check_hint(dialect: Dialect, status: u16, text: &str, key: &str) {
     match judged(dialect, status, text) {
-        Err(WriteError::Misconfigured { reason, hint }) => {
-            assert!(hint.contains(key), "{hint:?} does not name {key}");
-            assert!(reason.contains(&status.to_string()), "{reason:?}");
+        Err(WriteError::Misconfigured(found)) => {
+            assert!(found.remedy.contains(key), "{found} does not name {key}");
+            assert!(found.why.contains(&status.to_string()), "{found}");
         }
         other => panic!("{status} {text:?}: {other:?}"),
     }
@@ -54,11 +54,8 @@ fn only_an_empty_success_is_done() {
 fn a_server_in_trouble_is_unavailable() {
     for status in [408, 425, 429, 500, 502, 503, 504, 599] {
         match judged(Dialect::V1, status, r#"{"error":"timeout"}"#) {
-            Err(WriteError::Unavailable {
-                reason,
-                retry_after,
-            }) => {
-                assert_eq!(reason, format!("status {status}: timeout"));
+            Err(WriteError::Unavailable { found, retry_after }) => {
+                assert_eq!(found.why, format!("status {status}: timeout"));
                 assert_eq!(retry_after, Some(Duration::from_secs(7)));
             }
             other => panic!("{status}: {other:?}"),
@@ -69,9 +66,8 @@ fn a_server_in_trouble_is_unavailable() {
 #[test]
 fn a_server_that_fails_and_does_not_ask_for_peace_may_fail_at_these_counts() {
     for status in [408, 500, 502, 504, 599] {
-        let expected = WriteError::Failed {
-            reason: format!("status {status}: timeout"),
-        };
+        let why = format!("status {status}: timeout");
+        let expected = WriteError::Failed(Diagnosis::new(Cause::OutputOverloaded, why));
         let judged = judged_with(None, Dialect::V1, status, r#"{"error":"timeout"}"#);
         assert_eq!(judged, Err(expected));
     }
@@ -135,9 +131,9 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
         ),
     ] {
         match judged(dialect, status, text) {
-            Err(WriteError::Rejected { message, hint }) => {
-                assert_eq!(message, expected);
-                assert!(hint.contains(key), "{hint:?} does not name {key}");
+            Err(WriteError::Rejected(found)) => {
+                assert_eq!(found.why, expected);
+                assert!(found.remedy.contains(key), "{found} does not name {key}");
             }
             other => panic!("{status} {text:?}: {other:?}"),
         }

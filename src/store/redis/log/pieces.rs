@@ -68,7 +68,7 @@ impl RedisStore {
                 return Ok(None);
             }
             let message = format!("{log} has {position} frames of {length}");
-            return Err(StoreError::Unavailable(message));
+            return Err(StoreError::unavailable(message));
         }
         Ok(Some(frames))
     }

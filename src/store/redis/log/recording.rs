@@ -155,7 +155,7 @@ impl RedisStore {
                 logs.own.put((partition, minute), log, is_used);
             } else if is_new {
                 let message = format!("the new log {:?} is there already", log.name);
-                return Err(StoreError::Unavailable(message));
+                return Err(StoreError::unavailable(message));
             } else {
                 refused.push((minute, recordings));
             }

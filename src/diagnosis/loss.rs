@@ -1,0 +1,151 @@
+//! The table of what may be lost. Each row is a label of `eds_losses_unacknowledged`.
+
+use std::fmt;
+
+use super::Cause;
+use super::catalogue::{QUARANTINED, append_only};
+
+const BUFFER_FULL: &str = "the receive buffer was full, since the process was stopped or too slow, or checksums were wrong";
+const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), or input.threads; look at the load of the host";
+
+macro_rules! losses {
+    ($($(#[$doc:meta])* $loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
+        /// Why events that a node was sent are in no point, or lines that a relay was sent are nowhere.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum LossCause { $($(#[$doc])* $loss,)* }
+
+        impl LossCause {
+            /// Every cause, in the order of the metrics.
+            pub const ALL: [Self; [$($label),*].len()] = [$(Self::$loss),*];
+
+            const fn row(self) -> (&'static str, Cause, &'static str, &'static str, &'static str) {
+                match self { $(Self::$loss => ($label, Cause::$cause, $what, $why, $remedy),)* }
+            }
+        }
+    };
+}
+
+losses! {
+    /// The queue was full: the store is away or too slow, and there is no spool or it is too slow as well.
+    QueueFull "queue_full" NodeDrops "events dropped"
+        "the queue overflowed: more came than the store took, and there is no spool, or it is too slow" =>
+        "bring the store back or relieve it; raise input.queue_events and input.queue_bytes, or set input.spool_dir, for as long as it may be away";
+    /// The spool was full.
+    SpoolFull "spool_full" NodeDrops "events dropped" "the queue overflowed, and the spool is full (input.spool_max)" =>
+        "bring the store back or relieve it; raise input.spool_max";
+    /// The spool could not be written to, or read again.
+    SpoolFailed "spool_failed" NodeDrops "events dropped" "the spool could not be written or read: look at the disk of input.spool_dir" =>
+        "free the disk of input.spool_dir, or repair it";
+    /// The node had to end before the store took them.
+    Shutdown "shutdown" NodeDrops "events dropped" "the node stopped before the store took them" =>
+        "stop nodes while the store is there; raise input.drain_timeout, or set input.spool_dir";
+    /// The kernel dropped datagrams before the node read them.
+    KernelDrops "kernel_drops" KernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
+    /// Redis forgot them, and the node could not record them again.
+    Forgotten "forgotten" Forgotten "events forgotten by Redis"
+        "Redis went back to an earlier state, and the node could not record them again" =>
+        concat!(append_only!(), "; give a master with replicas min-replicas-to-write 1; raise store.replay_window");
+    /// Redis forgot their minute while its counts were written, so that an output may lack some. Minutes are counted.
+    Unconfirmed "unconfirmed" Unconfirmed "minutes forgotten by Redis while they were written"
+        "an output may lack some of their counts, for good" =>
+        concat!("compare the points of these minutes with what you expect; ", append_only!());
+    /// An output refused their count, and the quarantine was full.
+    Discarded "discarded" Discarded "events of counts discarded" "an output refused their counts, and its quarantine was full" => QUARANTINED;
+    /// They came after their count was sealed.
+    Late "late" Late "events found late" "they came after their minute was closed, and are not published" =>
+        "look at clocks and delays of the senders; raise flush.grace, for all nodes by `eds settings apply`, and restart them";
+    /// A relay could send them to no node.
+    RelayNowhere "relay_nowhere" RelayNowhere "events sent to no node" "every node refused them, or has no address" =>
+        "start the nodes, and look at their addresses in relay.to";
+    /// The place that a relay sends all other lines to did not take them.
+    RelayRest "relay_rest_dropped" RelayRestDrops "lines of the rest dropped"
+        "the place of rest.url refuses them, does not answer, or leads back to the relay" =>
+        "see whether the server of rest.url takes lines: the relay's log has its message; raise rest.queue_bytes";
+    /// The kernel dropped datagrams before the relay read them.
+    RelayKernelDrops "relay_kernel_drops" RelayKernelDrops "datagrams dropped by the kernel" BUFFER_FULL => RAISE_BUFFER;
+}
+
+/// A number for each of [`LossCause::ALL`].
+pub type ByCause = [u64; LossCause::ALL.len()];
+
+impl LossCause {
+    /// Those of events that the node itself drops; they come first.
+    pub const DROPPED: [Self; 4] = [
+        Self::QueueFull,
+        Self::SpoolFull,
+        Self::SpoolFailed,
+        Self::Shutdown,
+    ];
+
+    /// The cause of this name.
+    #[must_use]
+    pub fn labelled(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.label() == label)
+    }
+
+    /// Its name in the record and in the metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The finding of it.
+    #[must_use]
+    pub const fn cause(self) -> Cause {
+        self.row().1
+    }
+
+    /// What was lost, after a number.
+    #[must_use]
+    pub const fn what(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Why it happens.
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        self.row().3
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        self.row().4
+    }
+
+    /// Whether all of them are missing from points. Copies of events that are in points may be among late ones.
+    #[must_use]
+    pub const fn is_certain(self) -> bool {
+        !matches!(self, Self::Late)
+    }
+
+    /// Whether a relay lost them.
+    #[must_use]
+    pub fn is_of_relay(self) -> bool {
+        self.label().starts_with("relay_")
+    }
+}
+
+/// What is lost, why, and what to do.
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, _, what, why, remedy) = self.row();
+        write!(
+            f,
+            "{what}, and lost unless another process has them: {why}; {remedy}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_label_names_its_cause() {
+        for (place, cause) in LossCause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, place);
+            assert_eq!(LossCause::labelled(cause.label()), Some(cause));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The catalogue is whole: each cause has a remedy and a row in the documents, is told by all who should tell it, and the alerts
+//! have their actions from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+use serde_json::Value;
+
+use super::{Cause, LossCause, Severity, remedies};
+use crate::event::Rejection;
+
+/// What no log and no `/readyz` tells by these names: who looks at all processes, or at Redis as a whole, sees it; or it is a level, which
+/// metrics tell; or the log has a word for each reason.
+const SEEN_FROM_OUTSIDE: &[Cause] = &[
+    Cause::RedisFills,
+    Cause::RedisCannotSave,
+    Cause::NodeSilent,
+    Cause::ForgottenDespiteAppendOnly,
+    Cause::UnconfirmedDespiteAppendOnly,
+    Cause::SpoolFills,
+    Cause::RejectsLines,
+    Cause::NodeLags,
+    Cause::NodeLoses,
+    Cause::Version,
+    Cause::RelaySilent,
+    Cause::RelayFails,
+    Cause::RelayRejects,
+    Cause::NoNode,
+    Cause::QuarantineFull,
+    Cause::Unsent,
+];
+
+/// Whoever changes the catalogue runs this test with it to have the documents written.
+const UPDATE: &str = "UPDATE_DOCUMENTS";
+
+fn path(of: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+}
+
+fn alerts() -> Vec<Value> {
+    let text = fs::read_to_string(path("dashboards/alerts.yml")).unwrap();
+    let file: Value = serde_yaml_ng::from_str(&text).unwrap();
+    let groups = file["groups"].as_array().unwrap().clone();
+    let rules = groups.into_iter().map(|group| group["rules"].clone());
+    rules
+        .flat_map(|it| it.as_array().cloned().unwrap())
+        .collect()
+}
+
+/// The alerts of each finding.
+fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let findings = alert["annotations"]["finding"].as_str();
+        for finding in findings.unwrap_or_default().split(", ") {
+            all.entry(finding.to_owned())
+                .or_default()
+                .insert(format!("`{name}`"));
+        }
+    }
+    all
+}
+
+/// Asserts that a document has this table between the marks of this name.
+#[track_caller]
+fn assert_documented(document: &str, name: &str, table: &str) {
+    let text = fs::read_to_string(path(document)).unwrap();
+    let (mark, end) = (
+        format!("<!-- {name} -->\n"),
+        format!("<!-- end of {name} -->"),
+    );
+    let (before, rest) = text.split_once(&mark).expect("the mark of the table");
+    let (written, after) = rest.split_once(&end).expect("the mark of its end");
+    if env::var_os(UPDATE).is_some() {
+        fs::write(
+            path(document),
+            format!("{before}{mark}\n{table}\n{end}{after}"),
+        )
+        .unwrap();
+    } else {
+        let is_same = written.trim() == table.trim();
+        assert!(
+            is_same,
+            "{document} lacks what the catalogue has: run this test with {UPDATE}=1"
+        );
+    }
+}
+
+#[test]
+fn every_cause_stands_in_the_documents() {
+    let mut table =
+        "| finding | | what is wrong | what to do | alerts |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
+    let (alerts, mut before) = (alerts_of_findings(), ("", ""));
+    for cause in Cause::ALL {
+        let first = before.0 != cause.id();
+        let alerts = alerts.get(cause.id()).filter(|_| first);
+        let alerts: Vec<_> = alerts.into_iter().flatten().map(String::as_str).collect();
+        let (id, word) = (format!("`{}`", cause.id()), cause.severity().word());
+        let (id, word) = if first { (id.as_str(), word) } else { ("", "") };
+        let is_same = before == (cause.id(), cause.what());
+        let what = if is_same { "" } else { cause.what() };
+        let remedy = cause.remedy();
+        writeln!(
+            table,
+            "| {id} | {word} | {what} | {remedy} | {} |",
+            alerts.join(", ")
+        )
+        .unwrap();
+        before = (cause.id(), cause.what());
+    }
+    assert_documented("docs/monitoring.md", "findings", &table);
+}
+
+#[test]
+fn every_loss_and_rejection_stands_in_the_documents() {
+    let mut table =
+        "| cause | finding | what is lost | why | what to do |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
+    for loss in LossCause::ALL {
+        let (label, finding) = (loss.label(), loss.cause().id());
+        let (what, why, remedy) = (loss.what(), loss.why(), loss.remedy());
+        writeln!(
+            table,
+            "| `{label}` | `{finding}` | {what} | {why} | {remedy} |"
+        )
+        .unwrap();
+    }
+    assert_documented("docs/monitoring.md", "losses", &table);
+    let mut table = "| reason | why | what to do |\n| --- | --- | --- |\n".to_owned();
+    for reason in Rejection::ALL {
+        let (label, remedy) = (reason.label(), reason.remedy());
+        writeln!(table, "| `{label}` | {reason} | {remedy} |").unwrap();
+    }
+    assert_documented("docs/input.md", "rejections", &table);
+}
+
+#[test]
+fn every_alert_is_of_a_finding_and_has_its_remedy() {
+    let known: BTreeSet<_> = remedies().collect();
+    for alert in alerts() {
+        let (name, annotations) = (&alert["alert"], &alert["annotations"]);
+        let text = |key: &str| {
+            annotations[key]
+                .as_str()
+                .unwrap_or_else(|| panic!("{name}: {key}"))
+        };
+        let action = text("action").replace("{{ $labels.output }}", "NAME");
+        for finding in text("finding").split(", ") {
+            assert!(
+                known.iter().any(|(id, _)| *id == finding),
+                "{name}: no finding {finding}"
+            );
+        }
+        let is_remedy = |id: &str| known.contains(&(id, action.as_str()));
+        let mut findings = text("finding").split(", ");
+        assert!(
+            findings.any(is_remedy),
+            "{name}: the catalogue has no such remedy: {action}"
+        );
+    }
+}
+
+/// The sources below a directory, by path.
+fn sources(of: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(of).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push((path.display().to_string(), text));
+        }
+    }
+}
+
+#[test]
+fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
+    let mut files = Vec::new();
+    sources(&path("src"), &mut files);
+    files.retain(|(path, _)| !path.contains("src/diagnosis/") && !path.ends_with("tests.rs"));
+    let lost: BTreeSet<_> = LossCause::ALL.into_iter().map(LossCause::cause).collect();
+    for cause in Cause::ALL {
+        assert!(
+            !cause.remedy().is_empty() && !cause.what().is_empty(),
+            "{cause:?}"
+        );
+        // `Node::log_losses` and `findings::lost` go through all of these.
+        if lost.contains(cause) {
+            continue;
+        }
+        let name = format!("Cause::{cause:?}");
+        let names = |text: &str| {
+            let after = |at: usize| text[at + name.len()..].chars().next();
+            let mut places = text.match_indices(&name);
+            places.any(|(at, _)| !after(at).is_some_and(char::is_alphanumeric))
+        };
+        let tellers = files.iter().filter(|(_, text)| names(text));
+        let tellers: Vec<&str> = tellers.map(|(path, _)| path.as_str()).collect();
+        assert!(!tellers.is_empty(), "nobody tells {cause:?}");
+        let of = |part: &str| tellers.iter().any(|it| it.contains(part));
+        // Errors of store and output carry their diagnosis to all who tell of them.
+        let is_carried = of("/store/") || of("/output/");
+        let by_status = is_carried || of("/status/") || of("/daemon/connect.rs");
+        assert!(
+            by_status,
+            "neither eds status nor eds check tells {cause:?}: {tellers:?}"
+        );
+        let is_apart = |it: &&&str| !it.contains("/status/") || it.ends_with("reporter.rs");
+        let by_process = is_carried || tellers.iter().filter(is_apart).count() > 0;
+        let is_note = cause.severity() == Severity::Note;
+        let excused = SEEN_FROM_OUTSIDE.contains(cause);
+        assert_ne!(
+            by_process || is_note,
+            excused,
+            "log and /readyz, {cause:?}: {tellers:?}"
+        );
+    }
+}
