@@ -1,5 +1,5 @@
-//! What every store promises, as one suite: it runs against the memory store, and in both layouts against a real Redis
-//! and a real Redis Cluster.
+//! What every store promises, as one suite: it runs against the memory store, and in both layouts against the Redis of the
+//! simulation, a real Redis and a real Redis Cluster.
 //!
 //! A test gets a [`Ground`](ground::Ground), an empty store of its own, and asks it for nodes. All nodes of a
 //! ground share what they record.
@@ -36,6 +36,8 @@ use event_data_service::store::redis::Layout;
 macro_rules! suite {
     ($($module:ident: $($name:ident)*;)*) => {
         suite! { memory, super::Ground::memory(); $($module: $($name)*;)* }
+        suite! { lua, super::Ground::lua(super::Layout::Sets); $($module: $($name)*;)* }
+        suite! { lua_log, super::Ground::lua(super::Layout::Log); $($module: $($name)*;)* }
         suite! { redis, super::Ground::redis(super::Layout::Sets); $($module: $($name)*;)* }
         suite! { redis_log, super::Ground::redis(super::Layout::Log); $($module: $($name)*;)* }
         suite! { cluster, super::Ground::cluster(super::Layout::Sets); $($module: $($name)*;)* }
@@ -66,6 +68,9 @@ suite! {
         gathered_events_of_different_series_stay_apart
         counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again
         the_users_of_a_series_are_told
+        a_minute_that_was_full_stays_full_when_the_cap_is_raised
+        an_admission_that_is_used_lasts_as_long_as_its_minute
+        counts_wait_for_their_output_although_their_series_was_admitted_late
         what_is_not_told_of_users_at_once_can_be_counted;
     recording:
         the_same_batch_again_changes_nothing
@@ -103,7 +108,8 @@ suite! {
         a_claim_that_lapses_half_way_is_sealed_to_the_same_counts
         what_comes_while_a_minute_is_sealed_is_counted_or_late
         a_late_event_meets_its_counts_however_long_it_waits
-        unsent_counts_come_complete_in_pages;
+        unsent_counts_come_complete_in_pages
+        a_minute_that_no_output_waits_for_is_closed_when_it_is_sealed;
     done:
         a_claim_ends_when_nothing_is_left
         only_the_counts_remain
@@ -142,6 +148,7 @@ suite! {
         a_minute_that_is_handed_back_seals_nothing_new
         what_was_closed_stays_closed_when_its_counts_are_forgotten
         an_old_minute_with_events_is_not_passed_by_newer_ones
+        an_old_minute_that_waits_is_not_passed_by_newer_ones
         a_store_that_lacks_what_a_node_has_seen_grants_nothing
         a_clock_that_is_not_as_expected_closes_nothing
         a_stamp_grows_with_every_check_in

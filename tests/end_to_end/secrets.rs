@@ -335,6 +335,7 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
                 connect: Duration::from_secs(1),
                 response: Duration::from_secs(1),
             },
+            dial: None,
         },
         prefix: "eds".to_owned(),
         partitions: Partitions::new(NonZeroU16::MIN),

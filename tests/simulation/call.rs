@@ -4,22 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Group, Minute, Partition};
-use event_data_service::store::memory::{MemoryStore, State};
+use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{
     AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
     Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts,
     SeriesUsers, StoreError, Testimony,
 };
+use testing::lua_redis::keyspace::Keyspace;
 
 use super::event::{Event, series_number, user_number};
 use super::mutants::RuledStore;
 use super::oracle::Verdict;
+use super::state::State;
 use super::world::World;
 
 /// A call with all that it says.
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
     Admit(Partition, Minute, Vec<String>, u64, String),
+    Counts(Partition, Minute),
     Users(Partition, Minute, String, Vec<String>),
     Record(Partition, Arc<Parcel>),
     Attest(Partition, Testimony),
@@ -40,6 +43,7 @@ pub(crate) enum Call {
 pub(crate) enum Answer {
     Nothing,
     Admitted(Admitted),
+    Counts(Vec<SeriesCounts>),
     Users(SeriesUsers),
     Attested(Attested),
     News(News),
@@ -59,7 +63,7 @@ pub(crate) struct Parcel {
     batch: Batch,
     /// Of each group of the batch the users that the store may not know, and the series under which it is recorded
     /// if that is not its own.
-    details: Vec<(Vec<String>, Option<String>)>,
+    details: Vec<(Option<Vec<String>>, Option<String>)>,
     pub(crate) events: Vec<Event>,
     /// The series under which each is recorded.
     pub(crate) under: Vec<u8>,
@@ -80,7 +84,7 @@ impl std::fmt::Debug for Parcel {
 impl Parcel {
     pub(crate) fn new(recordings: &[RecordRequest<'_>], seen: &[Seen]) -> Self {
         let mut batch = Batch::default();
-        let mut details: Vec<(Vec<String>, Option<String>)> = Vec::new();
+        let mut details: Vec<(Option<Vec<String>>, Option<String>)> = Vec::new();
         let mut events = Vec::new();
         let mut under = Vec::new();
         for recording in recordings {
@@ -109,13 +113,10 @@ impl Parcel {
                 .overflowed_from
                 .map(|_| recording.series.to_owned());
             let (users, is_under) = &mut details[place];
-            users.extend(
-                recording
-                    .new_users
-                    .iter()
-                    .flatten()
-                    .map(ToString::to_string),
-            );
+            if let Some(new) = &recording.new_users {
+                let users = users.get_or_insert_default();
+                users.extend(new.iter().map(ToString::to_string));
+            }
             assert!(is_under.is_none() || *is_under == overflow);
             *is_under = overflow;
         }
@@ -135,7 +136,9 @@ impl Parcel {
                 minute: group.minute,
                 series: overflow.as_deref().unwrap_or(&group.series),
                 overflowed_from: overflow.is_some().then_some(&*group.series),
-                new_users: Some(users.iter().map(String::as_str).collect()),
+                new_users: users
+                    .as_ref()
+                    .map(|users| users.iter().map(String::as_str).collect()),
                 occurrences: &group.occurrences,
                 batch: &self.batch,
             })
@@ -150,20 +153,22 @@ impl Call {
         world: &World,
         store: &RuledStore,
     ) -> Result<Answer, StoreError> {
+        let _step = world.step.lock().await;
+        store.connect().await;
         let stale = self.is_stale(world);
-        let before = stale.then(|| world.store.look(|state| state.clone()));
-        let late_before = world.store.look(|state| self.late(state));
-        let answer = store.ask(self).await;
-        let verdict = world.store.look(|state| match &before {
-            Some(before) => self.changed_nothing(&answer, before, state),
-            None => self.report(world, &answer, late_before, state),
-        });
+        let before = stale.then(|| world.redis.keyspace().clone());
+        let late_before = world.look(|state| self.late(state));
+        let answer = store.ask(world, self).await;
+        let verdict = match &before {
+            Some(before) => self.changed_nothing(&answer, before, &world.redis.keyspace()),
+            None => world.look(|state| self.report(world, store.life, &answer, late_before, state)),
+        };
         world.judge(verdict);
         answer
     }
 
     /// Asks a store that breaks no rule.
-    pub(crate) async fn ask(&self, store: &MemoryStore) -> Result<Answer, StoreError> {
+    pub(crate) async fn ask(&self, store: &RedisStore) -> Result<Answer, StoreError> {
         Ok(match self {
             Self::Admit(partition, minute, series, series_max, overflow) => {
                 let series: Vec<&str> = series.iter().map(String::as_str).collect();
@@ -174,6 +179,9 @@ impl Call {
                     overflow,
                 };
                 Answer::Admitted(store.admit(*partition, &request).await?)
+            }
+            Self::Counts(partition, minute) => {
+                Answer::Counts(store.counts(*partition, *minute).await?)
             }
             Self::Users(partition, minute, series, users) => {
                 let users: Vec<&str> = users.iter().map(String::as_str).collect();
@@ -194,10 +202,19 @@ impl Call {
                 Answer::News(checked_in.await?)
             }
             Self::Claim(partition, request, sending) => {
-                Answer::Claims(store.claim(*partition, request, sending).await?)
+                // What a node waits for when it is connected again is the life's to say.
+                let request = ClaimRequest {
+                    generation: 0,
+                    ..*request
+                };
+                Answer::Claims(store.claim(*partition, &request, sending).await?)
             }
             Self::Compact(claim, series_max, lease, outputs) => {
-                let compacted = store.compact(claim, *series_max, *lease, outputs);
+                let claim = Claim {
+                    generation: 0,
+                    ..claim.clone()
+                };
+                let compacted = store.compact(&claim, *series_max, *lease, outputs);
                 Answer::Compaction(compacted.await?)
             }
             Self::Unsent(claim, cursor) => Answer::Page(store.unsent(claim, *cursor).await?),
@@ -228,13 +245,12 @@ impl Call {
     }
 
     /// How many events the holder of a claim that is sealed has found late.
-    fn late(&self, state: &State) -> u64 {
+    fn late(&self, state: &State<'_>) -> u64 {
         let Self::Compact(claim, ..) = self else {
             return 0;
         };
         let node = claim.token.rsplit_once('|').map_or("", |(node, _)| node);
-        let stamps = &state.partitions[claim.partition.index()].witness.stamps;
-        stamps.get(node).map_or(0, |stamp| stamp.late)
+        state.late(claim.partition.index(), node)
     }
 
     /// Whether it changes what a claim is held for.
@@ -266,8 +282,8 @@ impl Call {
     fn changed_nothing(
         &self,
         answer: &Result<Answer, StoreError>,
-        before: &State,
-        after: &State,
+        before: &Keyspace,
+        after: &Keyspace,
     ) -> Verdict {
         let refused = matches!(answer, Err(StoreError::ClaimLost) | Ok(Answer::Held(0)));
         if refused && before == after {
@@ -280,9 +296,10 @@ impl Call {
     fn report(
         &self,
         world: &World,
+        life: usize,
         answer: &Result<Answer, StoreError>,
         late_before: u64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         let now_ms = world.time.now_ms();
         let deadline = |lease: &Duration| now_ms + i64::try_from(lease.as_millis()).unwrap();
@@ -306,6 +323,10 @@ impl Call {
                     now_ms,
                 )
             }
+            (Self::CheckIn(partition, _, _, [_, alive]), Ok(_)) => {
+                oracle.checked_in(life, partition.index(), deadline(alive));
+                Ok(())
+            }
             (Self::Attest(partition, testimony), Ok(Answer::Attested(_))) => {
                 oracle.attested(partition.index(), testimony);
                 Ok(())
@@ -313,12 +334,13 @@ impl Call {
             (Self::Claim(partition, request, _), Ok(Answer::Claims(claims))) => {
                 oracle.claimed(partition.index(), request, claims, now_ms, state)
             }
-            (Self::Compact(claim, _, lease, _), Ok(Answer::Compaction(done))) => {
+            (Self::Compact(claim, series_max, lease, _), Ok(Answer::Compaction(done))) => {
                 let done = Compaction {
                     late: done.late - late_before,
                     ..done.clone()
                 };
-                oracle.compacted(claim, &done, (now_ms, deadline(lease)), state)
+                let times = (now_ms, deadline(lease));
+                oracle.compacted(claim, *series_max, &done, times, state)
             }
             (Self::Announce(partition, _, claims), Ok(Answer::Announced(states))) => {
                 let states = claims.iter().zip(states.iter().copied());
@@ -342,8 +364,8 @@ impl Call {
                 oracle.extended(claims, deadline(lease), *held)
             }
             (
-                Self::Users(..)
-                | Self::CheckIn(..)
+                Self::Counts(..)
+                | Self::Users(..)
                 | Self::Unsent(..)
                 | Self::Backlog(_)
                 | Self::HaveWork(..),

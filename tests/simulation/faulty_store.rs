@@ -97,6 +97,7 @@ impl FaultyStore {
         }
         let answer = self.undergo(&call, fate).await;
         if let Call::Admit(partition, ..)
+        | Call::Counts(partition, _)
         | Call::Users(partition, ..)
         | Call::Record(partition, _) = &call
         {
@@ -121,7 +122,6 @@ impl FaultyStore {
             let mut oracle = self.world.oracle();
             oracle.knows(number, partition.index(), &news.closed);
             oracle.knows(number, partition.index(), &news.announced);
-            self.life.heard_of_late(*partition, news.late);
         }
         if let (Call::Announce(partition, _, claims), Ok(Answer::Announced(states))) =
             (&call, &answer)
@@ -194,7 +194,17 @@ impl FaultyStore {
     }
 
     async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
-        call.carry_out(&self.world, &self.inner).await
+        let (world, inner, call) = (
+            Arc::clone(&self.world),
+            Arc::clone(&self.inner),
+            call.clone(),
+        );
+        // Whatever becomes of the caller meanwhile, the model hears of what was done.
+        let carried_out = tokio::spawn(async move { call.carry_out(&world, &inner).await });
+        match carried_out.await {
+            Ok(answer) => answer,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
     }
 }
 
@@ -224,6 +234,10 @@ impl Store for FaultyStore {
         }
     }
 
+    fn finds_new_users(&self) -> bool {
+        self.inner.right.finds_new_users()
+    }
+
     fn describe(&self) -> String {
         format!("the store as life {} sees it", self.life.number)
     }
@@ -245,6 +259,14 @@ impl Recording for FaultyStore {
             request.overflow.to_owned(),
         );
         answer!(self, call, Answer::Admitted(admitted) => admitted)
+    }
+
+    async fn counts(
+        &self,
+        partition: Partition,
+        minute: Minute,
+    ) -> Result<Vec<SeriesCounts>, StoreError> {
+        answer!(self, Call::Counts(partition, minute), Answer::Counts(counts) => counts)
     }
 
     async fn users(
@@ -338,7 +360,11 @@ impl Draining for FaultyStore {
         // Smaller steps than the worker asks for, so that more can happen between two of them.
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
-        answer!(self, call, Answer::Compaction(done) => done)
+        let mut done = answer!(self, call, Answer::Compaction(done) => done)?;
+        for to_send in &mut done.sending {
+            to_send.generation = claim.generation;
+        }
+        Ok(done)
     }
 
     async fn unsent(&self, claim: &Claim, cursor: u64) -> Result<Page<SeriesCounts>, StoreError> {

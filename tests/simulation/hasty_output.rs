@@ -27,10 +27,10 @@ impl Output for HastyOutput {
         let to = output_name(self.output.number);
         for count in counts {
             let partition = world.partitions().of(&count.series, count.minute);
-            let held = world.store.look(|state| {
-                let sending = &state.partitions[partition.index()].sending;
-                let held = sending.get(&to)?.get(&count.minute)?;
-                Some(held.token.clone())
+            let place = (partition.index(), count.minute.epoch_minutes());
+            let held = world.look(|state| {
+                let token = state.token(place, Some(self.output.number))?;
+                Some(token.to_owned())
             });
             if let Some(token) = held {
                 let claim = Claim {

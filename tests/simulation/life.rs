@@ -37,6 +37,8 @@ pub(crate) struct Life {
     died: Notify,
     asleep_until: Mutex<Instant>,
     generation: AtomicU64,
+    /// How often the connections to Redis were cut.
+    pub(crate) cuts: Arc<AtomicU64>,
     /// When the connection was made that it has.
     connected: Mutex<Instant>,
     began: Instant,
@@ -44,8 +46,6 @@ pub(crate) struct Life {
     unrecorded: Mutex<BTreeMap<usize, Instant>>,
     /// The partitions of which the store knows that the node lags.
     reported: Mutex<BTreeSet<usize>>,
-    /// By partition: how many events the node had found late when the life first asked.
-    late_before: Mutex<BTreeMap<usize, u64>>,
     metrics: Mutex<Option<Arc<Metrics>>>,
     /// By partition: when a claim last failed.
     unclaimed: Mutex<BTreeMap<usize, Instant>>,
@@ -60,7 +60,7 @@ impl Life {
             ..Node::default()
         };
         Self {
-            number: world.oracle().born(node),
+            number: world.oracle().born(),
             node,
             shared: Arc::new(shared),
             stop: CancellationToken::new(),
@@ -69,11 +69,11 @@ impl Life {
             died: Notify::new(),
             asleep_until: Mutex::new(Instant::now()),
             generation: AtomicU64::new(1),
+            cuts: Arc::default(),
             connected: Mutex::new(Instant::now()),
             began: Instant::now(),
             unrecorded: Mutex::default(),
             reported: Mutex::default(),
-            late_before: Mutex::default(),
             metrics: Mutex::default(),
             unclaimed: Mutex::default(),
         }
@@ -86,6 +86,7 @@ impl Life {
     /// The connection to the store is another one from now on.
     pub(crate) fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
+        self.cuts.fetch_add(1, Ordering::Relaxed);
         *self.connected.lock().unwrap() = Instant::now();
     }
 
@@ -113,20 +114,13 @@ impl Life {
         *self.metrics.lock().unwrap() = Some(Arc::clone(metrics));
     }
 
-    pub(crate) fn heard_of_late(&self, partition: Partition, late: u64) {
-        let mut before = self.late_before.lock().unwrap();
-        before.entry(partition.index()).or_insert(late);
-    }
-
     /// Whether all late events that the store counted for it are in its metrics.
     pub(crate) fn has_counted_late(&self) -> Verdict {
-        let before = self.late_before.lock().unwrap();
-        let found = self.world.store.look(|state| {
-            let found = before.iter().map(|(partition, before)| {
-                let stamps = &state.partitions[*partition].witness.stamps;
-                stamps[&format!("node{}", self.node)].late - before
-            });
-            found.sum::<u64>()
+        let partitions = 0..usize::from(self.world.plan.partitions);
+        let found = self.world.look(|state| {
+            let stamps = partitions.flat_map(|partition| state.stamps(partition));
+            let own = stamps.filter(|stamp| life_of(stamp.node) == self.number);
+            own.map(|stamp| stamp.late).sum::<u64>()
         });
         let metrics = self.metrics.lock().unwrap();
         let counted = metrics.as_ref().unwrap().events_late.get();
@@ -243,6 +237,18 @@ impl Life {
             .audit(self.number, &self.shared.ledger.totals());
         self.world.judge(verdict);
     }
+}
+
+/// The name of a life in Redis.
+pub(crate) fn name_of(life: usize) -> String {
+    format!("life{life}")
+}
+
+/// The life that has this name there, with the number of a process.
+pub(crate) fn life_of(node: &str) -> usize {
+    let name = node.split('#').next();
+    let number = name.and_then(|name| name.strip_prefix("life"));
+    number.and_then(|number| number.parse().ok()).unwrap()
 }
 
 /// Runs what a node does, except while it sleeps.

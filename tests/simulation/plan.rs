@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use event_data_service::flush::FlushSettings;
 use event_data_service::store::OutputName;
+use event_data_service::store::redis::Layout;
 
 use super::dice::Dice;
 use super::event::{Event, MINUTE, SECOND};
@@ -31,6 +32,7 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) outputs: usize,
     pub(crate) partitions: u16,
+    pub(crate) layout: Layout,
     /// Nanoseconds since the epoch.
     pub(crate) begins: i64,
     /// How far each node's clock is ahead, in nanoseconds.
@@ -87,6 +89,7 @@ impl Plan {
             nodes,
             outputs: dice.pick(&[1, 2, 2]),
             partitions: dice.pick(&[1, 1, 1, 2, 3]),
+            layout: Layout::Sets,
             begins: MIDNIGHT - dice.between(20, 100) * SECOND - dice.between(0, SECOND),
             skews: (0..nodes).map(|_| skew(dice)).collect(),
             max_age: Duration::from_nanos(max_age.unsigned_abs()),
@@ -119,6 +122,7 @@ impl Plan {
         if dice.one_in(4) {
             plan.forget(dice);
         }
+        plan.layout = dice.pick(&[Layout::Sets, Layout::Log]);
         plan
     }
 
@@ -128,6 +132,7 @@ impl Plan {
             nodes: 2,
             outputs: 1,
             partitions: 1,
+            layout: Layout::Sets,
             begins: MIDNIGHT - 20 * SECOND,
             skews: vec![0; 2],
             max_age: Duration::from_secs(60),

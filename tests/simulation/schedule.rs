@@ -9,9 +9,10 @@ use tokio::task::JoinSet;
 
 use super::mutants::Mutant;
 use super::node::Node;
-use super::oracle::{Oracle, Verdict};
+use super::oracle::Verdict;
 use super::plan::Plan;
 use super::script::Forget;
+use super::state::SETTINGS;
 use super::world::World;
 
 /// Until what was on its way when the faults ended has arrived.
@@ -43,7 +44,7 @@ pub(crate) fn play_plan(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: b
             .build()
             .unwrap();
         runtime.block_on(async {
-            let world = Arc::new(World::new(plan, seed, traced));
+            let world = Arc::new(World::new(plan, seed, mutant, traced));
             world.note(|| format!("{:?}", world.plan));
             tokio::select! {
                 biased;
@@ -95,11 +96,17 @@ async fn run(world: &Arc<World>, mutant: Option<Mutant>) {
 async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     tokio::time::sleep_until(world.time.instant(forget.saved)).await;
     let saved_ms = world.time.now_ms();
-    let state = world.store.look(|state| state.clone());
+    let saved = world.redis.keyspace().clone();
     let places = world.oracle().places();
     tokio::time::sleep_until(world.time.instant(forget.at)).await;
     world.note(|| format!("the store forgets: {forget:?}"));
-    world.store.look(|now| *now = state);
+    {
+        // But for the key of fingerprints: one who chooses another while others count is not what is tried here.
+        let mut now = world.redis.keyspace();
+        let settings = now.0.remove_entry(SETTINGS.as_bytes());
+        *now = saved;
+        now.0.extend(settings);
+    }
     // Until it is noticed by a look, which is every interval, and with time for all to be given again.
     let kept_ms = world.plan.replay_window.as_millis();
     let margin_ms = 2 * world.plan.flush.interval.as_millis() + 1000;
@@ -120,10 +127,8 @@ async fn direct(world: &World, nodes: &[Arc<Node>]) {
     world.calm.store(true, Ordering::Relaxed);
     world.note(|| "calm".to_owned());
     tokio::time::sleep(SETTLE).await;
-    let done = || {
-        nodes.iter().all(|node| node.is_idle())
-            && world.store.look(|state| Oracle::is_drained(state))
-    };
+    let done =
+        || nodes.iter().all(|node| node.is_idle()) && world.look(|state| state.undone().is_none());
     let waiting = async {
         while !done() {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -137,8 +142,6 @@ async fn direct(world: &World, nodes: &[Arc<Node>]) {
         node.settle_last();
     }
     let now_ms = world.time.now_ms();
-    let verdict = world
-        .store
-        .look(|state| world.oracle().finish(now_ms, state));
+    let verdict = world.look(|state| world.oracle().finish(now_ms, state));
     world.judge(verdict);
 }

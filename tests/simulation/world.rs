@@ -1,4 +1,4 @@
-//! What all nodes of a schedule share: virtual time, chance, the store, the model, and the trace.
+//! What all nodes of a schedule share: virtual time, chance, Redis, the model, and the trace.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use coordination::memory::MemoryArbiter;
 use event_data_service::event::Partitions;
-use event_data_service::store::memory::{Clock, MemoryStore};
+use event_data_service::store::redis;
+use testing::lua_redis::LuaRedis;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::dice::Dice;
+use super::mutants::Mutant;
 use super::oracle::{Oracle, Verdict, Violation};
 use super::plan::Plan;
 use super::script::Outage;
+use super::state::{PREFIX, State, tags};
 
 /// Tokio's paused clock, as the time of day.
 #[derive(Debug, Clone, Copy)]
@@ -42,11 +45,6 @@ impl Time {
     pub(crate) fn instant(self, after: i64) -> Instant {
         self.began + Duration::from_nanos(u64::try_from(after).unwrap_or(0))
     }
-
-    /// A clock that is ahead by so many nanoseconds, for a store.
-    pub(crate) fn clock(self, ahead: i64) -> Clock {
-        Arc::new(move || (self.now() + ahead).div_euclid(1000))
-    }
 }
 
 impl coordination::memory::Clock for Time {
@@ -60,7 +58,10 @@ impl coordination::memory::Clock for Time {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) time: Time,
-    pub(crate) store: MemoryStore,
+    pub(crate) redis: Arc<LuaRedis>,
+    tags: Vec<String>,
+    /// Held by the call that is carried out: what it does and what the model hears of it are one step.
+    pub(crate) step: tokio::sync::Mutex<()>,
     arbiter: Arc<MemoryArbiter>,
     pub(crate) calm: AtomicBool,
     pub(crate) failed: Notify,
@@ -72,20 +73,24 @@ pub(crate) struct World {
 
 impl World {
     /// The world of a plan, at its beginning. Must be made inside of the runtime whose clock it uses.
-    pub(crate) fn new(plan: Plan, seed: u64, traced: bool) -> Self {
+    pub(crate) fn new(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Self {
         let time = Time {
             began: Instant::now(),
             begins: plan.begins,
         };
-        let partitions = partitions(&plan);
         let retention = plan.max_age * 2;
         Self {
             time,
-            store: MemoryStore::new("none", &partitions, retention, u64::MAX, time.clock(0)),
+            redis: Arc::new(LuaRedis::new(
+                Box::new(move || time.now().div_euclid(1000)),
+                mutant.and_then(Mutant::change),
+            )),
+            tags: tags(plan.partitions),
+            step: tokio::sync::Mutex::default(),
             arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
             calm: AtomicBool::new(false),
             failed: Notify::new(),
-            oracle: Mutex::new(Oracle::new(retention, plan.outputs)),
+            oracle: Mutex::new(Oracle::new(&plan, retention)),
             dice: Mutex::new(Dice::new(!seed)),
             violation: Mutex::new(None),
             trace: traced.then(Mutex::default),
@@ -100,6 +105,11 @@ impl World {
     /// Gives the turns to probe an output that is down.
     pub(crate) fn arbiter(&self) -> Arc<dyn coordination::Arbiter> {
         Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>
+    }
+
+    /// Looks at what is in Redis.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&State<'_>) -> R) -> R {
+        look(&State::new(&self.redis.keyspace(), &self.tags))
     }
 
     pub(crate) fn oracle(&self) -> MutexGuard<'_, Oracle> {
@@ -155,5 +165,5 @@ impl World {
 }
 
 fn partitions(plan: &Plan) -> Partitions {
-    Partitions::new(plan.partitions.try_into().unwrap())
+    redis::partitions(PREFIX, plan.partitions.try_into().unwrap(), None)
 }

@@ -323,3 +323,36 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
         assert_eq!(counts.collect::<Vec<_>>(), expected);
     }
 }
+
+/// A node of another configuration asks for more, or nodes while the cap is raised.
+pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    let all: Vec<_> = series.iter().collect();
+    assert_eq!(admit(&node, &all, 1).await, [true, false]);
+    assert_eq!(admit(&node, &all, 9).await, [true, false]);
+}
+
+/// An admission that comes after the events gives the minute a time to live, which its counts must not have while they wait.
+pub(crate) async fn counts_wait_for_their_output_although_their_series_was_admitted_late(
+    ground: &Ground,
+) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(1);
+    node.record(&[event(SEED_MINUTE, &series[0], "x", 1)]).await;
+    assert_eq!(admit(&node, &[&series[0]], 9).await, [true]);
+    let claim = node.claim_one(&AT_ONCE).await;
+    let claim = node.seal(&claim).await;
+    tokio::time::sleep(RETENTION + RETENTION / 8).await;
+    let counts = BTreeMap::from([(series[0].clone(), (1, 1))]);
+    assert_eq!(node.unsent(&claim).await, counts);
+}
+
+pub(crate) async fn an_admission_that_is_used_lasts_as_long_as_its_minute(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    assert_eq!(admit(&node, &[&series[0]], 1).await, [true]);
+    node.record(&[event(SEED_MINUTE, &series[0], "x", 1)]).await;
+    tokio::time::sleep(RETENTION + RETENTION / 8).await;
+    assert_eq!(admit(&node, &[&series[1]], 1).await, [false]);
+}

@@ -182,3 +182,16 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     assert_eq!(node.unsent(&claim).await.len(), rest.len());
     assert!(node.acknowledge(&claim, rest).await);
 }
+
+/// Nobody sends its counts, so nobody says later that an output has them.
+pub(crate) async fn a_minute_that_no_output_waits_for_is_closed_when_it_is_sealed(ground: &Ground) {
+    let node = ground.node("a");
+    let series = series_of_one_partition(2);
+    node.record(&[event(SEED_MINUTE, &series[0], "x", 1)]).await;
+    let claim = node.claim_one(&AT_ONCE).await;
+    assert_eq!(node.seal_for(&claim, &[]).await, []);
+    node.record(&[event(SEED_MINUTE, &series[1], "x", 1)]).await;
+    let again = node.claim_one(&AT_ONCE).await;
+    let done = node.try_compact(&again, 9).await.unwrap();
+    assert_eq!((done.sealed, done.late, done.left), (0, 1, 0));
+}

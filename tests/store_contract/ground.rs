@@ -14,6 +14,7 @@ use event_data_service::store::{
 };
 use redis_link::Address;
 use testing::eventually::SOON;
+use testing::lua_redis::LuaRedis;
 use testing::redis::{RedisServer, patient};
 use testing::redis_cluster::RedisCluster;
 
@@ -56,6 +57,8 @@ pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 /// See the module.
 pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
+    /// The Redis of the simulation.
+    Lua(Arc<LuaRedis>, Layout),
     Redis(RedisServer, Layout),
     /// A cluster that all tests share, and what the names of this one's keys begin with.
     Cluster(Arc<RedisCluster>, String, Layout),
@@ -128,6 +131,14 @@ impl Ground {
         Self::Memory(Arc::new(store))
     }
 
+    pub(crate) fn lua(layout: Layout) -> Self {
+        let clock = system_clock();
+        Self::Lua(
+            Arc::new(LuaRedis::new(Box::new(move || clock()), None)),
+            layout,
+        )
+    }
+
     pub(crate) fn redis(layout: Layout) -> Self {
         Self::Redis(RedisServer::start(&[]), layout)
     }
@@ -141,6 +152,7 @@ impl Ground {
     pub(crate) fn afresh(&self) -> Self {
         match self {
             Self::Memory(_) => Self::memory(),
+            Self::Lua(_, layout) => Self::lua(*layout),
             Self::Redis(_, layout) => Self::redis(*layout),
             Self::Cluster(_, _, layout) => Self::cluster(*layout),
         }
@@ -150,13 +162,23 @@ impl Ground {
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
             Self::Memory(store) => Node(Arc::new(store.shared_with(name, system_clock()))),
-            Self::Redis(..) | Self::Cluster(..) => Node(Arc::new(self.redis_store(name))),
+            Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
+                Node(Arc::new(self.redis_store(name)))
+            }
         }
     }
 
     fn redis_store(&self, name: &str) -> RedisStore {
         match self {
             Self::Memory(_) => panic!("there is no Redis"),
+            Self::Lua(redis, layout) => {
+                let address = Address::Unix("no/socket".into());
+                let settings = redis_link::Settings {
+                    dial: Some(redis.dial(0, &Arc::default())),
+                    ..patient(address)
+                };
+                store(settings, "eds", *layout, name)
+            }
             Self::Redis(server, layout) => store(server.settings(), "eds", *layout, name),
             Self::Cluster(cluster, prefix, layout) => {
                 let address = cluster.masters()[0].address();
@@ -173,7 +195,9 @@ impl Ground {
     pub(crate) fn counts_at_once(&self) -> bool {
         !matches!(
             self,
-            Self::Redis(_, Layout::Log) | Self::Cluster(_, _, Layout::Log)
+            Self::Lua(_, Layout::Log)
+                | Self::Redis(_, Layout::Log)
+                | Self::Cluster(_, _, Layout::Log)
         )
     }
 
@@ -181,7 +205,9 @@ impl Ground {
     pub(crate) fn reading(&self) -> Arc<dyn CountReader> {
         match self {
             Self::Memory(store) => store.clone(),
-            Self::Redis(..) | Self::Cluster(..) => Arc::new(self.redis_store("reader")),
+            Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
+                Arc::new(self.redis_store("reader"))
+            }
         }
     }
 
@@ -189,7 +215,9 @@ impl Ground {
     pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
         match self {
             Self::Memory(store) => store.clone(),
-            Self::Redis(..) | Self::Cluster(..) => Arc::new(self.redis_store("operator")),
+            Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
+                Arc::new(self.redis_store("operator"))
+            }
         }
     }
 }

@@ -188,6 +188,16 @@ pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground
     assert_eq!(node.finish(&[held]).await, model(&old));
 }
 
+pub(crate) async fn an_old_minute_that_waits_is_not_passed_by_newer_ones(ground: &Ground) {
+    let node = ground.node("a");
+    node.record(&[one(SEED_MINUTE, "x")]).await;
+    let newer = node.claim_one(&AT_ONCE).await;
+    let waiting = [one(SEED_MINUTE - 100, "x")];
+    node.record(&waiting).await;
+    node.finish(&[newer]).await;
+    assert_eq!(node.finish_all().await, model(&waiting));
+}
+
 pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;

@@ -36,7 +36,9 @@ use tokio::time::Instant;
 pub use self::connection::Connection;
 pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
 pub use self::server::Server;
-pub use self::settings::{Address, Credentials, Endpoint, Settings, SettingsError, Timeouts, Tls};
+pub use self::settings::{
+    Address, Credentials, Dial, Endpoint, Settings, SettingsError, Stream, Timeouts, Tls,
+};
 use self::topology::Topology;
 pub use self::url::{URL_FORMS, UrlError, without_secrets};
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::connection::Connection;
 use crate::fault::ends_connection;
 use crate::flight::Pace;
-use crate::settings::Timeouts;
+use crate::settings::{Dial, Settings, Timeouts};
 use crate::{Check, Fault};
 
 /// The pause after the first failed attempt to connect.
@@ -29,6 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection that is made again when it breaks.
 pub(crate) struct Link {
     client: Client,
+    dial: Option<Dial>,
     timeouts: Timeouts,
     check: Check,
     /// The bytes that may be in flight, by what answers took.
@@ -77,7 +78,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    pub(crate) fn new(client: Client, timeouts: Timeouts, check: Check) -> Self {
+    pub(crate) fn new(client: Client, settings: &Settings, check: Check) -> Self {
+        let timeouts = settings.timeouts;
         let away = Away {
             error: Fault::unavailable("not connected yet"),
             attempts: 0,
@@ -85,6 +87,7 @@ impl Link {
         };
         Self {
             client,
+            dial: settings.dial.clone(),
             timeouts,
             check,
             pace: Pace::new(timeouts.response),
@@ -202,10 +205,13 @@ impl Link {
             .set_connection_timeout(Some(self.timeouts.connect))
             .set_response_timeout(Some(self.timeouts.response));
         let greeted = async {
-            let mut connection = self
-                .client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
+            let client = &self.client;
+            let mut connection = if let Some(dial) = &self.dial {
+                dial.connect(client, config).await?
+            } else {
+                let dialled = client.get_multiplexed_async_connection_with_config(&config);
+                dialled.await?
+            };
             redis::cmd("PING").exec_async(&mut connection).await?;
             Ok(connection)
         };

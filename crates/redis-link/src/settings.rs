@@ -2,15 +2,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
-    TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisResult, TlsCertificates,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// After how long an idle connection is probed, and how far apart the probes are.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -28,6 +31,37 @@ pub struct Settings {
     pub credentials: Credentials,
     /// How long to wait.
     pub timeouts: Timeouts,
+    /// What connections are made of in place of the network: for tests that are the server. `None`: nothing.
+    pub dial: Option<Dial>,
+}
+
+/// Makes the stream of each connection.
+#[derive(Clone)]
+pub struct Dial(pub Arc<dyn Fn() -> Box<dyn Stream> + Send + Sync>);
+
+/// What a connection reads and writes.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dial")
+    }
+}
+
+impl Dial {
+    pub(crate) async fn connect(
+        &self,
+        client: &Client,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let info = client.get_connection_info().redis_settings();
+        let connected = MultiplexedConnection::new_with_config(info, (self.0)(), config);
+        let (connection, driver) = connected.await?;
+        tokio::spawn(driver);
+        Ok(connection)
+    }
 }
 
 /// Where Redis listens. It displays as what a message is about, without secrets.
@@ -165,6 +199,7 @@ impl Settings {
             database: 0,
             credentials: Credentials::default(),
             timeouts: Timeouts::default(),
+            dial: None,
         }
     }
 

@@ -207,7 +207,7 @@ impl Topology {
         let client = self.settings.client(&endpoint)?;
         let link = |_| {
             let check = Arc::clone(&self.check);
-            Arc::new(Link::new(client.clone(), self.settings.timeouts, check))
+            Arc::new(Link::new(client.clone(), &self.settings, check))
         };
         let lanes = self.lanes.watched + self.lanes.others;
         let links = (0..lanes.max(1)).map(link).collect();

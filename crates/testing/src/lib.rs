@@ -20,6 +20,7 @@ pub mod http_proxy;
 pub mod influxdb;
 pub mod load;
 pub mod log;
+pub mod lua_redis;
 pub mod metrics;
 pub mod points;
 pub mod ports;

@@ -1,9 +1,10 @@
 //! Claims: who holds which minute, by the clock of the store.
 
-use event_data_service::store::memory::State;
 use event_data_service::store::{Announced, Claim, ClaimRequest, Testimony};
 
+use super::super::life::life_of;
 use super::super::plan::output_number;
+use super::super::state::State;
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
 
 /// For so long after its end and the grace a minute comes before all others.
@@ -46,7 +47,7 @@ impl Oracle {
         partition: usize,
         states: impl Iterator<Item = (&'a Claim, Announced)>,
         now_ms: i64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         for (claim, announced) in states {
             let at = (partition, claim.minute.epoch_minutes());
@@ -59,22 +60,13 @@ impl Oracle {
                 continue;
             }
             self.places.entry(at).or_default().closed = true;
-            let witness = &state.partitions[partition].witness;
             // An output had it, so it was announced before.
-            let is_had = witness
-                .closed
-                .get(&claim.minute)
-                .is_none_or(|it| it % 2 == 1);
-            if announced == Announced::Unheard || is_had {
+            if announced == Announced::Unheard || state.is_had(at) {
                 continue;
             }
             let by = claim.token.rsplit_once('|').map_or("", |(node, _)| node);
-            let mut alive = witness.stamps.iter();
-            let deaf = alive.find(|(node, stamp)| {
-                *node != by
-                    && stamp.alive_until_ms > now_ms
-                    && !self.has_heard(node, partition, claim.minute)
-            });
+            let mut alive = self.forgetting.alive(partition, now_ms);
+            let deaf = alive.find(|life| *life != life_of(by) && !self.has_heard(*life, at));
             must!(
                 deaf.is_none(),
                 "{} is said to be heard of by all, and {deaf:?} has not",
@@ -91,15 +83,14 @@ impl Oracle {
         request: &ClaimRequest,
         claims: &[Claim],
         now_ms: i64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         for claim in claims {
             self.granted(claim, request, now_ms)?;
         }
         self.claims_recent(partition, request, claims, now_ms, state)?;
-        let minutes = state.partitions[partition].minutes.keys();
-        for minute in minutes {
-            self.compare((partition, minute.epoch_minutes()), now_ms, state)?;
+        for minute in state.minutes(partition) {
+            self.compare((partition, minute), now_ms, state)?;
         }
         Ok(())
     }
@@ -111,7 +102,7 @@ impl Oracle {
         request: &ClaimRequest,
         claims: &[Claim],
         now_ms: i64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         let finished = claims.iter().filter(|claim| !claim.taken_over).count();
         let expected_ms = request.known.expected_ms.unwrap_or(now_ms);
@@ -119,8 +110,7 @@ impl Oracle {
             return Ok(());
         }
         let recent_ms = millis(request.grace) + RECENT_MS;
-        let lags = !state.partitions[partition].lagging.is_empty();
-        let grace = if lags {
+        let grace = if state.lags(partition) {
             request.grace.max(request.max_hold)
         } else {
             request.grace
@@ -250,7 +240,7 @@ impl Oracle {
         series: &[u8],
         done: bool,
         (now_ms, deadline_ms): (i64, i64),
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         let at = place(claim);
         let minute = claim.minute;

@@ -1,28 +1,21 @@
 //! The end: everything is counted, written once, and nothing is left but counts.
 
-use std::collections::BTreeMap;
-
-use event_data_service::store::memory::State;
-
+use super::super::state::State;
 use super::{Oracle, OutputBook, Verdict, must};
 
 impl Oracle {
-    /// Whether nothing is left to do in the store.
-    pub(crate) fn is_drained(state: &State) -> bool {
-        state.partitions.iter().all(|partition| {
-            partition.waiting.is_empty()
-                && partition.claims.is_empty()
-                && partition.sending.values().all(BTreeMap::is_empty)
-        })
-    }
-
     /// Looks at everything after the schedule.
-    pub(crate) fn finish(&self, now_ms: i64, state: &State) -> Verdict {
+    pub(crate) fn finish(&self, now_ms: i64, state: &State<'_>) -> Verdict {
         must!(
-            Self::is_drained(state),
-            "faults are over since long, and minutes are still not done"
+            state.undone().is_none(),
+            "faults are over since long, and minutes are still not done: {:?}",
+            state.undone()
         );
-        must!(state.bytes == 0, "{} bytes are not given back", state.bytes);
+        must!(
+            state.left_over().is_none(),
+            "more is left than counts: {:?}",
+            state.left_over()
+        );
         self.forgetting.finish()?;
         for (at, book) in &self.places {
             must!(!book.has_sets(), "{at:?} has events that nobody counted");
@@ -38,18 +31,6 @@ impl Oracle {
                 );
             }
             self.compare(*at, now_ms, state)?;
-        }
-        for partition in &state.partitions {
-            for (minute, found) in &partition.minutes {
-                must!(
-                    found.sets.is_empty()
-                        && found.unsent.is_empty()
-                        && found.arrivals == 0
-                        && found.idle.is_none()
-                        && found.expires_ms.is_some(),
-                    "{minute} has left more than counts: {found:?}"
-                );
-            }
         }
         Ok(())
     }

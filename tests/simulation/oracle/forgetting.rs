@@ -29,6 +29,8 @@ pub(super) struct ForgettingBook {
     owed: BTreeSet<(usize, usize, Event)>,
     /// Lives that heard of a minute of a partition that it is closed, or about to be written.
     heard: BTreeSet<(usize, usize, i64)>,
+    /// By life and partition: until when a life counts as alive, in ms, as it said when it checked in.
+    alive: BTreeMap<(usize, usize), i64>,
     /// Lives that were told that all who live have heard so.
     may_write: BTreeSet<(usize, usize, i64)>,
     /// Lives that ended, or slept since the store forgot something.
@@ -55,6 +57,16 @@ impl ForgettingBook {
     pub(super) fn sealed(&self, point: Point, values: (u64, u64)) -> bool {
         let sealed = self.sealed.get(&point);
         sealed.is_some_and(|sealed| sealed.contains(&values))
+    }
+
+    /// The lives that count as alive.
+    pub(super) fn alive(&self, partition: usize, now_ms: i64) -> impl Iterator<Item = usize> {
+        let here = self
+            .alive
+            .iter()
+            .filter(move |((_, at), _)| *at == partition);
+        let alive = here.filter(move |(_, until_ms)| **until_ms > now_ms);
+        alive.map(|((life, _), _)| *life)
     }
 
     /// An event is in the store.
@@ -123,12 +135,14 @@ impl Oracle {
         self.forgetting.may_write.extend(may_write);
     }
 
-    /// Whether a life of the node has heard of a minute.
-    pub(super) fn has_heard(&self, node: &str, partition: usize, minute: Minute) -> bool {
-        let lives = (0..).zip(&self.nodes);
-        let mut lives = lives.filter(|(_, of)| format!("node{of}") == node);
-        let minute = minute.epoch_minutes();
-        lives.any(|(life, _)| self.forgetting.heard.contains(&(life, partition, minute)))
+    /// Whether a life has heard of a minute.
+    pub(super) fn has_heard(&self, life: usize, (partition, minute): Place) -> bool {
+        self.forgetting.heard.contains(&(life, partition, minute))
+    }
+
+    /// A life checked in, and counts as alive from then on.
+    pub(crate) fn checked_in(&mut self, life: usize, partition: usize, until_ms: i64) {
+        self.forgetting.alive.insert((life, partition), until_ms);
     }
 
     /// A life heard that minutes are closed, or are about to be written.
@@ -165,6 +179,8 @@ impl Oracle {
         self.places = places;
         let book = &mut self.forgetting;
         book.has_forgotten = true;
+        // Who has not checked in again is not known there, or as somebody who came before.
+        book.alive.clear();
         book.excused.clone_from(&book.ended);
         for &(output, (partition, minute, series), values) in &book.taken {
             let place = self.places.get_mut(&(partition, minute));

@@ -68,8 +68,7 @@ impl LifeBook {
 
 impl Oracle {
     /// A node begins to live; answers the number of its life.
-    pub(crate) fn born(&mut self, node: usize) -> usize {
-        self.nodes.push(node);
+    pub(crate) fn born(&mut self) -> usize {
         self.lives.push(LifeBook::default());
         self.lives.len() - 1
     }

@@ -13,8 +13,10 @@ mod points;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use event_data_service::store::redis::Layout;
+
 use super::event::Event;
-use super::plan::OUTPUTS;
+use super::plan::{OUTPUTS, Plan};
 
 use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
@@ -33,13 +35,12 @@ pub(crate) struct Oracle {
     retention_ms: i64,
     /// How many outputs there are.
     outputs: usize,
+    layout: Layout,
     places: BTreeMap<Place, PlaceBook>,
     /// How many writes came to each output, and which of them it accepted last.
     writes: [u64; OUTPUTS],
     accepted: [u64; OUTPUTS],
     lives: Vec<LifeBook>,
-    /// The node of each life.
-    nodes: Vec<usize>,
     forgetting: ForgettingBook,
 }
 
@@ -47,6 +48,8 @@ pub(crate) struct Oracle {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
+    /// With logs: what is counted of them and not sealed yet.
+    cut: Option<CutBook>,
     /// To seal, and to send to each output.
     claims: [Option<ClaimBook>; 1 + OUTPUTS],
     /// The greatest token of each so far.
@@ -68,6 +71,16 @@ pub(crate) struct PlaceBook {
     closed: bool,
     /// Under which series each event is counted: series, user, timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
+}
+
+/// Series, each with its users and events.
+type Counted = Vec<(u8, (u64, u64))>;
+
+/// Logs that are counted: each series with its users and events, in the order in which they are sealed.
+#[derive(Debug, Clone)]
+struct CutBook {
+    series: Counted,
+    done: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -109,7 +122,7 @@ impl PointBook {
 
 impl PlaceBook {
     fn has_sets(&self) -> bool {
-        self.series.values().any(|point| !point.events.is_empty())
+        self.cut.is_some() || self.series.values().any(|point| !point.events.is_empty())
     }
 
     fn has_unsent(&self, output: usize) -> bool {
@@ -149,15 +162,15 @@ fn millis(span: Duration) -> i64 {
 }
 
 impl Oracle {
-    pub(crate) fn new(retention: Duration, outputs: usize) -> Self {
+    pub(crate) fn new(plan: &Plan, retention: Duration) -> Self {
         Self {
             retention_ms: millis(retention),
-            outputs,
+            outputs: plan.outputs,
+            layout: plan.layout,
             places: BTreeMap::new(),
             writes: [0; OUTPUTS],
             accepted: [0; OUTPUTS],
             lives: Vec::new(),
-            nodes: Vec::new(),
             forgetting: ForgettingBook::default(),
         }
     }

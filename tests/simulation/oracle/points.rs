@@ -1,12 +1,47 @@
 //! Points: what is in the sets, what is counted, and where the counts are.
 
-use event_data_service::event::Minute;
-use event_data_service::store::memory::State;
+use event_data_service::store::redis::Layout;
 use event_data_service::store::{Claim, Compaction};
 
+use testing::lua_redis::keyspace::Set;
+
 use super::super::event::{Event, series_name, series_number, user_name};
-use super::super::plan::{output_name, output_number};
-use super::{Oracle, Place, Verdict, end_ms, must};
+use super::super::plan::output_number;
+use super::super::state::{State, minute};
+use super::{Counted, CutBook, Oracle, Place, PlaceBook, Verdict, end_ms, must};
+
+impl PlaceBook {
+    /// Takes out what is recorded of some series: users and events of each.
+    fn take_points(&mut self, of: impl Fn(u8) -> bool) -> Counted {
+        let points = self.series.iter_mut();
+        let points = points.filter(|(series, point)| !point.events.is_empty() && of(**series));
+        let take = |(series, point): (&u8, &mut super::PointBook)| {
+            let users = std::mem::take(&mut point.users).len() as u64;
+            let events = std::mem::take(&mut point.events).len() as u64;
+            (*series, (users, events))
+        };
+        points.map(take).collect()
+    }
+
+    /// The next series of the cut, which is made now if there is none, and how many are left of it. `known`: up to where
+    /// Redis has it.
+    fn seal_cut(&mut self, most: usize, known: Option<usize>) -> (Counted, u64) {
+        let mut cut = self.cut.take().unwrap_or_else(|| {
+            let mut series = self.take_points(|_| true);
+            series.sort_by_key(|(series, _)| series_name(*series));
+            CutBook { series, done: 0 }
+        });
+        let to = known.unwrap_or(cut.done + most);
+        let to = to.clamp(cut.done, cut.series.len());
+        let sealing = cut.series[cut.done..to].to_vec();
+        cut.done = to;
+        let left = cut.series.len() - to;
+        if left > 0 {
+            self.cut = Some(cut);
+        }
+        (sealing, left as u64)
+    }
+}
 
 impl Oracle {
     /// A recording was carried out.
@@ -15,7 +50,7 @@ impl Oracle {
         partition: usize,
         events: &[(Event, u8)],
         now_ms: i64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         for &(event, under) in events {
             self.find_home(partition, (event, under), now_ms)?;
@@ -47,29 +82,39 @@ impl Oracle {
     pub(crate) fn compacted(
         &mut self,
         claim: &Claim,
+        series_max: usize,
         answer: &Compaction,
         (now_ms, deadline_ms): (i64, i64),
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         let at = (claim.partition.index(), claim.minute.epoch_minutes());
         let minute = claim.minute;
-        let there = state.partitions[at.0].minutes.get(&minute);
         let mut expected = Compaction::default();
+        let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
-        for (series, point) in &mut book.series {
-            if point.events.is_empty() {
-                continue;
+        let sealing = match self.layout {
+            Layout::Sets => {
+                let left = state.series_with_sets(at);
+                expected.left = left.len() as u64;
+                book.take_points(|series| !left.contains(&series_name(series)))
             }
-            if there.is_some_and(|there| there.sets.contains_key(series_name(*series))) {
-                expected.left += 1;
-                continue;
+            Layout::Log => {
+                // One who goes on with a cut that Redis forgot seals nothing.
+                let known = forgot.then(|| state.cut_done(at)).flatten();
+                let (sealing, left) = book.seal_cut(series_max, known);
+                expected.left = if left == 0 && book.has_sets() {
+                    answer.left.max(1)
+                } else {
+                    left
+                };
+                sealing
             }
-            let users = std::mem::take(&mut point.users).len() as u64;
-            let events = std::mem::take(&mut point.events).len() as u64;
+        };
+        for (series, (users, events)) in sealing {
+            let point = book.series.entry(series).or_default();
             if point.counts.is_none() && !book.closed {
                 point.counts = Some((users, events));
-                self.forgetting
-                    .seals((at.0, at.1, *series), (users, events));
+                self.forgetting.seals((at.0, at.1, series), (users, events));
                 expected.sealed += 1;
             } else {
                 expected.late += events;
@@ -138,7 +183,7 @@ impl Oracle {
         claim: &Claim,
         series: &[u8],
         now_ms: i64,
-        state: &State,
+        state: &State<'_>,
     ) -> Verdict {
         let at = (claim.partition.index(), claim.minute.epoch_minutes());
         let output = claim.output.as_ref().map_or(0, output_number);
@@ -165,28 +210,20 @@ impl Oracle {
     }
 
     /// Compares a minute of the store with the model.
-    pub(super) fn compare(
-        &self,
-        (partition, minute): Place,
-        now_ms: i64,
-        state: &State,
-    ) -> Verdict {
-        let name = Minute::from_epoch_minutes(minute).unwrap();
-        let there = &state.partitions[partition];
-        let found = there.minutes.get(&name);
-        let empty = super::PlaceBook::default();
-        let book = self.places.get(&(partition, minute)).unwrap_or(&empty);
-        let reachable = there.waiting.contains(&name) || there.claims.contains_key(&name);
+    pub(super) fn compare(&self, at: Place, now_ms: i64, state: &State<'_>) -> Verdict {
+        let name = minute(at);
+        let empty = PlaceBook::default();
+        let book = self.places.get(&at).unwrap_or(&empty);
+        let reachable = state.is_reachable(at);
         must!(
             reachable || !book.has_sets(),
             "{name} has something to do, and no claim will find it"
         );
-        let to_send = (0..self.outputs).map(|output| there.sending.get(&output_name(output)));
-        let claims = std::iter::once(Some(&there.claims)).chain(to_send);
-        for (kind, claims) in claims.enumerate() {
-            let held = claims.and_then(|claims| claims.get(&name));
+        let claims = std::iter::once(None).chain((0..self.outputs).map(Some));
+        for (kind, output) in claims.enumerate() {
+            let held = state.token(at, output);
             must!(
-                book.claims[kind].as_ref().map(|held| &held.token) == held.map(|held| &held.token),
+                book.claims[kind].as_ref().map(|held| held.token.as_str()) == held,
                 "{name} is not held by whom it should be"
             );
             // Before the last set is sealed nothing is to be sent.
@@ -195,56 +232,57 @@ impl Oracle {
                 "{name} has something to send, and no claim will find it"
             );
         }
-        if let Some(found) = found {
-            for series in found.sets.keys().chain(found.counts.keys()) {
-                must!(
-                    book.series.contains_key(&series_number(series)),
-                    "{series} of {name} is not from an event"
-                );
-            }
+        for series in state.series_with_sets(at) {
+            must!(
+                book.series.contains_key(&series_number(series)),
+                "{series} of {name} is not from an event"
+            );
+        }
+        for series in state.admitted(at).into_iter().map(series_number) {
+            must!(
+                book.series.contains_key(&series) || state.counts(at, series).is_none(),
+                "the counts of {series} of {name} are not from an event"
+            );
         }
         let forgotten = book.keep_until_ms.is_some_and(|until| until <= now_ms) && !book.has_sets();
-        let open = found.map_or_else(Vec::new, |found| found.open_sets(name));
-        for (series, point) in &book.series {
-            let number = *series;
+        for (&number, point) in &book.series {
             let series = series_name(number);
-            let sets = open.iter().find(|sets| sets.series == series);
-            let members = sets.map_or((0, 0), |sets| (sets.users.len(), sets.events.len()));
-            // Users are not handed over again once they are counted.
-            let users_matter = point.counts.is_none() && !book.closed;
-            must!(
-                members.1 == point.events.len()
-                    && (members.0 == point.users.len() || !users_matter),
-                "the sets of {series} of {name} have {members:?} members instead of {point:?}"
-            );
-            if let Some(sets) = sets {
+            if self.layout == Layout::Sets {
+                let [users, events] = state.sets(at, number);
+                let members = (users.map_or(0, Set::len), events.map_or(0, Set::len));
+                // Users are not handed over again once they are counted.
+                let users_matter = point.counts.is_none() && !book.closed;
+                must!(
+                    members.1 == point.events.len()
+                        && (members.0 == point.users.len() || !users_matter),
+                    "the sets of {series} of {name} have {members:?} members instead of {point:?}"
+                );
                 let same = |&(from, user, at): &(u8, u8, i64)| {
                     let member = format!("{}_{at}", user_name(user));
-                    if from == number {
-                        sets.events.contains(&member)
-                    } else {
-                        let gathered = format!("{member}_");
-                        sets.events.iter().any(|it| it.starts_with(&gathered))
-                    }
+                    let gathered = format!("{member}_");
+                    events.into_iter().flatten().any(|it| {
+                        if from == number {
+                            *it == member.as_bytes()
+                        } else {
+                            it.starts_with(gathered.as_bytes())
+                        }
+                    })
                 };
                 must!(
                     point.events.iter().all(same),
                     "the events of {series} of {name} are not those that were recorded"
                 );
             }
-            let counts = found.and_then(|found| found.counts.get(series)).copied();
+            let counts = state.counts(at, number);
             must!(
                 counts == point.counts || (forgotten && counts.is_none()),
                 "the counts of {series} of {name} are {counts:?}; right is {:?}",
                 point.counts
             );
             for output in 0..self.outputs {
-                let (to, of) = (output_name(output), &point.of[output]);
-                let unsent = found.and_then(|found| found.unsent.get(&to));
-                let is_unsent = unsent.is_some_and(|unsent| unsent.contains(series));
-                let quarantine = there.quarantine.get(&to).filter(|all| !all.is_empty());
-                let is_quarantined =
-                    quarantine.is_some_and(|all| all.contains_key(&(name, series.to_owned())));
+                let of = &point.of[output];
+                let is_unsent = state.is_unsent(at, output, number);
+                let is_quarantined = state.is_quarantined(at, output, number);
                 must!(
                     is_unsent == point.is_unsent(output) && is_quarantined == of.quarantined,
                     "{series} of {name} is unsent: {is_unsent}, quarantined: {is_quarantined}, but {point:?}"

@@ -1,0 +1,465 @@
+//! The keys of a [`LuaRedis`](super::LuaRedis) and the commands of the store, as Redis 7 has them. In all that Redis leaves to chance, such as
+//! the order of a set, these are sorted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher};
+
+pub type Bytes = Vec<u8>;
+pub type Hash = BTreeMap<Bytes, Bytes>;
+pub type Set = BTreeSet<Bytes>;
+pub type Sorted = BTreeMap<Bytes, f64>;
+pub type List = Vec<Bytes>;
+
+/// What a command answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    Nil,
+    Status(&'static str),
+    Int(i64),
+    Bulk(Bytes),
+    Array(Vec<Reply>),
+    Error(String),
+}
+
+/// What a key holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Text(Bytes),
+    Hash(Hash),
+    Set(Set),
+    Sorted(Sorted),
+    List(List),
+}
+
+/// A value, and when it goes, in ms since the epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub value: Value,
+    pub expires_ms: Option<i64>,
+}
+
+/// All keys. A clone is a snapshot.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Keyspace(pub BTreeMap<Bytes, Entry>);
+
+/// A type of value that goes with its last element.
+pub trait Kind: Default {
+    fn of(value: &Value) -> Option<&Self>;
+    fn of_mut(value: &mut Value) -> Option<&mut Self>;
+    fn into_value(self) -> Value;
+    fn is_gone(&self) -> bool;
+}
+
+macro_rules! kinds {
+    ($($type:ty: $variant:ident;)*) => {$(
+        impl Kind for $type {
+            fn of(value: &Value) -> Option<&Self> {
+                if let Value::$variant(inner) = value { Some(inner) } else { None }
+            }
+            fn of_mut(value: &mut Value) -> Option<&mut Self> {
+                if let Value::$variant(inner) = value { Some(inner) } else { None }
+            }
+            fn into_value(self) -> Value {
+                Value::$variant(self)
+            }
+            fn is_gone(&self) -> bool {
+                self.is_empty()
+            }
+        }
+    )*};
+}
+
+kinds! {
+    Hash: Hash;
+    Set: Set;
+    Sorted: Sorted;
+    List: List;
+}
+
+type Answer = Result<Reply, String>;
+
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|_| "ERR no text".to_owned())
+}
+
+fn int(bytes: &[u8]) -> Result<i64, String> {
+    let number = text(bytes)?.parse();
+    number.map_err(|_| "ERR value is not an integer or out of range".to_owned())
+}
+
+fn float(bytes: &[u8]) -> Result<f64, String> {
+    let number = text(bytes)?.parse();
+    number.map_err(|_| "ERR value is not a valid float".to_owned())
+}
+
+/// As Redis prints a score.
+fn score(number: f64) -> Bytes {
+    number.to_string().into_bytes()
+}
+
+/// A bound of scores: the number, and whether it is left out.
+fn bound(bytes: &[u8]) -> Result<(f64, bool), String> {
+    match bytes {
+        [b'(', rest @ ..] => Ok((float(rest)?, true)),
+        all => Ok((float(all)?, false)),
+    }
+}
+
+fn count(length: usize) -> Reply {
+    Reply::Int(i64::try_from(length).unwrap())
+}
+
+fn flag(is_so: bool) -> Reply {
+    Reply::Int(i64::from(is_so))
+}
+
+fn bulk(bytes: Option<&Bytes>) -> Reply {
+    bytes.map_or(Reply::Nil, |bytes| Reply::Bulk(bytes.clone()))
+}
+
+fn array<'a>(items: impl IntoIterator<Item = &'a Bytes>) -> Reply {
+    let items = items.into_iter();
+    Reply::Array(items.cloned().map(Reply::Bulk).collect())
+}
+
+/// The elements from one position to another, both of which may count from the end.
+fn range(length: usize, from: i64, to: i64) -> std::ops::Range<usize> {
+    let length = i64::try_from(length).unwrap();
+    let place = |at: i64| if at < 0 { at + length } else { at };
+    let (from, to) = (place(from).max(0), place(to).min(length - 1));
+    if from > to {
+        return 0..0;
+    }
+    usize::try_from(from).unwrap()..usize::try_from(to + 1).unwrap()
+}
+
+impl Keyspace {
+    /// What a key holds, if it is there.
+    pub fn get<T: Kind>(&self, key: &str) -> Option<&T> {
+        T::of(&self.0.get(key.as_bytes())?.value)
+    }
+
+    /// Drops what is over.
+    pub fn expire(&mut self, now_ms: i64) {
+        let is_over = |entry: &Entry| entry.expires_ms.is_some_and(|at| at <= now_ms);
+        if self.0.values().any(is_over) {
+            self.0.retain(|_, entry| !is_over(entry));
+        }
+    }
+
+    /// Looks at a value or changes it; one that is not there is empty, and one that is empty is not there.
+    fn with<T: Kind, R>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, String> {
+        let Some(entry) = self.0.get_mut(key) else {
+            let mut value = T::default();
+            let result = change(&mut value);
+            if !value.is_gone() {
+                let (value, expires_ms) = (value.into_value(), None);
+                self.0.insert(key.to_vec(), Entry { value, expires_ms });
+            }
+            return Ok(result);
+        };
+        let value = T::of_mut(&mut entry.value);
+        let value = value.ok_or("WRONGTYPE Operation against a key holding the wrong kind")?;
+        let result = change(value);
+        if value.is_gone() {
+            self.0.remove(key);
+        }
+        Ok(result)
+    }
+
+    /// Carries out a command at this time of the clock.
+    pub(super) fn execute(&mut self, now_us: i64, command: &[Bytes]) -> Answer {
+        let name = text(&command[0])?.to_ascii_uppercase();
+        let keys = &command[1..];
+        match name.as_str() {
+            "PING" => Ok(Reply::Status("PONG")),
+            "INFO" => Ok(Reply::Bulk(INFO.as_bytes().to_vec())),
+            "TIME" => {
+                let parts = [now_us.div_euclid(1_000_000), now_us.rem_euclid(1_000_000)];
+                let parts = parts.map(|part| Reply::Bulk(part.to_string().into_bytes()));
+                Ok(Reply::Array(parts.to_vec()))
+            }
+            "EXISTS" => Ok(count(
+                keys.iter().filter(|key| self.0.contains_key(*key)).count(),
+            )),
+            "UNLINK" | "DEL" => {
+                let gone = keys.iter().filter(|key| self.0.remove(*key).is_some());
+                Ok(count(gone.count()))
+            }
+            _ => {
+                let (key, args) = keys
+                    .split_first()
+                    .ok_or_else(|| format!("ERR unknown command {name}"))?;
+                self.of_key(&name, now_us, key, args)
+            }
+        }
+    }
+
+    fn of_key(&mut self, name: &str, now_us: i64, key: &[u8], args: &[Bytes]) -> Answer {
+        match name.as_bytes()[0] {
+            b'H' => self.of_hash(name, key, args),
+            b'S' => self.of_set(name, now_us, key, args),
+            b'Z' => self.of_sorted(name, key, args),
+            b'L' | b'R' => self.of_list(name, key, args),
+            _ => self.of_any(name, now_us, key, args),
+        }
+    }
+
+    fn of_any(&mut self, name: &str, now_us: i64, key: &[u8], args: &[Bytes]) -> Answer {
+        let now = now_us.div_euclid(1000);
+        let Some(entry) = self.0.get_mut(key) else {
+            return Ok(match name {
+                "GET" => Reply::Nil,
+                "PTTL" => Reply::Int(-2),
+                _ => Reply::Int(0),
+            });
+        };
+        Ok(match name {
+            "GET" => match &entry.value {
+                Value::Text(text) => Reply::Bulk(text.clone()),
+                _ => return Err("WRONGTYPE no text".to_owned()),
+            },
+            "PERSIST" => flag(entry.expires_ms.take().is_some()),
+            "PEXPIRE" => {
+                let is_left =
+                    args.get(1).is_some_and(|it| it == b"NX") && entry.expires_ms.is_some();
+                if !is_left {
+                    entry.expires_ms = Some(now + int(&args[0])?);
+                }
+                flag(!is_left)
+            }
+            "PTTL" => Reply::Int(entry.expires_ms.map_or(-1, |at| at - now)),
+            name => return Err(format!("ERR unknown command {name}")),
+        })
+    }
+
+    fn of_hash(&mut self, name: &str, key: &[u8], args: &[Bytes]) -> Answer {
+        self.with(key, |hash: &mut Hash| {
+            Ok(match name {
+                "HGET" => bulk(hash.get(&args[0])),
+                "HMGET" => Reply::Array(args.iter().map(|field| bulk(hash.get(field))).collect()),
+                "HSET" => {
+                    let pairs = args.chunks_exact(2);
+                    let added = pairs
+                        .filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
+                    count(added.count())
+                }
+                "HSETNX" => {
+                    let is_new = !hash.contains_key(&args[0]);
+                    hash.entry(args[0].clone()).or_insert(args[1].clone());
+                    flag(is_new)
+                }
+                "HDEL" => count(
+                    args.iter()
+                        .filter(|field| hash.remove(*field).is_some())
+                        .count(),
+                ),
+                "HEXISTS" => flag(hash.contains_key(&args[0])),
+                "HGETALL" => array(hash.iter().flat_map(|(field, value)| [field, value])),
+                "HKEYS" => array(hash.keys()),
+                "HLEN" => count(hash.len()),
+                "HSTRLEN" => count(hash.get(&args[0]).map_or(0, Vec::len)),
+                "HINCRBY" => {
+                    let before = hash.get(&args[0]).map_or(Ok(0), |value| int(value))?;
+                    let after = before + int(&args[1])?;
+                    hash.insert(args[0].clone(), after.to_string().into_bytes());
+                    Reply::Int(after)
+                }
+                "HSCAN" => {
+                    let (next, fields) = scan(hash.keys(), args)?;
+                    let found = fields.iter().flat_map(|field| [*field, &hash[*field]]);
+                    Reply::Array(vec![next, array(found)])
+                }
+                name => return Err(format!("ERR unknown command {name}")),
+            })
+        })?
+    }
+
+    fn of_set(&mut self, name: &str, now_us: i64, key: &[u8], args: &[Bytes]) -> Answer {
+        if name == "SET" {
+            let mut expires_ms = None;
+            if let [_, option, span] = args
+                && option == b"PX"
+            {
+                expires_ms = Some(now_us.div_euclid(1000) + int(span)?);
+            }
+            let value = Value::Text(args[0].clone());
+            self.0.insert(key.to_vec(), Entry { value, expires_ms });
+            return Ok(Reply::Status("OK"));
+        }
+        self.with(key, |set: &mut Set| {
+            Ok(match name {
+                "SADD" => count(args.iter().filter(|it| set.insert((*it).clone())).count()),
+                "SREM" => count(args.iter().filter(|it| set.remove(*it)).count()),
+                "SCARD" => count(set.len()),
+                "SMEMBERS" => array(&*set),
+                "SMISMEMBER" => {
+                    Reply::Array(args.iter().map(|it| flag(set.contains(it))).collect())
+                }
+                "SRANDMEMBER" => array(set.iter().take(usize::try_from(int(&args[0])?).unwrap())),
+                "SSCAN" => {
+                    let (next, members) = scan(set.iter(), args)?;
+                    Reply::Array(vec![next, array(members)])
+                }
+                name => return Err(format!("ERR unknown command {name}")),
+            })
+        })?
+    }
+
+    fn of_sorted(&mut self, name: &str, key: &[u8], args: &[Bytes]) -> Answer {
+        self.with(key, |sorted: &mut Sorted| {
+            Ok(match name {
+                "ZADD" => {
+                    let is_option = |arg: &&Bytes| matches!(arg.as_slice(), b"NX" | b"XX");
+                    let option = args.first().filter(is_option).map(Vec::as_slice);
+                    let pairs = args[usize::from(option.is_some())..].chunks_exact(2);
+                    let mut added = 0;
+                    for pair in pairs {
+                        let is_there = sorted.contains_key(&pair[1]);
+                        let is_left = match option {
+                            Some(b"NX") => is_there,
+                            Some(_) => !is_there,
+                            None => false,
+                        };
+                        if !is_left {
+                            sorted.insert(pair[1].clone(), float(&pair[0])?);
+                            added += usize::from(!is_there);
+                        }
+                    }
+                    count(added)
+                }
+                "ZREM" => count(
+                    args.iter()
+                        .filter(|it| sorted.remove(*it).is_some())
+                        .count(),
+                ),
+                "ZCARD" => count(sorted.len()),
+                "ZSCORE" => sorted
+                    .get(&args[0])
+                    .map_or(Reply::Nil, |number| Reply::Bulk(score(*number))),
+                "ZCOUNT" => count(between(sorted, &args[0], &args[1])?.len()),
+                "ZPOPMIN" => {
+                    let first = in_order(sorted)
+                        .first()
+                        .map(|(member, _)| (*member).clone());
+                    let Some(member) = first else {
+                        return Ok(Reply::Array(Vec::new()));
+                    };
+                    let number = sorted.remove(&member).unwrap_or_default();
+                    array(&[member, score(number)])
+                }
+                "ZRANGE" => zrange(sorted, &args[0], &args[1], &args[2..])?,
+                "ZRANGEBYSCORE" => {
+                    let mut options = vec![b"BYSCORE".to_vec()];
+                    options.extend_from_slice(&args[2..]);
+                    zrange(sorted, &args[0], &args[1], &options)?
+                }
+                name => return Err(format!("ERR unknown command {name}")),
+            })
+        })?
+    }
+
+    fn of_list(&mut self, name: &str, key: &[u8], args: &[Bytes]) -> Answer {
+        self.with(key, |list: &mut List| {
+            Ok(match name {
+                "LLEN" => count(list.len()),
+                "LRANGE" => array(&list[range(list.len(), int(&args[0])?, int(&args[1])?)]),
+                "LTRIM" => {
+                    let kept = range(list.len(), int(&args[0])?, int(&args[1])?);
+                    *list = list[kept].to_vec();
+                    Reply::Status("OK")
+                }
+                "RPUSHX" if list.is_empty() => Reply::Int(0),
+                "RPUSH" | "RPUSHX" => {
+                    list.extend_from_slice(args);
+                    count(list.len())
+                }
+                name => return Err(format!("ERR unknown command {name}")),
+            })
+        })?
+    }
+}
+
+/// Some of these from a cursor on, and the next cursor: in the order of their hashes, so that what stays there is found whatever comes
+/// and goes.
+fn scan<'a>(
+    all: impl Iterator<Item = &'a Bytes>,
+    args: &[Bytes],
+) -> Result<(Reply, Vec<&'a Bytes>), String> {
+    let hash = |member: &Bytes| {
+        let mut hasher = DefaultHasher::new();
+        member.hash(&mut hasher);
+        hasher.finish() >> 16
+    };
+    let (from, most) = (int(&args[0])?.unsigned_abs(), int(&args[2])?.unsigned_abs());
+    let mut found: Vec<_> = all.map(|member| (hash(member), member)).collect();
+    found.retain(|(hash, _)| *hash >= from);
+    found.sort_unstable();
+    let rest = found.split_off(found.len().min(usize::try_from(most).unwrap()));
+    let next = rest.first().map_or(0, |(hash, _)| *hash);
+    let members = found.into_iter().map(|(_, member)| member).collect();
+    Ok((Reply::Bulk(next.to_string().into_bytes()), members))
+}
+
+fn in_order(sorted: &Sorted) -> Vec<(&Bytes, f64)> {
+    let mut all: Vec<_> = sorted
+        .iter()
+        .map(|(member, number)| (member, *number))
+        .collect();
+    all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    all
+}
+
+fn between<'a>(
+    sorted: &'a Sorted,
+    from: &[u8],
+    to: &[u8],
+) -> Result<Vec<(&'a Bytes, f64)>, String> {
+    let ((from, from_is_out), (to, to_is_out)) = (bound(from)?, bound(to)?);
+    let mut all = in_order(sorted);
+    all.retain(|(_, number)| {
+        let is_above = *number > from || (*number >= from && !from_is_out);
+        let is_below = *number < to || (*number <= to && !to_is_out);
+        is_above && is_below
+    });
+    Ok(all)
+}
+
+fn zrange(sorted: &Sorted, from: &[u8], to: &[u8], options: &[Bytes]) -> Answer {
+    let place = |name: &[u8]| options.iter().position(|option| option == name);
+    let is_reversed = place(b"REV").is_some();
+    let mut found = if place(b"BYSCORE").is_some() {
+        let (from, to) = if is_reversed { (to, from) } else { (from, to) };
+        let mut found = between(sorted, from, to)?;
+        if is_reversed {
+            found.reverse();
+        }
+        found
+    } else {
+        let mut all = in_order(sorted);
+        if is_reversed {
+            all.reverse();
+        }
+        let range = range(all.len(), int(from)?, int(to)?);
+        all[range].to_vec()
+    };
+    if let Some(at) = place(b"LIMIT") {
+        let (skipped, most) = (int(&options[at + 1])?, int(&options[at + 2])?);
+        found.drain(..found.len().min(usize::try_from(skipped).unwrap()));
+        found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+    }
+    let with_scores = place(b"WITHSCORES").is_some();
+    let items = found.into_iter().flat_map(|(member, number)| {
+        let number = with_scores.then(|| Reply::Bulk(score(number)));
+        [Some(Reply::Bulk(member.clone())), number]
+    });
+    Ok(Reply::Array(items.flatten().collect()))
+}
+
+/// What is looked at in it.
+const INFO: &str = "redis_version:7.0.0\r\nrole:master\r\nloading:0\r\nmaxmemory_policy:noeviction\r\nmaxmemory:0\r\n\
+                    used_memory:0\r\naof_enabled:1\r\nmaster_replid:one\r\n";

@@ -1,0 +1,246 @@
+//! A Redis inside the test: the commands and scripts of the store, carried out at once and in one order, by a clock that the test gives.
+//!
+//! Connections lead to it by [`LuaRedis::dial`], through the client of the service. What it does a real Redis does, too:
+//! `tests/store_contract.rs` holds both to the same.
+
+pub mod keyspace;
+mod script;
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use redis_link::Dial;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use self::keyspace::{Bytes, Keyspace, Reply};
+use self::script::Script;
+
+/// Microseconds since the epoch.
+pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
+
+/// What becomes of the text of each script.
+pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
+
+/// See the module.
+pub struct LuaRedis {
+    keyspace: Mutex<Keyspace>,
+    scripts: Mutex<HashMap<Bytes, Script>>,
+    clock: Clock,
+    change: Option<Change>,
+}
+
+impl std::fmt::Debug for LuaRedis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.keyspace().fmt(f)
+    }
+}
+
+impl LuaRedis {
+    /// An empty one, which runs scripts as they are, or as something changes them.
+    pub fn new(clock: Clock, change: Option<Change>) -> Self {
+        Self {
+            keyspace: Mutex::default(),
+            scripts: Mutex::default(),
+            clock,
+            change,
+        }
+    }
+
+    fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+        of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that is there now.
+    pub fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
+        let mut keyspace = Self::lock(&self.keyspace);
+        keyspace.expire((self.clock)().div_euclid(1000));
+        keyspace
+    }
+
+    /// Carries out a command of words.
+    pub fn command(&self, words: &[&str]) -> Reply {
+        let words: Vec<Bytes> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.execute(0, &words)
+    }
+
+    /// Connections over which the clock is ahead by so many microseconds, and which break when the number of cuts changes.
+    pub fn dial(self: &Arc<Self>, ahead_us: i64, cuts: &Arc<AtomicU64>) -> Dial {
+        let (redis, cuts) = (Arc::clone(self), Arc::clone(cuts));
+        Dial(Arc::new(move || {
+            Box::new(Wire {
+                redis: Arc::clone(&redis),
+                ahead_us,
+                made_after: cuts.load(Ordering::Relaxed),
+                cuts: Arc::clone(&cuts),
+                input: Vec::new(),
+                output: Vec::new(),
+                transaction: None,
+                reader: None,
+            })
+        }))
+    }
+
+    fn execute(&self, ahead_us: i64, command: &[Bytes]) -> Reply {
+        let now_us = (self.clock)() + ahead_us;
+        let name = command[0].to_ascii_uppercase();
+        match (name.as_slice(), command) {
+            (b"SCRIPT", [_, load, text]) if load.eq_ignore_ascii_case(b"LOAD") => {
+                let text = String::from_utf8(text.clone()).unwrap();
+                let sha = redis::Script::new(&text).get_hash().to_owned();
+                let text = self
+                    .change
+                    .as_ref()
+                    .map_or(text.clone(), |change| change(&text));
+                Self::lock(&self.scripts).insert(sha.clone().into_bytes(), Script::new(text));
+                Reply::Bulk(sha.into_bytes())
+            }
+            (b"EVALSHA", [_, sha, number, rest @ ..]) => {
+                let script = Self::lock(&self.scripts).get(sha).cloned();
+                let Some(script) = script else {
+                    return Reply::Error("NOSCRIPT No matching script.".to_owned());
+                };
+                let number = std::str::from_utf8(number).unwrap().parse().unwrap();
+                let (keys, args) = rest.split_at(number);
+                script::run(&mut self.keyspace(), now_us, &script, keys, args)
+            }
+            _ => {
+                let answer = self.keyspace().execute(now_us, command);
+                answer.unwrap_or_else(Reply::Error)
+            }
+        }
+    }
+}
+
+/// A connection: a command is carried out when it is written.
+struct Wire {
+    redis: Arc<LuaRedis>,
+    ahead_us: i64,
+    cuts: Arc<AtomicU64>,
+    made_after: u64,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// The commands since MULTI.
+    transaction: Option<Vec<Vec<Bytes>>>,
+    reader: Option<Waker>,
+}
+
+impl Wire {
+    fn is_cut(&self) -> bool {
+        self.cuts.load(Ordering::Relaxed) != self.made_after
+    }
+
+    fn take(&mut self, command: Vec<Bytes>) -> Reply {
+        match (
+            command[0].to_ascii_uppercase().as_slice(),
+            &mut self.transaction,
+        ) {
+            (b"MULTI", _) => {
+                self.transaction = Some(Vec::new());
+                Reply::Status("OK")
+            }
+            (b"EXEC", Some(_)) => {
+                let commands = self.transaction.take().unwrap_or_default();
+                let answers = commands.iter();
+                let answers = answers.map(|command| self.redis.execute(self.ahead_us, command));
+                Reply::Array(answers.collect())
+            }
+            (_, Some(commands)) => {
+                commands.push(command);
+                Reply::Status("QUEUED")
+            }
+            (_, None) => self.redis.execute(self.ahead_us, &command),
+        }
+    }
+}
+
+/// Takes a whole command from the front, an array of bulk strings.
+fn take_command(input: &mut Vec<u8>) -> Option<Vec<Bytes>> {
+    let mut at = 0;
+    let number = |at: &mut usize| {
+        let length = input[*at..].windows(2).position(|pair| pair == b"\r\n")?;
+        let digits = std::str::from_utf8(&input[*at + 1..*at + length]).unwrap();
+        *at += length + 2;
+        digits.parse::<usize>().ok()
+    };
+    let mut command = Vec::new();
+    for _ in 0..number(&mut at)? {
+        let length = number(&mut at)?;
+        let item = input.get(at..at + length + 2)?;
+        command.push(item[..length].to_vec());
+        at += length + 2;
+    }
+    input.drain(..at);
+    Some(command)
+}
+
+fn write_reply(reply: &Reply, output: &mut Vec<u8>) {
+    let line = match reply {
+        Reply::Nil => "$-1".to_owned(),
+        Reply::Status(status) => format!("+{status}"),
+        Reply::Int(number) => format!(":{number}"),
+        Reply::Error(error) => format!("-{error}"),
+        Reply::Bulk(bytes) => format!("${}", bytes.len()),
+        Reply::Array(items) => format!("*{}", items.len()),
+    };
+    output.extend_from_slice(line.as_bytes());
+    output.extend_from_slice(b"\r\n");
+    match reply {
+        Reply::Bulk(bytes) => {
+            output.extend_from_slice(bytes);
+            output.extend_from_slice(b"\r\n");
+        }
+        Reply::Array(items) => items.iter().for_each(|item| write_reply(item, output)),
+        _ => {}
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let wire = self.get_mut();
+        if wire.is_cut() {
+            return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
+        }
+        wire.input.extend_from_slice(bytes);
+        while let Some(command) = take_command(&mut wire.input) {
+            let reply = wire.take(command);
+            write_reply(&reply, &mut wire.output);
+        }
+        if let Some(reader) = wire.reader.take() {
+            reader.wake();
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let wire = self.get_mut();
+        if wire.output.is_empty() && !wire.is_cut() {
+            wire.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let length = wire.output.len().min(buffer.remaining());
+        buffer.put_slice(&wire.output[..length]);
+        wire.output.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,229 @@
+//! What is in Redis, as the model compares it: the documented keys, read one by one.
+
+use event_data_service::event::Minute;
+use testing::lua_redis::keyspace::{Hash, Keyspace, Set, Sorted};
+
+use super::event::series_name;
+use super::oracle::Place;
+use super::plan::output_name;
+
+/// What the names of all keys begin with.
+pub(crate) const PREFIX: &str = "eds";
+/// What all nodes must have alike, and the key of fingerprints: no layout is exact without it.
+pub(crate) const SETTINGS: &str = "eds:settings";
+
+/// See the module.
+pub(crate) struct State<'a> {
+    keyspace: &'a Keyspace,
+    tags: &'a [String],
+}
+
+/// What is kept of a node.
+#[derive(Debug)]
+pub(crate) struct Stamp<'a> {
+    /// Its name and number.
+    pub(crate) node: &'a str,
+    pub(crate) late: u64,
+}
+
+/// The hash tags of so many partitions: each is the first number whose slot is in its stretch of all slots.
+pub(crate) fn tags(partitions: u16) -> Vec<String> {
+    let stretch =
+        |tag: &String| u32::from(redis_link::slot(tag.as_bytes())) * u32::from(partitions) / 16384;
+    let tag = |partition: u16| {
+        let mut tags = (0..).map(|number| format!("{{{PREFIX}:{number}}}"));
+        tags.find(|tag| stretch(tag) == u32::from(partition))
+            .unwrap()
+    };
+    (0..partitions).map(tag).collect()
+}
+
+pub(crate) fn minute(place: Place) -> Minute {
+    Minute::from_epoch_minutes(place.1).unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+impl<'a> State<'a> {
+    pub(crate) const fn new(keyspace: &'a Keyspace, tags: &'a [String]) -> Self {
+        Self { keyspace, tags }
+    }
+
+    /// The name of a key of a partition.
+    pub(crate) fn key(&self, partition: usize, what: &str) -> String {
+        format!("{}:{what}", self.tags[partition])
+    }
+
+    /// The name of a key of a minute.
+    pub(crate) fn minute_key(&self, place: Place, what: &str) -> String {
+        format!("{}:{}:{what}", self.tags[place.0], minute(place))
+    }
+
+    /// What the names of claims and tokens end with: to seal, or to send to an output.
+    fn of(what: &str, output: Option<usize>) -> String {
+        output.map_or_else(
+            || what.to_owned(),
+            |output| format!("{what}:{}", output_name(output)),
+        )
+    }
+
+    fn hash(&self, key: &str) -> Option<&'a Hash> {
+        self.keyspace.get(key)
+    }
+
+    fn has(&self, set: &str, member: &str) -> bool {
+        let set = self.keyspace.get::<Set>(set);
+        set.is_some_and(|set| set.contains(member.as_bytes()))
+    }
+
+    fn score(&self, sorted: &str, member: &str) -> Option<f64> {
+        let sorted = self.keyspace.get::<Sorted>(sorted)?;
+        sorted.get(member.as_bytes()).copied()
+    }
+
+    /// The minutes of a partition of which there is anything.
+    pub(crate) fn minutes(&self, partition: usize) -> Vec<i64> {
+        let base = self.key(partition, "");
+        let keys = self.keyspace.0.keys().map(|key| text(key));
+        let names = keys.filter_map(|key| {
+            let (date, rest) = key.strip_prefix(&base)?.split_once(':')?;
+            let (of_day, _) = rest.split_once(':')?;
+            format!("{date}:{of_day}").parse::<Minute>().ok()
+        });
+        let mut minutes: Vec<_> = names.map(Minute::epoch_minutes).collect();
+        minutes.dedup();
+        minutes
+    }
+
+    /// Whether somebody will find that there is something to seal.
+    pub(crate) fn is_reachable(&self, place: Place) -> bool {
+        let name = minute(place).to_string();
+        let lists = ["minutes", "claims"].map(|list| self.key(place.0, list));
+        lists.iter().any(|list| self.score(list, &name).is_some())
+    }
+
+    /// The token of who holds a minute, to seal it or to send it to an output.
+    pub(crate) fn token(&self, place: Place, output: Option<usize>) -> Option<&'a str> {
+        let name = minute(place).to_string();
+        let claims = self.key(place.0, &Self::of("claims", output));
+        self.score(&claims, &name)?;
+        let tokens = self.hash(&self.key(place.0, &Self::of("tokens", output)));
+        // One that a node gave up without ever having had it.
+        let token = tokens.and_then(|tokens| tokens.get(name.as_bytes()));
+        Some(token.map_or("", |token| text(token)))
+    }
+
+    /// Whether any node lags.
+    pub(crate) fn lags(&self, partition: usize) -> bool {
+        self.hash(&self.key(partition, "lagging")).is_some()
+    }
+
+    /// Whether an output is known to have a minute, or whoever knew it is gone.
+    pub(crate) fn is_had(&self, place: Place) -> bool {
+        let closed = self.score(&self.key(place.0, "closed"), &place.1.to_string());
+        closed.is_none_or(|number| number % 2.0 > 0.5)
+    }
+
+    pub(crate) fn stamps(&self, partition: usize) -> Vec<Stamp<'a>> {
+        let stamps = self.hash(&self.key(partition, "stamps"));
+        let stamp = |(node, entry): (&'a Vec<u8>, &'a Vec<u8>)| {
+            let parts: Vec<_> = text(entry).split('|').collect();
+            Stamp {
+                node: text(node),
+                late: parts[3].parse().unwrap(),
+            }
+        };
+        stamps.into_iter().flatten().map(stamp).collect()
+    }
+
+    /// How many events a node found late.
+    pub(crate) fn late(&self, partition: usize, node: &str) -> u64 {
+        let stamps = self.stamps(partition).into_iter();
+        stamps
+            .filter(|stamp| stamp.node == node)
+            .map(|stamp| stamp.late)
+            .sum()
+    }
+
+    /// The series of a minute that have sets.
+    pub(crate) fn series_with_sets(&self, place: Place) -> Vec<&'a str> {
+        let series = self
+            .keyspace
+            .get::<Set>(&self.minute_key(place, "event_types"));
+        series
+            .into_iter()
+            .flatten()
+            .map(|name| text(name))
+            .collect()
+    }
+
+    /// The users and the events of a series.
+    pub(crate) fn sets(&self, place: Place, series: u8) -> [Option<&'a Set>; 2] {
+        ["unique_user", "cumulative_user"].map(|what| {
+            let what = format!("{what}:{}", series_name(series));
+            self.keyspace.get(&self.minute_key(place, &what))
+        })
+    }
+
+    /// How many series of the cut of a minute's logs are sealed, if there is one.
+    pub(crate) fn cut_done(&self, place: Place) -> Option<usize> {
+        let done = self
+            .hash(&self.minute_key(place, "cut"))?
+            .get(b"done".as_slice())?;
+        text(done).parse().ok()
+    }
+
+    pub(crate) fn counts(&self, place: Place, series: u8) -> Option<(u64, u64)> {
+        let counts = self.hash(&self.minute_key(place, "counts"))?;
+        // Empty: admitted, and not counted.
+        let (unique, cumulative) =
+            text(counts.get(series_name(series).as_bytes())?).split_once(':')?;
+        Some((unique.parse().unwrap(), cumulative.parse().unwrap()))
+    }
+
+    /// The series of a minute that have counts, or are admitted.
+    pub(crate) fn admitted(&self, place: Place) -> Vec<&'a str> {
+        let counts = self.hash(&self.minute_key(place, "counts"));
+        counts
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| text(name))
+            .collect()
+    }
+
+    pub(crate) fn is_unsent(&self, place: Place, output: usize, series: u8) -> bool {
+        let unsent = self.minute_key(place, &Self::of("unsent", Some(output)));
+        self.has(&unsent, series_name(series))
+    }
+
+    pub(crate) fn is_quarantined(&self, place: Place, output: usize, series: u8) -> bool {
+        let quarantine = self.hash(&self.key(place.0, &Self::of("quarantine", Some(output))));
+        let entry = format!("{}:{}", minute(place), series_name(series));
+        quarantine.is_some_and(|all| all.contains_key(entry.as_bytes()))
+    }
+
+    /// A key of something to do.
+    pub(crate) fn undone(&self) -> Option<&'a str> {
+        let mut keys = self.keyspace.0.keys().map(|key| text(key));
+        keys.find(|key| {
+            let what = key.rsplit_once('}').map_or("", |(_, what)| what);
+            what == ":minutes" || what.starts_with(":claims")
+        })
+    }
+
+    /// A key of a minute that stays although nothing is to be done.
+    pub(crate) fn left_over(&self) -> Option<&'a str> {
+        let mut entries = self.keyspace.0.iter();
+        let stays = entries.find(|(key, entry)| {
+            let parts: Vec<_> = text(key).split(':').skip(2).collect();
+            match parts.as_slice() {
+                [_, _, "counts" | "coverage"] => entry.expires_ms.is_none(),
+                ["arrivals" | "idle" | "tokens", ..] | [_, _, _, ..] => true,
+                _ => false,
+            }
+        });
+        stays.map(|(key, _)| text(key))
+    }
+}
