@@ -288,8 +288,7 @@ impl Service {
         // A client that keeps its connection open does not keep the node.
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
-        let unpublished = self.store.ends_with_process().unwrap_or_default();
-        let totals = self.node.ledger.totals().at_end(unpublished);
+        let totals = self.node.ledger.totals().at_end(self.store.unpublished());
         let lost = status::node_losses(&totals, &self.metrics);
         self.losses.count(self.node.clock.now_nanos(), lost);
         self.node.log_losses();
@@ -366,7 +365,7 @@ fn report_capacities(settings: &ServiceSettings, store: &dyn Store, metrics: &Me
     metrics.queue_max_bytes.set(number(limits.bytes));
     let spool = settings.spool.as_ref().map_or(0, |spool| spool.bytes_max);
     metrics.spool_max_bytes.set(number(spool));
-    let (_, memory) = store.memory().unwrap_or_default();
+    let (_, memory) = store.memory();
     metrics.store_memory_max_bytes.set(number(memory));
     let quarantined = u64::from(settings.batcher.partitions.count()) * QUARANTINE_MAX as u64;
     metrics.counts_quarantined_max.set(number(quarantined));

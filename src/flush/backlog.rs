@@ -65,7 +65,7 @@ impl Overview {
         let sum = |part: fn(&Backlog) -> u64| gauge(backlogs.iter().map(part).sum());
         (metrics.backlog_pending.get_or_create(&[])).set(sum(|backlog| backlog.waiting));
         (metrics.backlog_claimed.get_or_create(&[])).set(sum(|backlog| backlog.claimed));
-        let (bytes, _) = store.memory().unwrap_or_default();
+        let (bytes, _) = store.memory();
         metrics.store_memory_bytes.set(gauge(bytes));
         let open = backlogs.iter().filter_map(|backlog| backlog.oldest).min();
         let of = |name: &OutputName| {

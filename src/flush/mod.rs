@@ -109,7 +109,7 @@ impl Flush {
     /// The tasks that run until they are stopped: the one that seals, and one for each output.
     pub fn into_tasks(self) -> Result<Vec<BoxFuture<'static, ()>>, InvalidSetting> {
         let watches = Arc::new(Watches::open(&self.partitions, self.witness_file));
-        let is_alone = self.store.ends_with_process().is_some();
+        let is_alone = !self.store.capabilities().is_remote;
         let finished = CancellationToken::new();
         let mut tasks: Vec<BoxFuture<'static, ()>> = Vec::new();
         let mut outboxes = Vec::new();

@@ -14,14 +14,16 @@ use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Batch, Minute, Partition};
 use crate::node::{Clock, Node};
 use crate::output::{SealedCounts, WriteError};
-use crate::store::memory::MemoryStore;
+use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{
-    Announced, Attested, Backlog, ClaimRequest, Compaction, Known, News, Page, RecordRequest,
-    Recording, SeriesCounts, Store, Testimony,
+    Announced, Attested, Backlog, Capabilities, ClaimRequest, Compaction, Known, News, Page,
+    RecordRequest, Recording, SeriesCounts, Store, Testimony,
 };
 use crate::telemetry::Format;
 use coordination::memory::MemoryArbiter;
 use coordination::{Arbiter, Holder, Locking, Name};
+use testing::lua_redis::LuaRedis;
+use testing::lua_redis::keyspace::Hash;
 
 use crate::flush::{Destination, Flush};
 use crate::output::Output;
@@ -116,7 +118,7 @@ impl Output for Taking {
 /// A store that may take long to seal, or be of one node alone, or have others that hear of nothing, or nothing unsent.
 #[derive(Debug)]
 struct Slow {
-    store: MemoryStore,
+    store: RedisStore,
     compacting: Notify,
     compact_takes: Duration,
     is_alone: bool,
@@ -147,8 +149,12 @@ impl Store for Slow {
         self.store.generation(partition)
     }
 
-    fn ends_with_process(&self) -> Option<u64> {
-        self.store.ends_with_process().filter(|_| self.is_alone)
+    fn capabilities(&self) -> Capabilities {
+        if self.is_alone {
+            Capabilities::IN_PROCESS
+        } else {
+            self.store.capabilities()
+        }
     }
 
     fn describe(&self) -> String {
@@ -278,7 +284,7 @@ impl coordination::memory::Clock for Time {
 struct Site {
     time: Time,
     partitions: Partitions,
-    store: MemoryStore,
+    redis: Arc<LuaRedis>,
     output: Arc<Down>,
     arbiter: Arc<MemoryArbiter>,
 }
@@ -287,11 +293,10 @@ impl Site {
     fn new(write_takes: Duration) -> Self {
         let time = Time(Instant::now());
         let partitions = Partitions::new(NonZeroU16::MIN);
-        let hour = Duration::from_secs(3600);
-        let clock = Arc::new(move || time.micros());
+        let clock = Box::new(move || time.micros());
         Self {
             time,
-            store: MemoryStore::new("nobody", &partitions, hour, u64::MAX, clock),
+            redis: Arc::new(LuaRedis::new(clock, None)),
             partitions,
             output: Arc::new(Down {
                 write_takes,
@@ -301,6 +306,19 @@ impl Site {
             }),
             arbiter: Arc::new(MemoryArbiter::new(Arc::new(time))),
         }
+    }
+
+    fn store(&self, node: &str) -> RedisStore {
+        let settings = redis::Settings {
+            redis: self.redis.settings(),
+            prefix: "eds".to_owned(),
+            partitions: self.partitions.clone(),
+            layout: Layout::Sets,
+            retention: Duration::from_secs(3600),
+            counts_max: 1000,
+            node: node.to_owned(),
+        };
+        RedisStore::new(&settings).unwrap()
     }
 
     fn partition(&self) -> Partition {
@@ -315,12 +333,8 @@ impl Site {
 
     /// The store of a node.
     fn slow(&self, name: &str) -> Slow {
-        let time = self.time;
-        let store = self
-            .store
-            .shared_with(name, Arc::new(move || time.micros()));
         Slow {
-            store,
+            store: self.store(name),
             compacting: Notify::new(),
             compact_takes: Duration::ZERO,
             is_alone: false,
@@ -383,7 +397,14 @@ impl Site {
     /// Records an event of a minute that is over.
     async fn record(&self, series: &str, user: &str, ago: Duration) {
         let micros = self.time.micros() - i64::try_from(ago.as_micros()).unwrap();
-        record_at(&self.store, self.partition(), series, user, micros * 1000).await;
+        record_at(
+            &self.store("nobody"),
+            self.partition(),
+            series,
+            user,
+            micros * 1000,
+        )
+        .await;
     }
 }
 
@@ -424,18 +445,12 @@ fn seconds(seconds: u64) -> impl Future<Output = ()> {
     tokio::time::sleep(Duration::from_secs(seconds))
 }
 
-async fn record(store: &MemoryStore, partition: Partition) {
+async fn record(store: &RedisStore, partition: Partition) {
     let nanos = (START_MICROS - 100_000_000) * 1000;
     record_at(store, partition, "a=1", "user", nanos).await;
 }
 
-async fn record_at(
-    store: &MemoryStore,
-    partition: Partition,
-    series: &str,
-    user: &str,
-    nanos: i64,
-) {
+async fn record_at(store: &RedisStore, partition: Partition, series: &str, user: &str, nanos: i64) {
     let mut batch = Batch::default();
     assert!(batch.push(Minute::of_nanos(nanos), series, user, nanos));
     let group = &batch.groups()[0];
@@ -447,22 +462,23 @@ async fn record_at(
         occurrences: &group.occurrences,
         batch: &batch,
     };
-    store.record(partition, 1, &[recording], &[]).await.unwrap();
+    store.record(partition, 0, &[recording], &[]).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_lags_says_so_however_long_its_round_takes() {
     let (site, node) = (Site::new(Duration::ZERO), Arc::<Node>::default());
     let partition = site.partition();
-    record(&site.store, partition).await;
+    record(&site.store("nobody"), partition).await;
     node.lag.set(partition, true);
     let store = site.start("node", &node, 10 * LEASE);
     store.compacting.notified().await;
     let lagging_for = || {
-        let until_ms = site
-            .store
-            .look(|state| state.partitions[0].lagging.get("node").copied());
-        until_ms.unwrap_or_default() - site.time.micros() / 1000
+        let keyspace = site.redis.keyspace();
+        let lagging = keyspace.get::<Hash>("{eds:0}:lagging");
+        let until_ms = lagging.and_then(|lagging| lagging.values().next());
+        let until_ms = until_ms.map_or(0, |it| String::from_utf8_lossy(it).parse().unwrap());
+        until_ms - site.time.micros() / 1000
     };
     tokio::time::sleep(3 * LEASE).await;
     assert_eq!(site.output.writes.load(Relaxed), 0, "it is in one round");
@@ -480,7 +496,7 @@ async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead
     let dead = Holder::random();
     let took = site.arbiter.lock(&turn, &dead, 10 * LEASE, None).await;
     assert!(matches!(took, Ok(Locking::Granted(_))), "{took:?}");
-    record(&site.store, site.partition()).await;
+    record(&site.store("nobody"), site.partition()).await;
     for name in ["a", "b", "c"] {
         site.start(name, &Arc::default(), Duration::ZERO);
     }

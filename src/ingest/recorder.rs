@@ -104,8 +104,9 @@ impl Recorder {
         let caps = Caps::new(self.partition, self.settings.caps, self.overflow.clone());
         // Near their cap the store has to be asked how many users there are, which for a store elsewhere costs a call.
         let users_max = self.settings.caps.users_max;
-        let is_near_cap = (1..FEW_USERS).contains(&users_max) && self.store.memory().is_none();
-        let is_told = is_near_cap || !self.store.finds_new_users();
+        let store = self.store.capabilities();
+        let is_near_cap = (1..FEW_USERS).contains(&users_max) && store.is_remote;
+        let is_told = is_near_cap || !store.finds_new_users;
         let mut state = State {
             course: Course::new(self.settings.lagging_after),
             known: Known {

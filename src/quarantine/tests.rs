@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::event::Batch;
-use crate::store::memory::MemoryStore;
+use crate::store::redis::{self, Layout, RedisStore};
 use crate::store::{ClaimRequest, Draining, Known, RecordRequest, Recording};
+
+use testing::lua_redis::LuaRedis;
 
 const MESSAGE: &str =
     "partial write: max-values-per-tag limit exceeded (2/2): measurement=\"a\" tag=\"b\" dropped=1";
@@ -17,9 +19,18 @@ fn partitions() -> Partitions {
 }
 
 /// A store in which these series of two minutes are quarantined.
-async fn store(series: &[&str]) -> MemoryStore {
-    let clock = Arc::new(|| 1_480_900_000_000_000);
-    let store = MemoryStore::new("n", &partitions(), Duration::from_secs(60), u64::MAX, clock);
+async fn store(series: &[&str]) -> RedisStore {
+    let redis = Arc::new(LuaRedis::new(Box::new(|| 1_480_900_000_000_000), None));
+    let settings = redis::Settings {
+        redis: redis.settings(),
+        prefix: "eds".to_owned(),
+        partitions: partitions(),
+        layout: Layout::Sets,
+        retention: Duration::from_secs(60),
+        counts_max: 1000,
+        node: "n".to_owned(),
+    };
+    let store = RedisStore::new(&settings).unwrap();
     for series in series {
         let partition = partitions().of(series, Minute::MIN);
         for minute in [24_681_278, 24_681_279] {
@@ -70,7 +81,7 @@ async fn store(series: &[&str]) -> MemoryStore {
 }
 
 /// What comes of an action, and what it says.
-async fn act(store: &MemoryStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
+async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let output = OutputName::default();
     let result = run(store, partitions(), &output, &action, &mut out, &mut notes).await;

@@ -110,13 +110,6 @@ pub struct Claim {
     pub taken_over: bool,
 }
 
-impl Claim {
-    /// The node that holds it.
-    pub(super) fn node(&self) -> &str {
-        self.token.rsplit_once('|').map_or("", |(node, _)| node)
-    }
-}
-
 /// What a compaction did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compaction {

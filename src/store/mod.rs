@@ -104,6 +104,29 @@ impl From<StoreError> for Diagnosis {
     }
 }
 
+/// What differs between stores, for whoever has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Whether it is elsewhere: other nodes share it, it may forget what it confirmed, and each call takes a while. One that is not
+    /// ends with the process.
+    pub is_remote: bool,
+    /// Whether it finds out by itself which users are new: what it is told of them is a waste.
+    pub finds_new_users: bool,
+}
+
+impl Capabilities {
+    /// Of a store that nodes share, which is told the users that are new.
+    pub const SHARED: Self = Self {
+        is_remote: true,
+        finds_new_users: false,
+    };
+    /// Of this process' memory.
+    pub const IN_PROCESS: Self = Self {
+        is_remote: false,
+        finds_new_users: true,
+    };
+}
+
 /// What whoever has a store may ask of it, whatever the role.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
@@ -121,21 +144,21 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// long as there was none, and where none is needed.
     fn generation(&self, partition: Partition) -> u64;
 
-    /// The memory that open minutes, and counts that outputs lack, take in this process and the most that they may take, in
-    /// bytes; `None` where they are elsewhere.
-    fn memory(&self) -> Option<(u64, u64)> {
-        None
+    /// How it differs from other stores.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::SHARED
     }
 
-    /// Whether it finds out by itself which users are new: what it is told of them is a waste.
-    fn finds_new_users(&self) -> bool {
-        self.memory().is_some()
+    /// The memory that open minutes, and counts that outputs lack, take in this process and the most that they may take, in
+    /// bytes; 0 where they are elsewhere.
+    fn memory(&self) -> (u64, u64) {
+        (0, 0)
     }
 
     /// How many different events would be lost if the process ended now: those of minutes that are not counted, and of
-    /// counts that an output lacks. `None` where the store outlives the process.
-    fn ends_with_process(&self) -> Option<u64> {
-        None
+    /// counts that an output lacks.
+    fn unpublished(&self) -> u64 {
+        0
     }
 
     /// Nothing is received from now on. Where the store ends with the process, a minute that is not over yet is never closed:

@@ -20,7 +20,7 @@ pub struct RecordRequest<'a> {
     /// different series are different events there.
     pub overflowed_from: Option<&'a str>,
     /// The users that the store may not know yet in this minute and series; `None`: those of the events, as far as they are
-    /// new. Only a store that [finds them out](super::Store::finds_new_users) is not told.
+    /// new. Only a store that [finds them out](super::Capabilities::finds_new_users) is not told.
     pub new_users: Option<Vec<&'a str>>,
     /// The events.
     pub occurrences: &'a [Occurrence],

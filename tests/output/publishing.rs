@@ -73,6 +73,13 @@ pub(super) fn names<'a>(counts: impl IntoIterator<Item = &'a SealedCounts>) -> N
     counts.into_iter().map(name).collect()
 }
 
+fn by_number(names: BTreeSet<(Minute, String)>) -> Names {
+    let names = names.into_iter();
+    names
+        .map(|(minute, series)| (minute.epoch_minutes(), series))
+        .collect()
+}
+
 impl Publisher {
     /// A node that has just started.
     pub(super) fn start(settings: &Settings) -> Self {
@@ -120,18 +127,12 @@ impl Publisher {
     /// Gives it counts to publish.
     pub(super) fn give(&mut self, counts: &[SealedCounts]) {
         self.before = self.requests();
-        self.store.look(|state| {
-            let partition = &mut state.partitions[0];
-            for counts in counts {
-                let minute = partition.minutes.entry(counts.minute).or_default();
-                let values = (counts.unique, counts.cumulative);
-                minute.counts.insert(counts.series.clone(), values);
-                let unsent = minute.unsent.entry(OutputName::default()).or_default();
-                unsent.insert(counts.series.clone());
-                let sending = partition.sending.entry(OutputName::default()).or_default();
-                sending.entry(counts.minute).or_default();
-            }
-        });
+        for counts in counts {
+            let values = (counts.unique, counts.cumulative);
+            let output = &OutputName::default();
+            self.store
+                .add_unsent(output, counts.minute, &counts.series, values);
+        }
     }
 
     fn requests(&self) -> usize {
@@ -140,24 +141,11 @@ impl Publisher {
 
     /// What is neither confirmed nor quarantined.
     pub(super) fn unsent(&self) -> Names {
-        self.store.look(|state| {
-            let minutes = state.partitions[0].minutes.iter();
-            let unsent = minutes.flat_map(|(minute, state)| {
-                let series = state.unsent.values().flatten().cloned();
-                series.map(|series| (minute.epoch_minutes(), series))
-            });
-            unsent.collect()
-        })
+        by_number(self.store.unsent_of(&OutputName::default()))
     }
 
     pub(super) fn quarantined(&self) -> Names {
-        self.store.look(|state| {
-            let all = state.partitions[0].quarantine.values();
-            let entries = all.flat_map(|all| all.keys().cloned());
-            entries
-                .map(|(minute, series)| (minute.epoch_minutes(), series))
-                .collect()
-        })
+        by_number(self.store.quarantined_of(&OutputName::default()))
     }
 
     /// Waits until it is so, at most as long as a test is patient.

@@ -1,22 +1,20 @@
-//! The recorder with caps, over a memory store that several share as nodes do.
+//! The recorder with caps, over a store that several share as nodes do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use event_data_service::event::{Batch, Minute, Rejection, overflow_series, series_fingerprint};
 use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
-use event_data_service::store::memory::{MemoryStore, system_clock};
 
-use crate::setup::{HOUR, Setup, caps, memory_store, partition, record, this_minute};
+use crate::setup::{HOUR, Server, Setup, caps, partition, record, this_minute};
 
 /// Series, user, nanoseconds after the beginning of the minute.
 type Event = (&'static str, &'static str, i64);
 
 /// A node records batches of events, from its start to its end.
 async fn node(
-    store: &MemoryStore,
+    server: &Server,
     caps: CapSettings,
     minute: Minute,
     all: &[&[Event]],
@@ -31,7 +29,7 @@ async fn node(
     let setup = Setup {
         clock: Clock::default(),
         max_age: HOUR,
-        store: Arc::new(store.shared_with("b", system_clock())),
+        store: server.store.clone(),
         caps,
         replay_window: Duration::ZERO,
         // No user is known here, so that the store has to say what it knows.
@@ -41,7 +39,7 @@ async fn node(
 }
 
 /// Users and events in the sets, by series.
-fn sets(store: &MemoryStore, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
+fn sets(store: &Server, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
     let sets = store.open_sets(minute).into_iter();
     sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len())))
         .collect()
@@ -54,7 +52,7 @@ fn names(users: &[&str]) -> BTreeSet<String> {
 /// Whatever a node sees first, an event and its copy meet in one place.
 #[tokio::test]
 async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
-    let (store, minute) = (memory_store(), this_minute());
+    let (store, minute) = (Server::new(), this_minute());
     let events: [Event; 6] = [
         ("s=1", "x", 1),
         ("s=2", "x", 1),
@@ -89,7 +87,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
 /// Users who are there pass, in whatever node; one too many is rejected, and nobody's events are counted twice.
 #[tokio::test]
 async fn users_beyond_the_cap_are_rejected_in_every_node() {
-    let (store, minute) = (memory_store(), this_minute());
+    let (store, minute) = (Server::new(), this_minute());
     let batch: [Event; 5] = [
         ("s=1", "a", 1),
         ("s=1", "b", 1),
@@ -113,7 +111,7 @@ async fn users_beyond_the_cap_are_rejected_in_every_node() {
 /// The overflow series is a series like any other to the cap of users.
 #[tokio::test]
 async fn the_overflow_series_has_no_more_users_than_another() {
-    let (store, minute) = (memory_store(), this_minute());
+    let (store, minute) = (Server::new(), this_minute());
     let batch: [Event; 5] = [
         ("s=1", "a", 1),
         ("s=2", "a", 1),
@@ -136,7 +134,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
 #[tokio::test]
 async fn a_large_cap_of_users_is_met() {
     const USERS_MAX: u64 = 100;
-    let (store, minute) = (memory_store(), this_minute());
+    let (store, minute) = (Server::new(), this_minute());
     let users: Vec<String> = (0..150).map(|number| format!("user{number}")).collect();
     let users: Vec<&'static str> = users.into_iter().map(|user| &*user.leak()).collect();
     let batches: Vec<Vec<Event>> = users

@@ -63,7 +63,7 @@ async fn events_in_the_new_store(
     assert_eq!(totals.recorded, offsets.len() as u64, "each once");
     let server = store.server().unwrap();
     // All that this node saw, whatever of it the store got, and however often.
-    let seen = server.coverage(setup::partition(), &[minute]).await;
+    let seen = server.store.coverage(setup::partition(), &[minute]).await;
     let all = Coverage::from([("a".to_owned(), offsets.len() as u64)]);
     assert_eq!(seen.unwrap(), [all]);
     let [

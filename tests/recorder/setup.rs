@@ -12,8 +12,11 @@ use event_data_service::ingest::{
 };
 use event_data_service::node::{Clock, Intake, LedgerTotals, Node};
 use event_data_service::store::Recording;
-use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::store::memory::{OpenSets, system_clock};
+use event_data_service::store::redis::{self, Layout, RedisStore};
 use event_data_service::telemetry::Metrics;
+use testing::lua_redis::LuaRedis;
+use testing::lua_redis::keyspace::Set;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +29,51 @@ pub(crate) fn partition() -> Partition {
     partitions().of("", Minute::MIN)
 }
 
-pub(crate) fn memory_store() -> MemoryStore {
-    MemoryStore::new("a", &partitions(), HOUR, u64::MAX, system_clock())
+/// An empty server, and a store in it.
+pub(crate) struct Server {
+    redis: Arc<LuaRedis>,
+    pub(crate) store: Arc<RedisStore>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let clock = system_clock();
+        let redis = Arc::new(LuaRedis::new(Box::new(move || clock()), None));
+        let settings = redis::Settings {
+            redis: redis.settings(),
+            prefix: "eds".to_owned(),
+            partitions: partitions(),
+            layout: Layout::Sets,
+            retention: HOUR,
+            counts_max: 1000,
+            node: "a".to_owned(),
+        };
+        let store = Arc::new(RedisStore::new(&settings).unwrap());
+        Self { redis, store }
+    }
+
+    /// The sets of a minute.
+    pub(crate) fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+        let keyspace = self.redis.keyspace();
+        let members = |what: &str| {
+            let set = keyspace.get::<Set>(&format!("{{eds:0}}:{minute}:{what}"));
+            let members = set.into_iter().flatten();
+            let members = members.map(|member| String::from_utf8(member.clone()).unwrap());
+            members.collect::<Vec<_>>()
+        };
+        let open = |series: String| OpenSets {
+            users: members(&format!("unique_user:{series}")),
+            events: members(&format!("cumulative_user:{series}")),
+            series,
+        };
+        members("event_types").into_iter().map(open).collect()
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.redis.fmt(f)
+    }
 }
 
 pub(crate) fn this_minute() -> Minute {

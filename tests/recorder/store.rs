@@ -1,4 +1,4 @@
-//! A memory store that can be replaced, or keep nothing, and that counts what it is asked and given.
+//! A store that can be replaced, or keep nothing, and that counts what it is asked and given.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use event_data_service::event::{Minute, Partition};
-use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::{
     Admission, AdmitRequest, Admitted, RecordRequest, Recording, Seen, SeriesUsers, Store,
     StoreError,
 };
 
-use super::setup::memory_store;
+use super::setup::Server;
 
 /// A store some of whose recordings find an empty server in the place of the last: as when another task's call
 /// has found the old one gone, and has connected again, after this one's recording was put together.
@@ -25,7 +24,7 @@ pub(crate) struct CountingStore {
     /// How long these take.
     pub(crate) outage: Duration,
     /// The server; without one everything is confirmed, and nothing kept.
-    pub(crate) server: Mutex<Option<Arc<MemoryStore>>>,
+    pub(crate) server: Mutex<Option<Arc<Server>>>,
     generation: AtomicU64,
     pub(crate) recordings: AtomicU64,
     /// How often it was asked for users.
@@ -39,7 +38,7 @@ impl CountingStore {
         Arc::new(Self {
             replaced_at: at,
             outage,
-            server: Mutex::new(Some(Arc::new(memory_store()))),
+            server: Mutex::new(Some(Arc::new(Server::new()))),
             ..Self::default()
         })
     }
@@ -47,12 +46,12 @@ impl CountingStore {
     pub(crate) fn failing(recordings: u64) -> Arc<Self> {
         Arc::new(Self {
             failing: recordings,
-            server: Mutex::new(Some(Arc::new(memory_store()))),
+            server: Mutex::new(Some(Arc::new(Server::new()))),
             ..Self::default()
         })
     }
 
-    pub(crate) fn server(&self) -> Option<Arc<MemoryStore>> {
+    pub(crate) fn server(&self) -> Option<Arc<Server>> {
         self.server.lock().unwrap().clone()
     }
 }
@@ -80,7 +79,7 @@ impl Recording for CountingStore {
         request: &AdmitRequest<'_>,
     ) -> Result<Admitted, StoreError> {
         match self.server() {
-            Some(server) => server.admit(partition, request).await,
+            Some(server) => server.store.admit(partition, request).await,
             None => Ok(Admitted {
                 overflow_users: Some(0),
                 arrivals: 0,
@@ -100,7 +99,7 @@ impl Recording for CountingStore {
         let server = self
             .server()
             .expect("only who keeps users is asked for them");
-        server.users(partition, minute, series, users).await
+        server.store.users(partition, minute, series, users).await
     }
 
     async fn record(
@@ -123,10 +122,10 @@ impl Recording for CountingStore {
         if self.replaced_at.contains(&number) {
             tokio::time::sleep(self.outage).await;
             self.generation.fetch_add(1, Ordering::SeqCst);
-            *self.server.lock().unwrap() = Some(Arc::new(memory_store()));
+            *self.server.lock().unwrap() = Some(Arc::new(Server::new()));
         }
         match self.server() {
-            Some(server) => server.record(partition, 0, recordings, seen).await,
+            Some(server) => server.store.record(partition, 0, recordings, seen).await,
             None => Ok(0),
         }
     }

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use event_data_service::diagnosis::{Cause, Diagnosis};
 use event_data_service::event::{Minute, Partition};
 use event_data_service::store::{
-    AdmitRequest, Admitted, Announced, Attested, Backlog, Claim, ClaimRequest, Compaction,
-    Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen, SeriesCounts,
-    SeriesUsers, Store, StoreError, Testimony,
+    AdmitRequest, Admitted, Announced, Attested, Backlog, Capabilities, Claim, ClaimRequest,
+    Compaction, Draining, Known, News, OutputName, Page, RecordRequest, Recording, Seen,
+    SeriesCounts, SeriesUsers, Store, StoreError, Testimony,
 };
 
 use super::call::{Answer, Call, Parcel};
@@ -234,8 +234,8 @@ impl Store for FaultyStore {
         }
     }
 
-    fn finds_new_users(&self) -> bool {
-        self.inner.right.finds_new_users()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.right.capabilities()
     }
 
     fn describe(&self) -> String {

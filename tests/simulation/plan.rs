@@ -186,6 +186,18 @@ impl Plan {
         });
     }
 
+    /// Gives a script that is seldom called more calls, and these more faults.
+    pub(crate) fn expose(&mut self, script: &str) {
+        match script {
+            "seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
+            "quarantine.lua" => self.poison = [2; OUTPUTS],
+            _ => return,
+        }
+        if self.forgets.is_empty() {
+            self.store_faults = 150;
+        }
+    }
+
     /// Whether what the store forgot has to be recorded again by who keeps it.
     pub(crate) fn is_owed(&self) -> bool {
         self.max_age.as_secs() > 60 && self.users_max == 0

@@ -31,7 +31,11 @@ pub(crate) struct Outcome {
 
 /// Plays the schedule of a seed.
 pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
-    play_plan(Plan::of(seed), seed, mutant, traced)
+    let mut plan = Plan::of(seed);
+    if let Some(Mutant::Script(script)) = mutant {
+        plan.expose(script.file);
+    }
+    play_plan(plan, seed, mutant, traced)
 }
 
 /// Plays a schedule; the seed is for what is chosen on the way.

@@ -161,7 +161,7 @@ impl Ground {
     /// A node of this name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
-            Self::Memory(store) => Node(Arc::new(store.shared_with(name, system_clock()))),
+            Self::Memory(store) => Node(store.clone()),
             Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
                 Node(Arc::new(self.redis_store(name)))
             }
@@ -171,14 +171,7 @@ impl Ground {
     fn redis_store(&self, name: &str) -> RedisStore {
         match self {
             Self::Memory(_) => panic!("there is no Redis"),
-            Self::Lua(redis, layout) => {
-                let address = Address::Unix("no/socket".into());
-                let settings = redis_link::Settings {
-                    dial: Some(redis.dial(0, &Arc::default())),
-                    ..patient(address)
-                };
-                store(settings, "eds", *layout, name)
-            }
+            Self::Lua(redis, layout) => store(redis.settings(), "eds", *layout, name),
             Self::Redis(server, layout) => store(server.settings(), "eds", *layout, name),
             Self::Cluster(cluster, prefix, layout) => {
                 let address = cluster.masters()[0].address();
@@ -214,7 +207,7 @@ impl Ground {
     /// What an operator holds.
     pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
         match self {
-            Self::Memory(store) => store.clone(),
+            Self::Memory(_) => panic!("nobody reaches this process' memory"),
             Self::Lua(..) | Self::Redis(..) | Self::Cluster(..) => {
                 Arc::new(self.redis_store("operator"))
             }

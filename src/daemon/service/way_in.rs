@@ -87,8 +87,8 @@ impl Service {
         let budget = Arc::new(DedupBudget::new(settings.dedup_users));
         let bytes = usize::try_from(settings.batcher.limits.bytes).unwrap_or(usize::MAX);
         // Nothing that this process holds is lost before it.
-        let is_elsewhere = store.memory().is_none();
-        let window = settings.replay_window * u32::from(is_elsewhere);
+        let is_remote = store.capabilities().is_remote;
+        let window = settings.replay_window * u32::from(is_remote);
         let window = Arc::new(ReplayWindow::new(window, bytes));
         let partitions = &settings.batcher.partitions;
         let start = |partition: Partition| {

@@ -1,11 +1,12 @@
 //! [`Sets`]: what is recorded of a series in a minute, exact and small.
 //!
 //! Each name stands once in a minute of a partition ([`Users`]). A user is its number from then on, and an event is one word:
-//! when in the minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes.
+//! when in the minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes; the different users are counted
+//! when somebody asks.
 
 use std::collections::BTreeMap;
 
-use super::users::{NUMBER_BITS, UserSet, Users};
+use super::users::{NUMBER_BITS, Users};
 use crate::event::{Minute, series_fingerprint};
 use crate::store::RecordRequest;
 
@@ -14,19 +15,18 @@ const MINUTE_NANOS: i64 = 60_000_000_000;
 const RUN_EVENTS: usize = 512;
 /// What a full run takes beside its events in the index of runs, in bytes; roughly.
 const RUN_BYTES: usize = 48;
-/// What a series takes beside its name and its sets, in bytes; roughly.
-const SERIES_BYTES: u64 = 256;
+/// What a series takes beside its name and its events, in bytes; roughly.
+const SERIES_BYTES: u64 = 200;
 /// The same of a series whose events are in an overflow series.
 const OVERFLOWED_BYTES: u64 = 96;
 
-/// The sets of a series in a minute.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sets {
-    users: UserSet,
+/// The events of a series in a minute.
+#[derive(Debug, Default)]
+pub(super) struct Sets {
     events: Events,
     /// The events of an overflow series, by the fingerprint of the series that they came with.
     overflowed: BTreeMap<u128, Events>,
-    cumulative: u64,
+    pub(super) cumulative: u64,
     /// The memory that all this takes, roughly.
     pub(super) bytes: u64,
 }
@@ -39,9 +39,8 @@ impl Sets {
         }
     }
 
-    /// Adds events and users. Answers how many events were there already.
+    /// Adds events. Answers how many were there already.
     pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
-        let taken = |it: &Events, users: &UserSet| it.bytes() + users.bytes() as u64;
         let events = match recording.overflowed_from.map(series_fingerprint) {
             None => &mut self.events,
             Some(series) => self.overflowed.entry(series).or_insert_with(|| {
@@ -49,57 +48,59 @@ impl Sets {
                 Events::default()
             }),
         };
-        let before = taken(events, &self.users);
+        let before = events.bytes();
         let mut new = 0;
         for occurrence in recording.occurrences {
             let number = users.number(recording.batch.user(occurrence));
-            if recording.new_users.is_none() {
-                self.users.insert(number);
-            }
             new += u64::from(events.insert(event(occurrence.timestamp, number)));
         }
-        for user in recording.new_users.iter().flatten() {
-            self.users.insert(users.number(user));
-        }
         self.cumulative += new;
-        self.bytes = self.bytes + taken(events, &self.users) - before;
+        self.bytes = self.bytes + events.bytes() - before;
         recording.occurrences.len() as u64 - new
     }
 
-    /// How many different users there are.
-    pub(super) fn unique(&self) -> u64 {
-        self.users.len() as u64
+    /// How many different users there are, and whether each of these is among them.
+    pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
+        let (mut seen, mut count) = (vec![0_u64; users.len() / 64 + 1], 0);
+        let events = self.overflowed.values().chain([&self.events]);
+        for event in events.flat_map(Events::iter) {
+            let (word, bit) = place(number(event));
+            count += u64::from(seen[word] & bit == 0);
+            seen[word] |= bit;
+        }
+        let is_there = |name: &&str| {
+            let number = users.find(name);
+            number
+                .map(place)
+                .is_some_and(|(word, bit)| seen[word] & bit != 0)
+        };
+        (count, asked.iter().map(is_there).collect())
     }
 
-    /// How many different events there are.
-    pub(super) const fn cumulative(&self) -> u64 {
-        self.cumulative
-    }
-
-    pub(super) fn has_user(&self, users: &Users, name: &str) -> bool {
-        users
-            .find(name)
-            .is_some_and(|number| self.users.contains(number))
+    /// The two counts.
+    pub(super) fn counts(&self, users: &Users) -> (u64, u64) {
+        (self.users(users, &[]).0, self.cumulative)
     }
 
     /// What they hold of a series in this minute, as text.
     pub(super) fn open(&self, series: &str, minute: Minute, names: &Users) -> OpenSets {
         let start = i128::from(minute.epoch_minutes()) * i128::from(MINUTE_NANOS);
         let member = |event: u64| {
-            let (at, number) = (event >> NUMBER_BITS, event & ((1 << NUMBER_BITS) - 1));
-            let name = names.name(u32::try_from(number).unwrap_or_default());
-            format!("{name}_{}", start + i128::from(at))
+            let at = start + i128::from(event >> NUMBER_BITS);
+            format!("{}_{at}", names.name(number(event)))
         };
-        let mut users: Vec<_> = self.users.iter().map(|user| names.name(user)).collect();
-        let mut events: Vec<_> = self.events.iter().map(member).collect();
-        for (series, of) in &self.overflowed {
-            let of = of
-                .iter()
-                .map(|event| format!("{}_{series:032x}", member(event)));
-            events.extend(of);
-        }
-        users.sort_unstable();
+        let own = self.events.iter().map(member);
+        let overflowed = self.overflowed.iter().flat_map(|(series, events)| {
+            let events = events.iter();
+            events.map(move |event| format!("{}_{series:032x}", member(event)))
+        });
+        let mut events: Vec<_> = own.chain(overflowed).collect();
         events.sort_unstable();
+        let all = self.overflowed.values().chain([&self.events]);
+        let all = all.flat_map(Events::iter);
+        let mut users: Vec<_> = all.map(|event| names.name(number(event))).collect();
+        users.sort_unstable();
+        users.dedup();
         OpenSets {
             series: series.to_owned(),
             users,
@@ -126,9 +127,19 @@ const fn event(timestamp: i64, user: u32) -> u64 {
     at << NUMBER_BITS | user as u64
 }
 
+/// Whose event it is.
+const fn number(event: u64) -> u32 {
+    (event & ((1 << NUMBER_BITS) - 1)) as u32
+}
+
+/// Where the bit of a user is: the word, and the bit in it.
+const fn place(number: u32) -> (usize, u64) {
+    ((number / 64) as usize, 1 << (number % 64))
+}
+
 /// A set of events in sorted runs. Most come in the order of time, which makes adding one a comparison and a store; the last run
 /// is where they are put.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default)]
 struct Events {
     last: Vec<u64>,
     /// The others, by their first event; the first of all also has those that came later and are from before it.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::event::{Batch, Partitions};
 use crate::store::memory::{MemoryStore, system_clock};
-use crate::store::{ClaimRequest, Draining as _, Known, OutputName, Recording as _};
+use crate::store::{ClaimRequest, Draining as _, Known, OutputName, Recording as _, Store as _};
 
 fn minute() -> Minute {
     Minute::from_epoch_minutes(24_681_278).unwrap()
@@ -42,8 +42,8 @@ fn events_of_one_instant_differ_by_their_user_and_series() {
     assert_eq!(record(&mut sets, &mut users, Some("s=2"), &own), 1);
     assert_eq!(record(&mut sets, &mut users, Some("s=3"), &own[..1]), 0);
     assert_eq!(record(&mut sets, &mut users, Some("s=3"), &own[..1]), 1);
-    assert_eq!((sets.unique(), sets.cumulative()), (3, 9));
-    assert!(sets.has_user(&users, "b") && !sets.has_user(&users, "c"));
+    assert_eq!(sets.counts(&users), (3, 9));
+    assert_eq!(sets.users(&users, &["b", "c"]), (3, vec![true, false]));
     let open = sets.open("s=1", minute(), &users);
     assert_eq!(open.users, ["", "a", "b"]);
     let last = minute().start_nanos() + LAST;
@@ -70,7 +70,7 @@ fn a_user_and_an_event_take_what_the_documents_say() {
             }
         }
         let bytes = users.charge() + all.iter().map(|sets| sets.bytes).sum::<u64>();
-        let events: u64 = all.iter().map(Sets::cumulative).sum();
+        let events: u64 = all.iter().map(|sets| sets.cumulative).sum();
         println!(
             "{series} series, {rounds} rounds: {} bytes an event",
             bytes / events
@@ -83,7 +83,6 @@ fn a_user_and_an_event_take_what_the_documents_say() {
 async fn the_store_is_charged_for_what_its_sets_take() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
     let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
-    // So many that the users change between bits and a table.
     for from in 0..100 {
         let mut batch = Batch::default();
         for user in 0..20 {
@@ -101,11 +100,10 @@ async fn the_store_is_charged_for_what_its_sets_take() {
         let requests: Vec<_> = requests.collect();
         let recorded = store.record(partitions.of("", minute()), 0, &requests, &[]);
         recorded.await.unwrap();
-        store.look(|state| {
-            let minute = &state.partitions[0].minutes[&minute()];
-            let sets: u64 = minute.sets.values().map(|sets| sets.bytes).sum();
-            assert_eq!(state.bytes, sets + minute.users.charged);
-        });
+        let state = store.lock();
+        let minute = &state.partitions[0].minutes[&minute()];
+        let sets: u64 = minute.sets.values().map(|sets| sets.bytes).sum();
+        assert_eq!(state.bytes, sets + minute.users.charged);
     }
 }
 
@@ -154,7 +152,7 @@ async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
     assert_eq!(series.len(), recorded);
     let all = store.acknowledge(&sending[0], &series, hour).await.unwrap();
     assert!(all);
-    store.look(|state| assert_eq!(state.bytes, 0));
+    assert_eq!(store.memory().0, 0);
     record(recorded).await.unwrap();
 }
 

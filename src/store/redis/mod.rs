@@ -39,7 +39,7 @@ use self::keys::{Keys, PartitionKeys};
 use self::log::Logs;
 pub use self::repartition::ChangeError;
 pub use self::survey::RelayRegister;
-use super::{Store, StoreError};
+use super::{Capabilities, Store, StoreError};
 use crate::diagnosis::Diagnosis;
 use crate::event::{Partition, Partitions};
 
@@ -274,8 +274,11 @@ impl Store for RedisStore {
         self.gateway.difference().await
     }
 
-    fn finds_new_users(&self) -> bool {
-        self.logs.is_some()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            finds_new_users: self.logs.is_some(),
+            ..Capabilities::SHARED
+        }
     }
 
     fn generation(&self, partition: Partition) -> u64 {

@@ -38,9 +38,9 @@ pub struct Entry {
     pub expires_ms: Option<i64>,
 }
 
-/// All keys. A clone is a snapshot.
+/// All keys, and before when none expires, in ms since the epoch. A clone is a snapshot.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Keyspace(pub BTreeMap<Bytes, Entry>);
+pub struct Keyspace(pub BTreeMap<Bytes, Entry>, i64);
 
 /// A type of value that goes with its last element.
 pub trait Kind: Default {
@@ -141,10 +141,13 @@ impl Keyspace {
 
     /// Drops what is over.
     pub fn expire(&mut self, now_ms: i64) {
-        let is_over = |entry: &Entry| entry.expires_ms.is_some_and(|at| at <= now_ms);
-        if self.0.values().any(is_over) {
-            self.0.retain(|_, entry| !is_over(entry));
+        if now_ms < self.1 {
+            return;
         }
+        self.0
+            .retain(|_, entry| entry.expires_ms.is_none_or(|at| at > now_ms));
+        let next = self.0.values().filter_map(|entry| entry.expires_ms).min();
+        self.1 = next.unwrap_or(i64::MAX);
     }
 
     /// Looks at a value or changes it; one that is not there is empty, and one that is empty is not there.
@@ -228,7 +231,9 @@ impl Keyspace {
                 let is_left =
                     args.get(1).is_some_and(|it| it == b"NX") && entry.expires_ms.is_some();
                 if !is_left {
-                    entry.expires_ms = Some(now + int(&args[0])?);
+                    let at = now + int(&args[0])?;
+                    entry.expires_ms = Some(at);
+                    self.1 = self.1.min(at);
                 }
                 flag(!is_left)
             }
@@ -285,7 +290,9 @@ impl Keyspace {
             if let [_, option, span] = args
                 && option == b"PX"
             {
-                expires_ms = Some(now_us.div_euclid(1000) + int(span)?);
+                let at = now_us.div_euclid(1000) + int(span)?;
+                expires_ms = Some(at);
+                self.1 = self.1.min(at);
             }
             let value = Value::Text(args[0].clone());
             self.0.insert(key.to_vec(), Entry { value, expires_ms });

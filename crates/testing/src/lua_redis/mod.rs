@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use redis_link::Dial;
+use redis_link::{Address, Dial};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::keyspace::{Bytes, Keyspace, Reply};
 use self::script::Script;
+use crate::redis::patient;
 
 /// Microseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
@@ -64,6 +65,14 @@ impl LuaRedis {
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<Bytes> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.execute(0, &words)
+    }
+
+    /// The way to it.
+    pub fn settings(self: &Arc<Self>) -> redis_link::Settings {
+        redis_link::Settings {
+            dial: Some(self.dial(0, &Arc::default())),
+            ..patient(Address::Unix("nowhere".into()))
+        }
     }
 
     /// Connections over which the clock is ahead by so many microseconds, and which break when the number of cuts changes.
