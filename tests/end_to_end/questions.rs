@@ -223,16 +223,24 @@ fn lists_that_nobody_has_yet_take_a_bounded_share_of_redis() {
         used("used_cpu_user") + used("used_cpu_sys")
     };
     let (began, before) = (Instant::now(), cpu());
+    // A slow machine may need longer for the first.
+    let is_answered = &AtomicBool::new(false);
+    let goes_on = move || {
+        let elapsed = began.elapsed();
+        elapsed < lasts || !is_answered.load(Ordering::Relaxed) && elapsed < lasts + SOON
+    };
     let statuses: Vec<u16> = thread::scope(|scope| {
         let clients: Vec<_> = (0..8)
             .map(|client| {
                 let node = &nodes[client % 2];
                 scope.spawn(move || {
                     let (client, mut statuses) = (Client::new(node), Vec::new());
-                    while began.elapsed() < lasts {
+                    while goes_on() {
                         let random = rand::random::<u64>();
                         let path = format!("/api/v1/top?n=5&t{random}=1");
-                        statuses.push(client.get(&path).0);
+                        let status = client.get(&path).0;
+                        is_answered.fetch_or(status == 200, Ordering::Relaxed);
+                        statuses.push(status);
                     }
                     statuses
                 })
