@@ -20,7 +20,6 @@ mod receiving;
 mod recording;
 mod relay;
 mod report;
-mod task;
 mod whole;
 mod without;
 

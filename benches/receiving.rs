@@ -3,6 +3,7 @@
 //! What counts is the CPU time of the threads that receive. The sender keeps close behind them, so that the
 //! kernel never has to drop and every way gets the same datagrams.
 
+use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,13 +17,14 @@ use event_data_service::ingest::{
 use event_data_service::node::{self, Intake};
 use event_data_service::telemetry::Metrics;
 use socket2::Socket;
+use tokio::io::Interest;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::{Load, SERIES, batcher_settings, partitions};
 use crate::measure::{Way, figure, side_by_side, thread_cpu};
 use crate::report::{Report, column};
-use crate::task;
 
 const ROUNDS: usize = 5;
 const DATAGRAM_MAX: usize = 65_536;
@@ -155,7 +157,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                     ])
                 }),
                 way("a tokio task, batched", |node, _| {
-                    Ok(vec![task::listen(node)?])
+                    Ok(vec![listen_as_task(node)?])
                 }),
                 way("counting datagrams only, batched", |node, lines| {
                     Ok(vec![node.count(node.receiver()?, lines)])
@@ -225,4 +227,69 @@ fn take_everything(shared: Arc<node::Node>, mut taken: mpsc::Receiver<Delivery>)
             shared.ledger.released(batch.bytes());
         }
     })
+}
+
+/// Starts the task, alone on its runtime, and answers its CPU seconds when it has stopped.
+fn listen_as_task(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f64>>> {
+    let socket = node.socket()?;
+    socket.set_nonblocking(true)?;
+    let receiver = node.receiver()?;
+    let node = Parts {
+        batcher: node.batcher(),
+        stop: node.stop.clone(),
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    Ok(thread::spawn(move || {
+        runtime.block_on(async {
+            let readiness = tokio::net::UdpSocket::from_std(socket.into())?;
+            node.run(&readiness, receiver).await
+        })?;
+        thread_cpu()
+    }))
+}
+
+struct Parts {
+    batcher: LineBatcher,
+    stop: CancellationToken,
+}
+
+impl Parts {
+    async fn run(
+        mut self,
+        readiness: &tokio::net::UdpSocket,
+        mut receiver: Receiver,
+    ) -> io::Result<()> {
+        let mut swept = tokio::time::Instant::now();
+        while !self.stop.is_cancelled() {
+            // The timeout has passed where this is an error; the sweep comes either way.
+            let _ = tokio::time::timeout(read_timeout(LINGER), readiness.readable()).await;
+            let read = readiness.try_io(Interest::READABLE, || {
+                if receiver.poll()? {
+                    Ok(())
+                } else {
+                    Err(ErrorKind::WouldBlock.into())
+                }
+            });
+            match read {
+                Ok(()) => self.add_datagrams(&receiver),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if swept.elapsed() >= LINGER {
+                swept = tokio::time::Instant::now();
+                self.batcher.hand_over(Duration::ZERO, swept);
+            }
+        }
+        self.batcher
+            .hand_over(Duration::ZERO, tokio::time::Instant::now());
+        Ok(())
+    }
+
+    fn add_datagrams(&mut self, receiver: &Receiver) {
+        let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
+        for datagram in receiver.datagrams() {
+            self.batcher.add(datagram, usize::MAX, now);
+        }
+        self.batcher.commit();
+    }
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 use chrono::Utc;
 
 use super::build;
-use super::status::{observer_of, runtime};
+use super::status::observer_of;
+use super::watch::runtime;
 use crate::config::Config;
 use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;

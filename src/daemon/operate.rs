@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use tracing::level_filters::LevelFilter;
 
-use super::status::runtime;
+use super::watch::runtime;
 use super::{build, log};
 use crate::config::{Config, Log, LogFormat, OUTPUTS};
 use crate::event::{Minute, Partitions};

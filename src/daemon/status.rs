@@ -2,20 +2,15 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::Context;
 
 use super::build;
-use super::watch::watch;
+use super::watch::{LOOK_INTERVAL, runtime, watch};
 use crate::config::Config;
 use crate::status::{self, Expected, Observer, Status};
 use crate::store::redis::RedisStore;
 
 /// How wide the answer is where nobody says how wide the terminal is.
 const WIDTH: usize = 100;
-/// How often it is looked while somebody watches.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Nobody but the node itself knows how it is.
 #[derive(Debug, thiserror::Error)]
@@ -84,13 +79,6 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{line}")?;
     }
     out.flush()
-}
-
-pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.context("cannot start the runtime")
 }
 
 /// Who looks, with what this configuration expects.

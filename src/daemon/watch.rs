@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -18,9 +19,10 @@ use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::status::{LOOK_INTERVAL, runtime};
 use crate::status::{Observer, Status, lines};
 
+/// How often it is looked.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How soon a signal is heard, and the clock on the screen moves.
 const HEARD_WITHIN: Duration = Duration::from_millis(250);
 
@@ -157,6 +159,14 @@ impl Screen {
         }
         Line::styled(line, style)
     }
+}
+
+/// A runtime for one question after another.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.context("cannot start the runtime")
 }
 
 #[cfg(test)]

@@ -9,13 +9,10 @@
 //! `held` keeps the leases of what they work on, `delivery` finds out which counts an output refuses, `refused` puts these
 //! into its quarantine, `breaker` decides when an output that fails is tried again, `settling` when minutes may be closed
 //! after the store was away, `witness` what is handed back to a store that forgot it, `announcing` how other nodes learn it before anything is
-//! written, `standing` whether this node agrees
-//! with the others, `rest` which partitions are left alone, `late` what is logged of events that came too late, `backlog` what
-//! is logged and measured of all that waits. Nobody keeps anything of a failed send: the claim lapses, and any node tries again.
+//! written, `standing` whether this node agrees with the others, `rest` which partitions are left alone, `late` what is logged of events that came too late. Nobody keeps anything of a failed send: the claim lapses, and any node tries again.
 
 mod announcing;
 mod asking;
-mod backlog;
 mod breaker;
 mod delivery;
 mod held;

@@ -16,13 +16,15 @@ use super::delivery::Delivery;
 use super::outbox::Outbox;
 use super::standing::Agreed;
 use super::watch::Watches;
-use super::worker::STEP_MAX;
 use crate::diagnosis::Diagnosis;
 use crate::node::{Heartbeat, Node};
 use crate::output::{Output, WriteError};
 use crate::store::{Claim, Draining, OutputName, is_recent};
 use crate::telemetry::{Metrics, OutputMetrics};
 use coordination::{ArbiterError, Mutex};
+
+/// How long a round may go on after the stop.
+pub(super) const STEP_MAX: Duration = Duration::from_secs(2);
 
 /// The task that sends to one output.
 #[derive(Debug)]

@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 
 use socket2::{Domain, Socket, Type};
 
+use super::address::ListenAddress;
 use super::receive::{force_receive_buffer, passed};
-use super::socket::{BindSettings, ListenAddress};
+use super::socket::BindSettings;
 use crate::diagnosis::Cause;
 
 /// A socket that the service manager passed, known to be one for datagrams.

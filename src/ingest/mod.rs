@@ -6,6 +6,7 @@
 //! the next transaction cheaper per event. All batches together are bounded; what has no room goes to the disk, from
 //! where the [`Unspooler`] brings it to the recorders, or is dropped and counted.
 
+mod address;
 mod caps;
 mod coverage;
 mod dedup;
@@ -32,6 +33,7 @@ use tokio::sync::oneshot;
 
 use crate::event::Batch;
 
+pub use address::ListenAddress;
 pub use caps::CapSettings;
 pub use dedup::DedupBudget;
 pub use failure::Failure;
@@ -44,7 +46,7 @@ pub use rates::SourceRates;
 pub use receive::{Receiver, Source};
 pub use recorder::{Recorder, RecorderSettings};
 pub use replay::ReplayWindow;
-pub use socket::{BindError, BindSettings, ListenAddress, bind};
+pub use socket::{BindError, BindSettings, bind};
 pub use sockets::{OpenError, Opened, Sockets};
 pub use unix::SocketFile;
 pub use unspooler::Unspooler;

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use socket2::{Domain, MaybeUninitSlice, SockAddr, SockAddrStorage, Socket};
 
 use super::Received;
+use super::address::ListenAddress;
 use super::drops::Drops;
 use super::gather::Gather;
-use super::socket::ListenAddress;
 use super::unix::SocketFile;
 
 /// Datagrams read by one system call at most.

@@ -1,17 +1,9 @@
 //! What is wrong, from what was seen. Here is what concerns outputs and the whole. Pure.
 
 use super::answer::{OutputStatus, Status};
-use super::observer::Expected;
+use super::scene::{Expected, Scene, percent};
 use super::{node_findings, redis_findings, relay_findings};
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
-
-/// What is looked at.
-pub(super) struct Scene<'a> {
-    pub(super) status: &'a Status,
-    pub(super) expected: &'a Expected,
-    /// How the configuration of who asks differs from that of the nodes.
-    pub(super) difference: Option<&'a Diagnosis>,
-}
 
 /// All that is wrong, worst first.
 pub(super) fn of(scene: &Scene<'_>) -> Vec<Diagnosis> {
@@ -83,10 +75,6 @@ fn lost(scene: &Scene<'_>) -> Vec<Diagnosis> {
         )
     });
     found.collect()
-}
-
-pub(super) fn percent(part: u64, all: u64) -> u64 {
-    part.saturating_mul(100) / all.max(1)
 }
 
 fn of_the_whole(scene: &Scene<'_>) -> Vec<Diagnosis> {

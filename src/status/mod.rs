@@ -9,6 +9,7 @@
 //! | `losses.rs` | brings what the process lost into the record of losses |
 //! | `summary.rs` | from what was seen to the answer. Pure |
 //! | `findings.rs`, `node_findings.rs`, `redis_findings.rs`, `relay_findings.rs` | what is wrong, in the words of `diagnosis`. Pure |
+//! | `scene.rs` | what they are made from |
 //! | `observer.rs` | looks at the store, and answers |
 //! | `table.rs` | the answer for people |
 //!
@@ -26,6 +27,7 @@ mod relay_page;
 mod relay_report;
 mod report;
 mod reporter;
+mod scene;
 mod summary;
 mod table;
 
@@ -38,9 +40,10 @@ pub use self::answer::{
 };
 pub use self::history::History;
 pub use self::losses::{LossReporter, node_losses, relay_losses};
-pub use self::observer::{Expected, Observer};
+pub use self::observer::Observer;
 pub use self::relay_page::relay_page;
 pub use self::relay_report::{RelayReport, RelayTotals, TargetReport, UnsentReport};
 pub use self::report::{NodeReport, OutputReport, Queue, RejectedReport, Report, Room, Totals};
 pub use self::reporter::{Latest, Reporter};
+pub use self::scene::Expected;
 pub use self::table::lines;

@@ -1,9 +1,9 @@
 //! What is wrong with nodes. Pure.
 
 use super::answer::NodeStatus;
-use super::findings::{Scene, percent};
 use super::redis_findings;
 use super::report::NodeReport;
+use super::scene::{Scene, percent};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Rejection;
 use crate::node::{COINCIDING_MIN, ROUNDED_MIN};

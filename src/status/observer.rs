@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::answer::Status;
 use super::reporter::Latest;
+use super::scene::Expected;
 use super::summary::{Looked, summarize};
 use crate::event::Minute;
 use crate::store::{StoreError, Survey, Surveyed};
@@ -22,23 +23,6 @@ const OLD_AFTER: Duration = Duration::from_secs(300);
 /// The minutes whose coverage is looked at, and how many of the last whole ones are left out: they still fill.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
-
-/// What the configuration of who asks says, to hold what is seen against.
-#[derive(Debug, Clone, Default)]
-pub struct Expected {
-    /// `flush.grace`.
-    pub grace: Duration,
-    /// `flush.max_hold`.
-    pub max_hold: Duration,
-    /// `input.linger_max`, as far as the grace lets it.
-    pub linger: Duration,
-    /// How long counts are kept.
-    pub retention: Duration,
-    /// Names and places of the outputs.
-    pub outputs: Vec<(String, String)>,
-    /// How many partitions there are.
-    pub partitions: usize,
-}
 
 /// See the module.
 #[derive(Debug)]

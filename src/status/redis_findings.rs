@@ -1,6 +1,6 @@
 //! What is wrong with Redis. Pure.
 
-use super::findings::{Scene, percent};
+use super::scene::{Scene, percent};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::store::{ServerFound, ServerSeen};
 

@@ -1,8 +1,8 @@
 //! What is wrong with relays. Pure.
 
 use super::answer::RelayStatus;
-use super::findings::Scene;
 use super::node_findings::silent;
+use super::scene::Scene;
 use crate::diagnosis::{Cause, Diagnosis};
 
 pub(super) fn of(scene: &Scene<'_>) -> Vec<Diagnosis> {

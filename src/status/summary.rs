@@ -9,11 +9,11 @@ use super::answer::{
     Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
     PartitionsStatus, Process, RedisStatus, RelayStatus, States, Status,
 };
-use super::findings::{self, Scene};
+use super::findings;
 use super::losses::merged;
 use super::node_findings::rejects_much;
-use super::observer::Expected;
 use super::report::{NodeReport, Report, Totals};
+use super::scene::{Expected, Scene};
 use crate::diagnosis::{Diagnosis, LossCause, Severity};
 use crate::event::Minute;
 use crate::store::{

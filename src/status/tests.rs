@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::answer::{Answer, Status};
-use super::observer::Expected;
 use super::report::{NodeReport, OutputReport, Report as _};
+use super::scene::Expected;
 use super::summary::{Looked, summarize};
 use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;

@@ -19,7 +19,6 @@
 //! Nothing else is sent twice: a command that failed may have been carried out, and only its caller knows whether it may be
 //! again, see [`Redis::may_repeat`].
 
-mod connection;
 mod fault;
 mod flight;
 mod link;
@@ -33,8 +32,8 @@ use std::sync::Arc;
 use ::redis::{Client, RedisError};
 use tokio::time::Instant;
 
-pub use self::connection::Connection;
 pub use self::fault::{Fault, FaultKind, find_tls, on_one_line};
+pub use self::link::Connection;
 pub use self::server::Server;
 pub use self::settings::{
     Address, Credentials, Dial, Endpoint, Settings, SettingsError, Stream, Timeouts, Tls,

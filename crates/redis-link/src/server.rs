@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{Client, RedisError};
 
-use crate::connection::Connection;
+use crate::link::Connection;
 use crate::link::Link;
 use crate::settings::Endpoint;
 use crate::{Lane, info_field};
