@@ -12,7 +12,7 @@ use chrono::Utc;
 use redis_link::Connection;
 
 use super::division::{self, Division, Shared, Standing, field, written};
-use super::log::Key;
+use super::fingerprint::Key;
 use super::{Layout, fault};
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;

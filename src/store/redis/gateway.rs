@@ -14,7 +14,7 @@ use super::Settings;
 use super::agreement::{Agreement, Compared};
 use super::division::{Shared, Standing};
 use super::fault;
-use super::log::Key;
+use super::fingerprint::Key;
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::Minute;
 use crate::store::StoreError;

@@ -8,6 +8,7 @@ mod backlog;
 mod division;
 mod draining;
 mod fault;
+mod fingerprint;
 #[cfg(test)]
 mod format_tests;
 mod gateway;

@@ -15,8 +15,6 @@
 //! version = %x01; entries, number, length, events: LEB128; fingerprint, user: 8 bytes, time: 5 bytes, little-endian
 //! ```
 
-use siphasher::sip::SipHasher13;
-
 /// The most bytes of a frame, except where the name of one series takes more. Two fit into a node of a list in Redis (8 KiB).
 pub(super) const FRAME_BYTES: usize = 4000;
 /// The most bytes of a frame beside its names, its events and its other parts.
@@ -24,32 +22,6 @@ const OVERHEAD_BYTES: usize = 48;
 
 /// The first byte of a frame.
 const VERSION: u8 = 1;
-
-/// What all nodes make fingerprints with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::redis) struct Key(pub(in crate::store::redis) u128);
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(…)")
-    }
-}
-
-impl Key {
-    fn hasher(self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0.to_le_bytes())
-    }
-
-    /// The fingerprint of a user.
-    pub(super) fn user(self, user: &str) -> u64 {
-        self.hasher().hash(user.as_bytes())
-    }
-
-    /// The fingerprint of a series that events came with, of what nodes and stores know it by.
-    pub(super) fn series(self, series: u128) -> u64 {
-        self.hasher().hash(&series.to_le_bytes())
-    }
-}
 
 /// An event of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,6 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::redis::fingerprint::Key;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Owned {

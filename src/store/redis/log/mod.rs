@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-pub(super) use self::frame::Key;
 use self::looking::{Looks, SeriesUsers};
 use self::recording::Log;
 use self::sealing::Sealing;

@@ -8,9 +8,10 @@ use ::redis::pipe;
 use redis_link::{Attempts, Connection};
 use tokio::time::Instant;
 
-use super::frame::{Event, Frame, Key};
+use super::frame::{Event, Frame};
 use super::{LogKeys, Logs};
 use crate::event::{Minute, Partition, series_fingerprint};
+use crate::store::redis::fingerprint::Key;
 use crate::store::redis::gateway::RECORDING;
 use crate::store::redis::recording::{announce, by_minute, cover};
 use crate::store::redis::{RedisStore, scripts};
