@@ -7,7 +7,7 @@
     reason = "a test that cannot read the sources fails"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -207,21 +207,57 @@ fn nothing_is_decided_by_a_metric() {
 }
 
 #[test]
-fn the_files_of_the_configuration_import_each_other_in_one_direction() {
-    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (path, text) in sources("src/config") {
-        let uses = text.lines().flat_map(|line| named(line, "super::"));
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        if path.parent().unwrap().ends_with("config") && !matches!(name, "mod" | "tests") {
-            files.insert(name.to_owned(), uses.map(str::to_owned).collect());
+fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
+    let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for (path, text) in all_sources() {
+        let name = path.file_stem().unwrap().to_string_lossy();
+        // Tests may use anything, and what a folder gives out comes from its files.
+        if matches!(&*name, "mod" | "lib" | "main") || name.ends_with("tests") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for folder in path.ancestors().skip(1) {
+            let below = path.strip_prefix(folder).unwrap().with_extension("");
+            let mut below = below.iter().map(|it| it.to_string_lossy().into_owned());
+            let (here, is_file) = (below.next().unwrap(), below.next().is_none());
+            let names = folder.iter().map(|it| it.to_string_lossy());
+            let names: Vec<_> = names.skip_while(|it| it != "src").skip(1).collect();
+            let absolute = ["crate".into()]
+                .into_iter()
+                .chain(names)
+                .collect::<Vec<_>>()
+                .join("::")
+                + "::";
+            let mut used: BTreeSet<_> = code
+                .lines()
+                .flat_map(|line| named(line, &absolute))
+                .collect();
+            if is_file {
+                used.extend(code.lines().flat_map(|line| named(line, "super::")));
+            }
+            let used = used
+                .into_iter()
+                .filter(|it| **it != here)
+                .map(str::to_owned);
+            let of = folders.entry(folder.to_owned()).or_default();
+            of.entry(here.clone()).or_default().extend(used);
+            if folder.ends_with("src") {
+                break;
+            }
         }
     }
-    assert!(files.values().any(|uses| uses.contains(&"keys".to_owned())));
-    // What imports only files that are gone goes, too; of a circle nothing does.
-    while !files.is_empty() {
-        let left = files.clone();
-        files.retain(|_, uses| uses.iter().any(|used| left.contains_key(used)));
-        assert!(files.len() < left.len(), "a circle of imports: {files:?}");
+    assert!(folders[Path::new("src/config")]["file"].contains("keys"));
+    for (folder, mut files) in folders {
+        // What imports only files that are gone goes, too; of a circle nothing does.
+        while !files.is_empty() {
+            let left = files.clone();
+            files.retain(|_, uses| uses.iter().any(|used| left.contains_key(used)));
+            assert!(
+                files.len() < left.len(),
+                "{}: a circle of imports: {files:?}",
+                folder.display()
+            );
+        }
     }
 }
 
