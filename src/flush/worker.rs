@@ -357,7 +357,7 @@ impl Worker {
 
 /// How much all nodes together have to do, for the metrics, and what waits for an output that is gone, as last seen.
 #[derive(Debug)]
-pub(super) struct Overview {
+struct Overview {
     /// Outputs that are not configured, and that something waits for.
     gone: BTreeSet<OutputName>,
     throttle: Throttle,
@@ -381,7 +381,7 @@ impl Default for Overview {
 impl Overview {
     /// Looks. Returns whether any minute is claimed, to be sealed or sent. When the store does not answer, the metrics of the
     /// backlog are unknown, and a minute may be claimed.
-    pub(super) async fn look(&mut self, worker: &Worker, agrees: bool) -> bool {
+    async fn look(&mut self, worker: &Worker, agrees: bool) -> bool {
         let (store, metrics) = (&worker.store, &worker.metrics);
         let (now, interval) = (Instant::now(), worker.settings.interval);
         let is_due = self.all.is_due() || self.backlogs.is_empty();
