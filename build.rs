@@ -13,10 +13,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=BUILD_COMMIT");
     let given = env::var("BUILD_COMMIT").ok().filter(|it| !it.is_empty());
     let commit = given.or_else(checked_out);
-    println!(
-        "cargo::rustc-env=BUILT_FROM={}",
-        commit.as_deref().unwrap_or("unknown")
-    );
+    println!("cargo::rustc-env=BUILT_FROM={}", commit.as_deref().unwrap_or("unknown"));
 }
 
 /// The commit of the checkout whose top this directory is; one that merely lies around it says nothing of this code.

@@ -99,9 +99,6 @@ pub(crate) fn batcher_settings() -> BatcherSettings {
         rules: LineRules::default(),
         window: Window::new(Duration::MAX, Duration::MAX),
         partitions: partitions(),
-        limits: QueueLimits {
-            events: 1_000_000,
-            bytes: 256 << 20,
-        },
+        limits: QueueLimits { events: 1_000_000, bytes: 256 << 20 },
     }
 }

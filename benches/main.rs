@@ -52,10 +52,7 @@ fn main() -> anyhow::Result<()> {
     let known = |name: &str| SECTIONS.iter().any(|(section, _)| *section == name);
     if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
         let names: Vec<_> = SECTIONS.iter().map(|(name, _)| *name).collect();
-        anyhow::bail!(
-            "there is no section `{unknown}`; there are {}",
-            names.join(", ")
-        );
+        anyhow::bail!("there is no section `{unknown}`; there are {}", names.join(", "));
     }
     let mut report = Report::new(has("--quick"));
     let mut sections = SECTIONS.iter();

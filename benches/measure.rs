@@ -77,19 +77,13 @@ pub(crate) fn process_cpu(pid: u32) -> anyhow::Result<f64> {
 }
 
 /// A count as a figure.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of events are far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^52")]
 pub(crate) fn figure(count: usize) -> f64 {
     count as f64
 }
 
 /// The same of one that came as a whole number.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of events are far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^52")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }

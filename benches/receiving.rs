@@ -76,10 +76,7 @@ impl Node {
             receiver,
             rates,
             batcher: self.batcher(),
-            linger: Linger {
-                least: LINGER,
-                most: LINGER,
-            },
+            linger: Linger { least: LINGER, most: LINGER },
             node: Arc::clone(&self.shared),
             metrics: Arc::new(Metrics::new(Arc::clone(&self.shared))),
             heartbeat: self.shared.progress.watch("the listener"),
@@ -114,12 +111,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     for (id, lines, events, pause) in [
         ("receiving-15", 15, 1_500_000, None),
         ("receiving-1", 1, 300_000, None),
-        (
-            "receiving-quiet",
-            1,
-            40_000,
-            Some(QUIET_DATAGRAMS_PER_SECOND),
-        ),
+        ("receiving-quiet", 1, 40_000, Some(QUIET_DATAGRAMS_PER_SECOND)),
     ] {
         let datagrams = Load::new(events, SERIES).datagrams(lines);
         let way = |name, start: fn(&Node, usize) -> anyhow::Result<Threads>| Way {
@@ -129,9 +121,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 move || receive(datagrams, lines, pause, start)
             }),
         };
-        let speed = pause.map_or("full speed".to_owned(), |rate| {
-            format!("{rate} datagrams/s")
-        });
+        let speed = pause.map_or("full speed".to_owned(), |rate| format!("{rate} datagrams/s"));
         side_by_side(
             report,
             id,
@@ -139,9 +129,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
             ROUNDS,
             &[column("CPU s/M", 3), column("events/s", 0)],
             &mut [
-                way("a thread, batched receive", |node, _| {
-                    Ok(vec![node.listen(node.receiver()?)])
-                }),
+                way("a thread, batched receive", |node, _| Ok(vec![node.listen(node.receiver()?)])),
                 way("a thread, batched receive, a rate per source", |node, _| {
                     let rates = Arc::new(SourceRates::new(10_000_000, tokio::time::Instant::now()));
                     let receiver = node.receiver()?.with_sources();
@@ -151,14 +139,9 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                     Ok(vec![node.listen(node.receiver()?.without_batches())])
                 }),
                 way("two threads on one socket, batched", |node, _| {
-                    Ok(vec![
-                        node.listen(node.receiver()?),
-                        node.listen(node.receiver()?),
-                    ])
+                    Ok(vec![node.listen(node.receiver()?), node.listen(node.receiver()?)])
                 }),
-                way("a tokio task, batched", |node, _| {
-                    Ok(vec![listen_as_task(node)?])
-                }),
+                way("a tokio task, batched", |node, _| Ok(vec![listen_as_task(node)?])),
                 way("counting datagrams only, batched", |node, lines| {
                     Ok(vec![node.count(node.receiver()?, lines)])
                 }),
@@ -183,12 +166,7 @@ fn receive(
     let (socket, _) = bind(&"127.0.0.1:0".parse()?, &[], &settings)?;
     let address = socket.local_addr()?.as_socket().context("an IP address")?;
     let (batches, taken) = mpsc::channel(usize::from(partitions().count()));
-    let node = Node {
-        shared: Arc::default(),
-        batches,
-        stop: CancellationToken::new(),
-        socket,
-    };
+    let node = Node { shared: Arc::default(), batches, stop: CancellationToken::new(), socket };
     let store = take_everything(Arc::clone(&node.shared), taken);
     let threads = start(&node, lines)?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
@@ -234,10 +212,7 @@ fn listen_as_task(node: &Node) -> anyhow::Result<JoinHandle<anyhow::Result<f64>>
     let socket = node.socket()?;
     socket.set_nonblocking(true)?;
     let receiver = node.receiver()?;
-    let node = Parts {
-        batcher: node.batcher(),
-        stop: node.stop.clone(),
-    };
+    let node = Parts { batcher: node.batcher(), stop: node.stop.clone() };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(thread::spawn(move || {
         runtime.block_on(async {
@@ -264,11 +239,7 @@ impl Parts {
             // The timeout has passed where this is an error; the sweep comes either way.
             let _ = tokio::time::timeout(read_timeout(LINGER), readiness.readable()).await;
             let read = readiness.try_io(Interest::READABLE, || {
-                if receiver.poll()? {
-                    Ok(())
-                } else {
-                    Err(ErrorKind::WouldBlock.into())
-                }
+                if receiver.poll()? { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
             });
             match read {
                 Ok(()) => self.add_datagrams(&receiver),
@@ -280,8 +251,7 @@ impl Parts {
                 self.batcher.hand_over(Duration::ZERO, swept);
             }
         }
-        self.batcher
-            .hand_over(Duration::ZERO, tokio::time::Instant::now());
+        self.batcher.hand_over(Duration::ZERO, tokio::time::Instant::now());
         Ok(())
     }
 

@@ -44,19 +44,11 @@ const ARRIVING: usize = 100_000;
 const DEDUP_USERS: usize = 1_000_000;
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    let columns = [
-        column("events/s", 0),
-        column("Redis CPU s/M", 2),
-        column("own CPU s/M", 2),
-    ];
+    let columns = [column("events/s", 0), column("Redis CPU s/M", 2), column("own CPU s/M", 2)];
     let runtime = Runtime::new()?;
     let server = RedisServer::start(&[]);
     let load = Load::new(EVENTS, SERIES);
-    let site = Site {
-        runtime: &runtime,
-        server: &server,
-        load: &load,
-    };
+    let site = Site { runtime: &runtime, server: &server, load: &load };
     side_by_side(
         report,
         "recording",
@@ -64,20 +56,14 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         ROUNDS,
         &columns,
         &mut [
-            Way {
-                name: "four commands an event, pipelined",
-                run: Box::new(|| site.seeds()),
-            },
+            Way { name: "four commands an event, pipelined", run: Box::new(|| site.seeds()) },
             site.recorders("the recorders of eds", LeftOut::Nothing),
             site.recorders("the same, not asking what is admitted", LeftOut::Admission),
             site.recorders("the same, not telling what was seen", LeftOut::Coverage),
         ],
     )?;
     let load = Load::new(EVENTS, MANY_SERIES);
-    let site = Site {
-        load: &load,
-        ..site
-    };
+    let site = Site { load: &load, ..site };
     side_by_side(
         report,
         "recording-5000",
@@ -114,20 +100,14 @@ impl<'a> Site<'a> {
         let redis = process_cpu(server.pid())? - redis;
         let keys = server.keys().into_iter();
         let sets = keys.filter(|key| key.contains("cumulative_user"));
-        let recorded: usize = sets
-            .map(|key| server.query::<usize>(&["SCARD", &key]))
-            .sum();
+        let recorded: usize = sets.map(|key| server.query::<usize>(&["SCARD", &key])).sum();
         ensure!(
             recorded == self.load.events.len(),
             "{recorded} events are in Redis, not {}",
             self.load.events.len()
         );
         let events = figure(self.load.events.len());
-        Ok(vec![
-            events / seconds,
-            redis * 1e6 / events,
-            own * 1e6 / events,
-        ])
+        Ok(vec![events / seconds, redis * 1e6 / events, own * 1e6 / events])
     }
 
     fn seeds(self) -> anyhow::Result<Vec<f64>> {
@@ -144,10 +124,7 @@ impl<'a> Site<'a> {
                 self.runtime.block_on(recorders_way(store, batches, events))
             })
         };
-        Way {
-            name,
-            run: Box::new(run),
-        }
+        Way { name, run: Box::new(run) }
     }
 }
 
@@ -156,9 +133,7 @@ async fn seeds_way(server: &RedisServer, load: &Load) -> anyhow::Result<f64> {
     let client = redis::Client::open(server.url())?;
     // The client's own limit of half a second is short for a machine that does other things besides.
     let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
-    let connection = client
-        .get_multiplexed_async_connection_with_config(&patient)
-        .await?;
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
     let began = Instant::now();
     stream::iter(load.events.chunks(PIPELINE_EVENTS))
         .map(|events| send_pipeline(load, events, connection.clone()))
@@ -190,10 +165,7 @@ async fn send_pipeline(
             .ignore()
             .sadd(format!("{name}:unique_user:{series}"), user)
             .ignore()
-            .sadd(
-                format!("{name}:cumulative_user:{series}"),
-                format!("{user}_{}", event.nanos),
-            )
+            .sadd(format!("{name}:cumulative_user:{series}"), format!("{user}_{}", event.nanos))
             .ignore();
     }
     Ok(pipeline.exec_async(&mut connection).await?)
@@ -241,10 +213,7 @@ async fn recorders_way(
         let settings = RecorderSettings {
             window: Window::new(Duration::MAX, Duration::MAX),
             precision: Precision::Nanoseconds,
-            caps: CapSettings {
-                series_max: 100_000,
-                users_max: 10_000_000,
-            },
+            caps: CapSettings { series_max: 100_000, users_max: 10_000_000 },
             lagging_after: Duration::from_secs(1),
         };
         let recorder = Recorder {

@@ -17,24 +17,17 @@ const ROUNDS: usize = 3;
 /// Events a second: what two nodes and a sender take on two cores at one line a datagram.
 const RATE: u32 = 40_000;
 /// The rates at which it is tried whether a relay loses anything.
-const RATES: [u32; 7] = [
-    100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000,
-];
+const RATES: [u32; 7] = [100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000];
 const POLL: Duration = Duration::from_millis(100);
-const KEYS: [(&str, &str); 3] = [
-    ("flush.grace", "1h"),
-    ("flush.max_hold", "1h"),
-    ("log.level", "warn"),
-];
+const KEYS: [(&str, &str); 3] =
+    [("flush.grace", "1h"), ("flush.max_hold", "1h"), ("log.level", "warn")];
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let server = RedisServer::start(&[]);
     for (id, lines) in [("relay-1", 1), ("relay-15", 15)] {
         let server = &server;
-        let way = |name, relayed| Way {
-            name,
-            run: Box::new(move || two_nodes(server, lines, relayed)),
-        };
+        let way =
+            |name, relayed| Way { name, run: Box::new(move || two_nodes(server, lines, relayed)) };
         side_by_side(
             report,
             id,
@@ -47,10 +40,7 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 column("of Redis", 2),
                 column("events lost", 0),
             ],
-            &mut [
-                way("senders send to both nodes", false),
-                way("senders send to a relay", true),
-            ],
+            &mut [way("senders send to both nodes", false), way("senders send to a relay", true)],
         )?;
     }
     let mut table = Table::new(
@@ -86,14 +76,10 @@ fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<
         relay
     });
     let before = process_cpu(server.pid())?;
-    let to = relay
-        .as_ref()
-        .map_or(to.to_vec(), |relay| vec![relay.udp().to_string()]);
+    let to = relay.as_ref().map_or(to.to_vec(), |relay| vec![relay.udp().to_string()]);
     send(&to, lines, EVENTS, RATE)?;
     let recorded = || {
-        let counts = nodes
-            .each_ref()
-            .map(|node| node.metrics().value("eds_events_recorded_total"));
+        let counts = nodes.each_ref().map(|node| node.metrics().value("eds_events_recorded_total"));
         counts.iter().sum::<f64>()
     };
     let mut last = -1.0;
@@ -102,9 +88,7 @@ fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<
         thread::sleep(5 * POLL);
     }
     let per_million = |cpu: f64| cpu * 1e6 / f64::from(EVENTS);
-    let of_relay = relay
-        .as_ref()
-        .map_or(Ok(0.0), |relay| process_cpu(relay.pid()))?;
+    let of_relay = relay.as_ref().map_or(Ok(0.0), |relay| process_cpu(relay.pid()))?;
     let of_nodes = process_cpu(nodes[0].pid())? + process_cpu(nodes[1].pid())?;
     let of_redis = process_cpu(server.pid())? - before;
     Ok(vec![
@@ -119,14 +103,8 @@ fn two_nodes(server: &RedisServer, lines: u32, relayed: bool) -> anyhow::Result<
 /// Sends a load to a relay, at this rate if the sender reaches it; answers how many copies were lost on the way through it,
 /// the rate, and its CPU seconds per million events.
 fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
-    let sinks = [
-        UdpSocket::bind("127.0.0.1:0")?,
-        UdpSocket::bind("127.0.0.1:0")?,
-    ];
-    let to = [
-        sinks[0].local_addr()?.to_string(),
-        sinks[1].local_addr()?.to_string(),
-    ];
+    let sinks = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
+    let to = [sinks[0].local_addr()?.to_string(), sinks[1].local_addr()?.to_string()];
     let mut relay = Node::relay("relay", &[&to[0], &to[1]], &KEYS[2..]);
     relay.run();
     let events = rate * 4;
@@ -137,11 +115,7 @@ fn relay_alone(lines: u32, rate: u32) -> anyhow::Result<(u64, f64, f64)> {
     let metrics = relay.metrics();
     let sent = metrics.count("eds_relay_events_sent_total");
     let lost = (2 * u64::from(events)).saturating_sub(sent);
-    Ok((
-        lost,
-        reached,
-        process_cpu(relay.pid())? * 1e6 / f64::from(events),
-    ))
+    Ok((lost, reached, process_cpu(relay.pid())? * 1e6 / f64::from(events)))
 }
 
 fn send(to: &[String], lines: u32, events: u32, rate: u32) -> anyhow::Result<()> {

@@ -85,8 +85,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, name: &str, figures: impl IntoIterator<Item = f64>) {
-        self.rows
-            .push((name.to_owned(), figures.into_iter().collect()));
+        self.rows.push((name.to_owned(), figures.into_iter().collect()));
     }
 
     /// The figure of a row and a column; not a number where there is none.
@@ -105,9 +104,7 @@ impl Table {
             let figures = figures.map(|(column, figure)| column.show(*figure));
             std::iter::once(name.clone()).chain(figures).collect()
         };
-        std::iter::once(head)
-            .chain(self.rows.iter().map(row))
-            .collect()
+        std::iter::once(head).chain(self.rows.iter().map(row)).collect()
     }
 
     fn markdown(&self) -> String {
@@ -142,9 +139,8 @@ impl Table {
         let row = |(name, figures): &(String, Vec<f64>)| {
             let figures = self.columns.iter().zip(figures);
             // What is not a number is null.
-            let mut row: Map<String, Value> = figures
-                .map(|(column, figure)| (column.name.clone(), json!(figure)))
-                .collect();
+            let mut row: Map<String, Value> =
+                figures.map(|(column, figure)| (column.name.clone(), json!(figure))).collect();
             row.insert("name".to_owned(), json!(name));
             Value::Object(row)
         };
@@ -165,10 +161,7 @@ pub(crate) struct Report {
 impl Report {
     /// An empty one. `quick`: of one round and less load, which shows that all works, and figures that are no good.
     pub(crate) fn new(quick: bool) -> Self {
-        Self {
-            quick,
-            ..Self::default()
-        }
+        Self { quick, ..Self::default() }
     }
 
     pub(crate) fn is_quick(&self) -> bool {
@@ -261,9 +254,7 @@ fn machine() -> anyhow::Result<String> {
         Ok(value.map_or_else(String::new, |(_, value)| value.trim().to_owned()))
     };
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let redis = Command::new(testing::redis::program())
-        .arg("--version")
-        .output()?;
+    let redis = Command::new(testing::redis::program()).arg("--version").output()?;
     let redis = String::from_utf8_lossy(&redis.stdout).into_owned();
     let redis = redis.split(' ').find_map(|word| word.strip_prefix("v="));
     Ok(format!(

@@ -31,31 +31,17 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         "whole",
         &format!("the whole daemon, {EVENTS} events, {RATE} a second"),
         ROUNDS,
-        &[
-            column("CPU s/M", 2),
-            column("Redis CPU s/M", 2),
-            column("events lost", 0),
-        ],
+        &[column("CPU s/M", 2), column("Redis CPU s/M", 2), column("events lost", 0)],
         &mut [
-            Way {
-                name: "eds run, memory",
-                run: Box::new(|| daemon("memory:")),
-            },
-            Way {
-                name: "eds run, Redis",
-                run: Box::new(with_redis),
-            },
+            Way { name: "eds run, memory", run: Box::new(|| daemon("memory:")) },
+            Way { name: "eds run, Redis", run: Box::new(with_redis) },
         ],
     )?;
     Ok(())
 }
 
 fn daemon(store: &str) -> anyhow::Result<Vec<f64>> {
-    let keys = [
-        ("store.url", store),
-        ("flush.grace", "1s"),
-        ("log.level", "warn"),
-    ];
+    let keys = [("store.url", store), ("flush.grace", "1s"), ("log.level", "warn")];
     let node = Node::start("bench", &keys);
     let sent = eds()
         .args(["send", "--quiet", "--seed", "1", "--minutes", "3"])

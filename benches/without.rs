@@ -74,11 +74,7 @@ impl Recording for Without {
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
     ) -> Result<u64, StoreError> {
-        let seen = if self.left_out == LeftOut::Coverage {
-            &[]
-        } else {
-            seen
-        };
+        let seen = if self.left_out == LeftOut::Coverage { &[] } else { seen };
         let record = self.store.record(partition, generation, recordings, seen);
         record.await
     }

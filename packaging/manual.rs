@@ -48,11 +48,7 @@ fn page(program: Program) -> &'static str {
 fn keys(program: Program) -> Roff {
     let (name, file) = (page(program), program.default_file());
     let (what, command, sample) = match program {
-        Program::Node => (
-            "configuration of the Event Data Service",
-            "eds-check(1)",
-            "eds.toml",
-        ),
+        Program::Node => ("configuration of the Event Data Service", "eds-check(1)", "eds.toml"),
         Program::Relay => ("configuration of its relay", "eds-relay(1)", "relay.toml"),
     };
     let mut roff = Roff::new();
@@ -140,15 +136,9 @@ mod tests {
     /// A page as it is read: without the escapes of roff.
     fn read(path: &Path) -> String {
         let text = fs::read_to_string(path).unwrap();
-        [
-            ("\\*(Aq", "'"),
-            ("\\-", "-"),
-            ("\\fB", ""),
-            ("\\fI", ""),
-            ("\\fR", ""),
-        ]
-        .iter()
-        .fold(text, |text, (escape, plain)| text.replace(escape, plain))
+        [("\\*(Aq", "'"), ("\\-", "-"), ("\\fB", ""), ("\\fI", ""), ("\\fR", "")]
+            .iter()
+            .fold(text, |text, (escape, plain)| text.replace(escape, plain))
     }
 
     /// Calls it for each command with its name as `eds quarantine list`.
@@ -167,11 +157,7 @@ mod tests {
             .map(|name| read(&directory.path().join("completions").join(name)));
         let mut flags = 0;
         each(&cli::command(), "eds", &mut |command, path| {
-            let page = read(
-                &directory
-                    .path()
-                    .join(format!("man/{}.1", path.replace(' ', "-"))),
-            );
+            let page = read(&directory.path().join(format!("man/{}.1", path.replace(' ', "-"))));
             for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
                 flags += 1;
                 assert!(page.contains(&format!("--{flag}")), "{path} --{flag}");
@@ -185,10 +171,7 @@ mod tests {
                     page.contains(&format!("{}-{inner}(1)", path.replace(' ', "-"))),
                     "{path} {inner}"
                 );
-                assert!(
-                    shells.iter().all(|shell| shell.contains(inner)),
-                    "{path} {inner}"
-                );
+                assert!(shells.iter().all(|shell| shell.contains(inner)), "{path} {inner}");
             }
         });
         assert!(flags > 30, "{flags}");
@@ -207,11 +190,7 @@ mod tests {
                     key.default_in(program).to_owned(),
                     key.kind.allowed(),
                 ] {
-                    assert!(
-                        page.contains(&said),
-                        "{}: {said} is not in\n{page}",
-                        key.path
-                    );
+                    assert!(page.contains(&said), "{}: {said} is not in\n{page}", key.path);
                 }
             }
         }

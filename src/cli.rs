@@ -20,10 +20,7 @@ use crate::event::{LineRules, Parser as LineParser};
 use crate::{daemon, demo, quarantine, text};
 
 /// What `eds send` knows of lines.
-const LINE_RULES: loadgen::LineRules = loadgen::LineRules {
-    end: first_line,
-    lacks_timestamp,
-};
+const LINE_RULES: loadgen::LineRules = loadgen::LineRules { end: first_line, lacks_timestamp };
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -208,10 +205,7 @@ pub fn main() -> ExitCode {
         Command::Settings(command) => settings(&command),
         Command::Healthy { address } => healthy(&address),
         Command::Send(options) => match loadgen::run(&options, LINE_RULES) {
-            Ok(loadgen::Summary {
-                stopped: Some(code),
-                ..
-            }) => return ExitCode::from(code),
+            Ok(loadgen::Summary { stopped: Some(code), .. }) => return ExitCode::from(code),
             Ok(summary) if !summary.is_well() => return ExitCode::from(FAILED),
             sent => sent.map(drop).map_err(Into::into),
         },

@@ -32,31 +32,11 @@ use crate::store::memory::{MemoryStore, OpenSets, system_clock};
 /// Series, user, and nanoseconds from the start of the minute: the events of the example that the service
 /// began with.
 const EVENTS: [(&str, &str, i64); 5] = [
-    (
-        "event_type=http-5xx,product=productA",
-        "testusername1",
-        27_352_348_928,
-    ),
-    (
-        "event_type=os_error,product=productA",
-        "testusername2",
-        27_352_348_928,
-    ),
-    (
-        "event_type=browser_error,product=productB",
-        "testusername3",
-        27_352_348_928,
-    ),
-    (
-        "event_type=browser_error,product=productB",
-        "testusername4",
-        27_352_348_928,
-    ),
-    (
-        "event_type=http-5xx,product=productA",
-        "testusername1",
-        27_352_348_930,
-    ),
+    ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_928),
+    ("event_type=os_error,product=productA", "testusername2", 27_352_348_928),
+    ("event_type=browser_error,product=productB", "testusername3", 27_352_348_928),
+    ("event_type=browser_error,product=productB", "testusername4", 27_352_348_928),
+    ("event_type=http-5xx,product=productA", "testusername1", 27_352_348_930),
 ];
 /// Three series.
 const SERIES: usize = 3;
@@ -88,13 +68,9 @@ impl Output for Handover {
 
 /// Runs the demo and prints it to standard output.
 pub fn run() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shown = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, show())
-            .await
-            .context("the demo took too long")?
+        tokio::time::timeout(PATIENCE, show()).await.context("the demo took too long")?
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     shown
@@ -103,13 +79,7 @@ pub fn run() -> anyhow::Result<()> {
 async fn show() -> anyhow::Result<()> {
     let mut out = io::stdout();
     let partitions = Partitions::new(NonZeroU16::MIN);
-    let store = Arc::new(MemoryStore::new(
-        "demo",
-        &partitions,
-        RETENTION,
-        1 << 30,
-        system_clock(),
-    ));
+    let store = Arc::new(MemoryStore::new("demo", &partitions, RETENTION, 1 << 30, system_clock()));
     let (sender, mut points) = mpsc::unbounded_channel();
     let settings = settings(partitions.clone());
     let sources = QuerySources {
@@ -130,45 +100,21 @@ async fn show() -> anyhow::Result<()> {
     let Some(&ListenAddress::Udp(address)) = service.addresses.first() else {
         anyhow::bail!("no socket");
     };
-    writeln!(
-        out,
-        "A node listens on UDP {address}, with the memory store.\n"
-    )?;
+    writeln!(out, "A node listens on UDP {address}, with the memory store.\n")?;
 
-    let now = chrono::Utc::now()
-        .timestamp_nanos_opt()
-        .context("a clock beyond 2262")?;
+    let now = chrono::Utc::now().timestamp_nanos_opt().context("a clock beyond 2262")?;
     let minute = Minute::of_nanos(now - MINUTE_NANOS);
     let datagram = datagram(minute)?;
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.send_to(datagram.as_bytes(), address)?;
-    writeln!(
-        out,
-        "It is sent five events of the minute just past:\n\n{datagram}"
-    )?;
+    writeln!(out, "It is sent five events of the minute just past:\n\n{datagram}")?;
 
     while service.node.ledger.totals().recorded < EVENTS.len() as u64 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    writeln!(
-        out,
-        "It records them in sets, which make copies and repetitions harmless:\n"
-    )?;
-    for OpenSets {
-        series,
-        users,
-        events,
-    } in store.open_sets(minute)
-    {
-        writeln!(
-            out,
-            "{minute}:unique_user:{series} = {{{}}}",
-            users.join(", ")
-        )?;
-        writeln!(
-            out,
-            "{minute}:cumulative_user:{series} = {{{}}}",
-            events.join(", ")
-        )?;
+    writeln!(out, "It records them in sets, which make copies and repetitions harmless:\n")?;
+    for OpenSets { series, users, events } in store.open_sets(minute) {
+        writeln!(out, "{minute}:unique_user:{series} = {{{}}}", users.join(", "))?;
+        writeln!(out, "{minute}:cumulative_user:{series} = {{{}}}", events.join(", "))?;
     }
 
     writeln!(
@@ -179,11 +125,8 @@ async fn show() -> anyhow::Result<()> {
     while counts.len() < SERIES {
         counts.extend(points.recv().await.context("the node ended")?);
     }
-    let place = |count: &SealedCounts| {
-        EVENTS
-            .iter()
-            .position(|(series, ..)| *series == count.series)
-    };
+    let place =
+        |count: &SealedCounts| EVENTS.iter().position(|(series, ..)| *series == count.series);
     counts.sort_by_key(place);
     for count in &counts {
         write!(out, "{}", Points::of(count)?)?;
@@ -222,23 +165,14 @@ fn settings(partitions: Partitions) -> ServiceSettings {
             rules: LineRules::default(),
             window,
             partitions,
-            limits: QueueLimits {
-                events: 1000,
-                bytes: 1 << 20,
-            },
+            limits: QueueLimits { events: 1000, bytes: 1 << 20 },
         },
         spool: None,
-        linger: Linger {
-            least: Duration::from_millis(100),
-            most: Duration::from_millis(100),
-        },
+        linger: Linger { least: Duration::from_millis(100), most: Duration::from_millis(100) },
         recorder: RecorderSettings {
             window,
             precision: Precision::Nanoseconds,
-            caps: CapSettings {
-                series_max: 1000,
-                users_max: 0,
-            },
+            caps: CapSettings { series_max: 1000, users_max: 0 },
             lagging_after: Duration::from_millis(250),
         },
         dedup_users: 1000,

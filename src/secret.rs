@@ -46,8 +46,6 @@ pub struct Pem {
 
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pem")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
+        f.debug_struct("Pem").field("path", &self.path).finish_non_exhaustive()
     }
 }

@@ -23,10 +23,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 #[must_use]
 pub fn beginning(text: &str, chars: usize) -> String {
     let is_hidden = |c: &char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    let line: String = on_one_line(text)
-        .chars()
-        .filter(|c| !is_hidden(c))
-        .collect();
+    let line: String = on_one_line(text).chars().filter(|c| !is_hidden(c)).collect();
     match line.char_indices().nth(chars) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
@@ -51,10 +48,7 @@ mod tests {
         for (message, expected) in [
             ("cannot begin", "cannot begin: no room"),
             ("cannot begin: no room", "cannot begin: no room"),
-            (
-                "cannot begin: no room; make some",
-                "cannot begin: no room; make some",
-            ),
+            ("cannot begin: no room; make some", "cannot begin: no room; make some"),
         ] {
             let source = io::Error::other("no room");
             assert_eq!(chain(&Outer { message, source }), expected);

@@ -17,10 +17,7 @@ fn counted(datagram: &str) -> String {
         // Some clients stamp with the time at which the lines were captured.
         window: Window::new(Duration::from_secs(3600), Duration::MAX),
         partitions: Partitions::new(NonZeroU16::MIN),
-        limits: QueueLimits {
-            events: 100,
-            bytes: 1 << 20,
-        },
+        limits: QueueLimits { events: 100, bytes: 1 << 20 },
     };
     let (recorder, mut deliveries) = tokio::sync::mpsc::channel(1);
     let mut batcher = LineBatcher::new(&settings, Arc::default(), Arc::default(), vec![recorder]);
@@ -58,10 +55,7 @@ fn what_clients_send_is_counted_as_the_document_says() {
             continue;
         };
         let datagram = datagram.strip_suffix('`').unwrap();
-        let datagram = datagram
-            .replace('␊', "\n")
-            .replace('␍', "\r")
-            .replace("⟨BOM⟩", "\u{feff}");
+        let datagram = datagram.replace('␊', "\n").replace('␍', "\r").replace("⟨BOM⟩", "\u{feff}");
         assert_eq!(counted(&datagram), expected, "{row}");
         rows += 1;
     }

@@ -23,10 +23,7 @@ fn read(path: &str) -> String {
 /// Runs the binary in an environment of these variables alone.
 fn eds(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_eds"));
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(variables.iter().copied());
+    command.args(arguments).env_clear().envs(variables.iter().copied());
     command.output().unwrap()
 }
 
@@ -50,32 +47,20 @@ fn check_sample(path: &Path, directory: &Path) -> Output {
         };
         let file = directory.join(key.path);
         std::fs::write(&file, text).unwrap();
-        let section = sample
-            .split(&format!("\n[{}]\n", key.section()))
-            .nth(1)
-            .unwrap_or_default();
+        let section = sample.split(&format!("\n[{}]\n", key.section())).nth(1).unwrap_or_default();
         let section = section.split("\n[").next().unwrap();
-        if section
-            .lines()
-            .any(|line| line.starts_with(&format!("{} = \"/", key.name())))
-        {
+        if section.lines().any(|line| line.starts_with(&format!("{} = \"/", key.name()))) {
             variables.push((key.variable(), file.to_str().unwrap().to_owned()));
         }
     }
-    let variables: Vec<_> = variables
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
+    let variables: Vec<_> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     eds(&check(program_of(path), path), &variables)
 }
 
 /// What reads a sample.
 fn program_of(path: &Path) -> Program {
-    if path.ends_with("relay.toml") {
-        Program::Relay
-    } else {
-        Program::Node
-    }
+    if path.ends_with("relay.toml") { Program::Relay } else { Program::Node }
 }
 
 /// The arguments that check a file.
@@ -98,12 +83,7 @@ fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
         }
         count += 1;
         let checked = check_sample(&path, directory.path());
-        assert!(
-            checked.status.success(),
-            "{}: {}",
-            path.display(),
-            err(&checked)
-        );
+        assert!(checked.status.success(), "{}: {}", path.display(), err(&checked));
         assert!(!out(&checked).contains(SECRET));
         let printed = directory.path().join("printed.toml");
         std::fs::write(&printed, out(&checked)).unwrap();
@@ -114,10 +94,8 @@ fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
 }
 
 /// The file that explains the keys of each program.
-const EXPLAINED: [(&str, Program); 2] = [
-    ("config/eds.toml", Program::Node),
-    ("config/relay.toml", Program::Relay),
-];
+const EXPLAINED: [(&str, Program); 2] =
+    [("config/eds.toml", Program::Node), ("config/relay.toml", Program::Relay)];
 
 #[test]
 fn the_explained_files_have_every_key_with_its_default() {
@@ -144,9 +122,8 @@ fn the_explained_files_have_every_key_with_its_default() {
         // Secrets have no place in the file; it says so where it explains the key that has.
         let is_secret = |key: &&Key| key.kind.form() == Form::Secret;
         let plain = program.keys().filter(|key| !is_secret(key));
-        let expected: BTreeMap<_, _> = plain
-            .map(|key| (key.path.to_owned(), key.default_in(program).to_owned()))
-            .collect();
+        let expected: BTreeMap<_, _> =
+            plain.map(|key| (key.path.to_owned(), key.default_in(program).to_owned())).collect();
         assert_eq!(found, expected, "left: {file}; right: the table of keys");
         for key in program.keys().filter(is_secret) {
             assert!(text.contains(&key.variable()), "{}", key.variable());
@@ -203,10 +180,7 @@ fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
     // These say which Redis it is, so nodes that differ in them do not meet.
     let names = ["store.url", "store.prefix"].map(str::to_owned);
     let compared: BTreeSet<_> = alike.chain(names).collect();
-    assert_eq!(
-        marked, compared,
-        "left: config/eds.toml; right: the table of keys"
-    );
+    assert_eq!(marked, compared, "left: config/eds.toml; right: the table of keys");
 }
 
 #[test]
@@ -222,36 +196,13 @@ fn exit_codes_tell_success_from_failure_and_misuse() {
         (vec!["relay", "--check", "--to", "a:1"], vec![], 0),
         (vec!["relay", "--config", "/dev/null"], vec![], 2),
         (vec!["relay", "--to", "a:1", "--explain"], vec![], 2),
-        (
-            vec!["check", "--config", "/dev/null", "--http", "x"],
-            vec![],
-            2,
-        ),
-        (
-            vec!["run", "--config", "/dev/null"],
-            vec![("EDS_LOG__LEVEL", "loud")],
-            2,
-        ),
+        (vec!["check", "--config", "/dev/null", "--http", "x"], vec![], 2),
+        (vec!["run", "--config", "/dev/null"], vec![("EDS_LOG__LEVEL", "loud")], 2),
     ] {
         let output = eds(&arguments, &variables);
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "eds {arguments:?}: {}",
-            err(&output)
-        );
-        assert_eq!(
-            code == 0,
-            output.stderr.is_empty(),
-            "eds {arguments:?}: {}",
-            err(&output)
-        );
-        assert_eq!(
-            code == 0,
-            !output.stdout.is_empty(),
-            "eds {arguments:?}: {}",
-            out(&output)
-        );
+        assert_eq!(output.status.code(), Some(code), "eds {arguments:?}: {}", err(&output));
+        assert_eq!(code == 0, output.stderr.is_empty(), "eds {arguments:?}: {}", err(&output));
+        assert_eq!(code == 0, !output.stdout.is_empty(), "eds {arguments:?}: {}", out(&output));
     }
 }
 
@@ -262,26 +213,12 @@ fn check_never_prints_a_secret() {
     let v1 = [("EDS_OUTPUT__API", "v1"), ("EDS_OUTPUT__DATABASE", "d")];
     for variables in [
         vec![("EDS_STORE__URL", url.as_str())],
-        vec![
-            ("EDS_STORE__URL", "redis://127.0.0.1"),
-            ("EDS_STORE__PASSWORD", SECRET),
-        ],
+        vec![("EDS_STORE__URL", "redis://127.0.0.1"), ("EDS_STORE__PASSWORD", SECRET)],
         vec![("EDS_OUTPUT__URL", http.as_str()), v1[0], v1[1]],
-        vec![
-            ("EDS_OUTPUT__TOKEN", SECRET),
-            ("EDS_OUTPUT__PASSWORD", SECRET),
-        ],
+        vec![("EDS_OUTPUT__TOKEN", SECRET), ("EDS_OUTPUT__PASSWORD", SECRET)],
         // And with a mistake beside each.
-        vec![
-            ("EDS_STORE__URL", url.as_str()),
-            ("EDS_STORE__PASSWORD", SECRET),
-            ("EDS_X", SECRET),
-        ],
-        vec![
-            ("EDS_OUTPUT__URL", http.as_str()),
-            ("EDS_OUTPUT__TOKEN", SECRET),
-            ("EDS_X", ""),
-        ],
+        vec![("EDS_STORE__URL", url.as_str()), ("EDS_STORE__PASSWORD", SECRET), ("EDS_X", SECRET)],
+        vec![("EDS_OUTPUT__URL", http.as_str()), ("EDS_OUTPUT__TOKEN", SECRET), ("EDS_X", "")],
     ] {
         let output = eds(&["check", "--config", "/dev/null", "--explain"], &variables);
         assert_eq!(
@@ -293,11 +230,7 @@ fn check_never_prints_a_secret() {
         for text in [out(&output), err(&output)] {
             assert!(!text.contains(SECRET), "of {variables:?}: {text}");
         }
-        assert!(
-            !output.status.success() || out(&output).contains("hidden"),
-            "{}",
-            out(&output)
-        );
+        assert!(!output.status.success() || out(&output).contains("hidden"), "{}", out(&output));
     }
 }
 
@@ -356,10 +289,7 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
 /// `eds send` knows no configuration: it warns of what a node with the defaults rejects.
 #[test]
 fn eds_send_knows_the_ages_that_a_node_accepts() {
-    for (name, known) in [
-        ("max_age", loadgen::MAX_AGE),
-        ("max_future", loadgen::MAX_FUTURE),
-    ] {
+    for (name, known) in [("max_age", loadgen::MAX_AGE), ("max_future", loadgen::MAX_FUTURE)] {
         let key = KEYS.iter().find(|key| key.name() == name).unwrap();
         assert_eq!(humantime::parse_duration(key.default).unwrap(), known);
     }

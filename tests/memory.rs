@@ -78,11 +78,7 @@ impl Working {
             dedup_users,
         });
         tokio::spawn(recorder.run());
-        Self {
-            store,
-            batches,
-            node,
-        }
+        Self { store, batches, node }
     }
 
     async fn record(&self, batch: Batch) {
@@ -113,9 +109,8 @@ fn resident_bytes() -> usize {
 /// The number in front of the words in a comment of `config/eds.toml`.
 fn documented(words: &str) -> usize {
     let text = include_str!("../config/eds.toml").replace("\n# ", " ");
-    let (before, _) = text
-        .split_once(words)
-        .unwrap_or_else(|| panic!("{words:?} is not in config/eds.toml"));
+    let (before, _) =
+        text.split_once(words).unwrap_or_else(|| panic!("{words:?} is not in config/eds.toml"));
     let number = before.split_whitespace().next_back();
     number.unwrap().parse().unwrap()
 }
@@ -157,10 +152,7 @@ fn a_known_user_takes_no_more_than_is_documented() {
     let most = documented("bytes, whatever its name");
     eprintln!("a known user: {each} bytes measured, at most {most} documented");
     assert!(each <= most, "{everybody} bytes, {nobody} without users");
-    assert!(
-        each >= 10,
-        "{everybody} bytes, {nobody} without users: not what is measured"
-    );
+    assert!(each >= 10, "{everybody} bytes, {nobody} without users: not what is measured");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,12 +161,7 @@ async fn a_recorder_that_is_never_idle_forgets_on_time() {
     let mut so_far = 0;
     let mut record = async |at_minute: i64, user: &str| {
         let mut batch = Batch::default();
-        assert!(batch.push(
-            minute(at_minute),
-            "s=1",
-            user,
-            minute(at_minute).start_nanos()
-        ));
+        assert!(batch.push(minute(at_minute), "s=1", user, minute(at_minute).start_nanos()));
         recorder.record(batch).await;
         let new = recorder.users() - so_far;
         so_far += new;
@@ -224,18 +211,12 @@ fn a_queued_event_takes_no_more_than_is_documented() {
         );
         assert_eq!(counted, stated);
         // Lists double when they grow.
-        assert!(
-            measured <= 2 * stated,
-            "{measured} bytes, {stated} documented"
-        );
+        assert!(measured <= 2 * stated, "{measured} bytes, {stated} documented");
     }
 }
 
 fn logs_at(port: u16) -> Settings {
-    let mut settings = site::at(Address::Tcp {
-        host: "127.0.0.1".to_owned(),
-        port,
-    });
+    let mut settings = site::at(Address::Tcp { host: "127.0.0.1".to_owned(), port });
     settings.layout = Layout::Log;
     settings
 }

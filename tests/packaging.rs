@@ -13,19 +13,15 @@ fn read(path: &str) -> String {
 }
 
 fn help(command: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_eds"))
-        .args([command, "--help"])
-        .output()
-        .unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_eds")).args([command, "--help"]).output().unwrap();
     assert!(output.status.success(), "eds {command} is no command");
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The values of a directive, in order.
 fn directive<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
-    unit.lines()
-        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-        .collect()
+    unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
 
 fn default(path: &str) -> Duration {
@@ -53,14 +49,9 @@ fn the_units_start_commands_that_there_are() {
     ] {
         let unit = read(&format!("systemd/{unit}.service"));
         let lines = directive(&unit, name);
-        let [line] = lines.as_slice() else {
-            panic!("{name} is there {} times", lines.len())
-        };
+        let [line] = lines.as_slice() else { panic!("{name} is there {} times", lines.len()) };
         let mut words = line.split_whitespace();
-        assert_eq!(
-            (words.next(), words.next()),
-            (Some("/usr/bin/eds"), Some(command))
-        );
+        assert_eq!((words.next(), words.next()), (Some("/usr/bin/eds"), Some(command)));
         let help = help(command);
         for flag in words.filter(|word| word.starts_with("--")) {
             assert!(help.contains(flag), "eds {command} has no {flag}");
@@ -73,21 +64,13 @@ fn the_units_wait_longer_than_a_drain_takes() {
     let mut longest = Duration::ZERO;
     for (unit, _) in UNITS {
         let unit = read(&format!("systemd/{unit}.service"));
-        let [stop] = directive(&unit, "TimeoutStopSec")[..] else {
-            panic!("no TimeoutStopSec")
-        };
+        let [stop] = directive(&unit, "TimeoutStopSec")[..] else { panic!("no TimeoutStopSec") };
         let stop = humantime::parse_duration(stop).unwrap();
         assert!(stop >= default("input.drain_timeout") + default("output.timeout"));
         longest = longest.max(stop);
     }
     let compose = read("docker-compose.yml");
-    let grace = compose
-        .split("stop_grace_period: ")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .next()
-        .unwrap();
+    let grace = compose.split("stop_grace_period: ").nth(1).unwrap().lines().next().unwrap();
     assert!(humantime::parse_duration(grace).unwrap() >= longest);
 }
 
@@ -118,10 +101,7 @@ fn every_variable_in_what_ships_is_a_key() {
 #[test]
 fn no_secret_is_in_the_image() {
     for name in variables(&read("Dockerfile")) {
-        assert!(
-            !name.contains("PASSWORD") && !name.contains("TOKEN"),
-            "{name}"
-        );
+        assert!(!name.contains("PASSWORD") && !name.contains("TOKEN"), "{name}");
     }
 }
 
@@ -142,14 +122,8 @@ fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
     }
     // The image has that binary, and no other.
     let image = read("Dockerfile");
-    let built: Vec<_> = image
-        .lines()
-        .filter(|line| line.contains("cargo build"))
-        .collect();
-    assert!(
-        matches!(built[..], [line] if line.contains("--release ")),
-        "{built:?}"
-    );
+    let built: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();
+    assert!(matches!(built[..], [line] if line.contains("--release ")), "{built:?}");
     assert!(image.contains("/release/eds\" /image/usr/bin/eds "));
     assert!(image.contains("\nUSER 10001\n"));
 }
@@ -175,9 +149,7 @@ fn what_the_image_copies_is_not_kept_from_the_build() {
 fn the_units_are_hardened() {
     for (unit, _) in UNITS {
         let file = format!("{unit}.service");
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("systemd")
-            .join(&file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(&file);
         // Alone in a directory, for the samples beside it would count too.
         let directory = tempfile::tempdir().unwrap();
         let alone = directory.path().join(file);
@@ -187,20 +159,12 @@ fn the_units_are_hardened() {
             .arg(&alone)
             .output()
             .expect("systemd-analyze, of Debian's package systemd");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
-const UNIT_FILES: [&str; 4] = [
-    "eds.service",
-    "eds.socket",
-    "eds-relay.service",
-    "eds-relay.socket",
-];
+const UNIT_FILES: [&str; 4] =
+    ["eds.service", "eds.socket", "eds-relay.service", "eds-relay.socket"];
 
 /// The units as they are installed, but with the binary at hand, so that it is there.
 fn installed() -> tempfile::TempDir {
@@ -235,9 +199,7 @@ fn the_sockets_are_where_the_services_listen() {
         let addresses: Vec<_> = addresses.split(',').collect();
         assert_eq!(directive(&unit, "ListenDatagram"), addresses);
         // systemd's M is 1024 times 1024.
-        let [buffer] = directive(&unit, "ReceiveBuffer")[..] else {
-            panic!("no ReceiveBuffer")
-        };
+        let [buffer] = directive(&unit, "ReceiveBuffer")[..] else { panic!("no ReceiveBuffer") };
         let default = Key::find("input.receive_buffer").unwrap().default;
         assert_eq!(buffer.replace('M', "MiB"), default);
     }
@@ -273,10 +235,7 @@ fn the_manifests_for_kubernetes_have_this_version_and_a_configuration_without_mi
     let (_, rest) = node.split_once("  eds.toml: |\n").unwrap();
     let (text, _) = rest.split_once("\n---").unwrap();
     let text = text.replace("\n    ", "\n");
-    let text = text.replace(
-        "/run/secrets/eds/influxdb-token",
-        &token.display().to_string(),
-    );
+    let text = text.replace("/run/secrets/eds/influxdb-token", &token.display().to_string());
     let config = directory.path().join("eds.toml");
     std::fs::write(&config, text.trim_start()).unwrap();
     let checked = Command::new(env!("CARGO_BIN_EXE_eds"))
@@ -287,11 +246,7 @@ fn the_manifests_for_kubernetes_have_this_version_and_a_configuration_without_mi
     assert!(checked.status.success(), "{checked:?}");
 
     let relay = read("deploy/kubernetes/relay.yaml");
-    let image = concat!(
-        "image: event-data-service:",
-        env!("CARGO_PKG_VERSION"),
-        "\n"
-    );
+    let image = concat!("image: event-data-service:", env!("CARGO_PKG_VERSION"), "\n");
     for manifest in [node, relay] {
         assert!(manifest.contains(image), "another version than {image}");
     }

@@ -50,9 +50,9 @@ const STEPS_SHOWN: u64 = 60;
 
 fn number_from(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(value) => value
-            .parse()
-            .unwrap_or_else(|_| panic!("{variable} is {value:?}, which is no number")),
+        Ok(value) => {
+            value.parse().unwrap_or_else(|_| panic!("{variable} is {value:?}, which is no number"))
+        }
         Err(_) => default,
     }
 }
@@ -132,11 +132,7 @@ fn a_seed_gives_the_same_steps_again() {
 #[test]
 fn an_event_that_waited_too_long_is_not_counted_again() {
     let mut plan = Plan::quiet(190 * SECOND);
-    plan.store_outages.push(Outage {
-        node: Some(1),
-        from: 60 * SECOND,
-        to: 180 * SECOND,
-    });
+    plan.store_outages.push(Outage { node: Some(1), from: 60 * SECOND, to: 180 * SECOND });
     plan.deliver(0, 19, 1, 19);
     plan.deliver(1, 75, 2, 81);
     plan.deliver(1, 78, 3, 19);
@@ -154,11 +150,7 @@ fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
         let mut plan = Plan::quiet(AWAY);
         plan.outputs = outputs;
         plan.poison[0] = 3;
-        plan.output_outages[1].push(Outage {
-            node: None,
-            from: 0,
-            to: AWAY,
-        });
+        plan.output_outages[1].push(Outage { node: None, from: 0, to: AWAY });
         // Another minute is over every four seconds, while the other output hangs for ten.
         plan.max_age = Duration::from_secs(86_400);
         for number in 0..90 {
@@ -170,27 +162,14 @@ fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
         assert_eq!(outcome.verdict, Ok(()), "{}", outcome.trace.join("\n"));
         let writes = outcome.trace.iter();
         let writes = writes.filter(|line| line.contains(" to 0 Fine"));
-        let second = |line: &String| {
-            line.trim()
-                .split('.')
-                .next()
-                .unwrap()
-                .parse::<i64>()
-                .unwrap()
-        };
-        let seconds: Vec<i64> = writes
-            .map(second)
-            .filter(|at| *at < AWAY / SECOND)
-            .collect();
+        let second = |line: &String| line.trim().split('.').next().unwrap().parse::<i64>().unwrap();
+        let seconds: Vec<i64> = writes.map(second).filter(|at| *at < AWAY / SECOND).collect();
         seconds
     };
     let (alone, beside) = (writes(1), writes(2));
     println!("written at {alone:?} alone, at {beside:?} beside one that is away");
     assert!(alone.len() >= 60, "{alone:?}");
-    let late = beside
-        .iter()
-        .zip(&alone)
-        .map(|(beside, alone)| beside - alone);
+    let late = beside.iter().zip(&alone).map(|(beside, alone)| beside - alone);
     assert!(late.max() <= Some(1), "{alone:?} {beside:?}");
 }
 
@@ -200,9 +179,7 @@ const MUTANT_SCHEDULES: u64 = 400;
 /// Plays schedules of a mutant until one fails, which must be for one of these reasons: first that of a seed that failed before.
 fn caught(mutant: Mutant, seed: u64, reasons: &[&str]) {
     let fails = |seed| Some((seed, play(seed, Some(mutant), false).verdict.err()?));
-    let found = std::iter::once(seed)
-        .chain(1..=MUTANT_SCHEDULES)
-        .find_map(fails);
+    let found = std::iter::once(seed).chain(1..=MUTANT_SCHEDULES).find_map(fails);
     let (seed, violation) = found.unwrap_or_else(|| panic!("{mutant:?} is not caught"));
     println!("{mutant:?} is caught by seed {seed}: {violation}");
     assert!(
@@ -244,17 +221,11 @@ const REACHED: &[(&str, &str)] = &[
     ("logs", "layout: Log"),
     ("a claim that was taken over", "taken_over: true"),
     ("a claim that was lost", "Err(ClaimLost)"),
-    (
-        "a claim to send that was taken over",
-        "Some(OutputName(\"two\"))",
-    ),
+    ("a claim to send that was taken over", "Some(OutputName(\"two\"))"),
     ("a write to the second output", " to 1 "),
     ("the death of a node before an effect", "DiesBefore"),
     ("the death of a node after an effect", "DiesAfter"),
-    (
-        "a call that is carried out after its answer",
-        ", long ago: ",
-    ),
+    ("a call that is carried out after its answer", ", long ago: "),
     ("a call that is carried out twice", "Twice"),
     ("a lost answer", "AnswerLost"),
     ("a sleep", "sleeps for"),
@@ -267,10 +238,7 @@ const REACHED: &[(&str, &str)] = &[
     ("counts that are quarantined", "Quarantine("),
     ("a late event", "sealed: 0, late: 1,"),
     ("a minute that is announced", "= Ok(Announced([Heard"),
-    (
-        "a node that waits until another has heard",
-        "= Ok(Announced([Unheard",
-    ),
+    ("a node that waits until another has heard", "= Ok(Announced([Unheard"),
     ("a store that forgets", "the store forgets"),
     ("a node that hears so when it checks in", "Err(Forgot)"),
     ("a node that reports its lag", " }, true, "),
@@ -286,9 +254,8 @@ const REACHED: &[(&str, &str)] = &[
 
 #[test]
 fn the_schedules_reach_what_they_are_for() {
-    let traces: Vec<String> = (1..=150)
-        .map(|seed| play(seed, None, true).trace.join("\n"))
-        .collect();
+    let traces: Vec<String> =
+        (1..=150).map(|seed| play(seed, None, true).trace.join("\n")).collect();
     for (what, words) in REACHED {
         let reached = traces.iter().filter(|trace| trace.contains(words)).count();
         println!("{reached:>4} of {} schedules reach {what}", traces.len());

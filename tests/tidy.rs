@@ -1,11 +1,7 @@
 //! The house is kept as ARCHITECTURE.md says: which module may use which, how long a file is, what a file says
 //! of itself.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot read the sources fails"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,43 +16,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("diagnosis", &["event"]),
     (
         "config",
-        &[
-            "event", "flush", "http", "ingest", "output", "relay", "secret", "spool", "store",
-        ],
+        &["event", "flush", "http", "ingest", "output", "relay", "secret", "spool", "store"],
     ),
     ("store", &["diagnosis", "event", "secret", "text"]),
     ("output", &["diagnosis", "event", "secret", "text"]),
     ("node", &["diagnosis", "event"]),
     ("telemetry", &["diagnosis", "event", "node"]),
     ("spool", &["diagnosis", "event", "node", "telemetry"]),
-    (
-        "ingest",
-        &["diagnosis", "event", "node", "spool", "store", "telemetry"],
-    ),
-    (
-        "flush",
-        &["diagnosis", "event", "node", "output", "store", "telemetry"],
-    ),
-    (
-        "status",
-        &["diagnosis", "event", "node", "store", "telemetry", "text"],
-    ),
-    (
-        "http",
-        &["diagnosis", "event", "node", "status", "store", "telemetry"],
-    ),
+    ("ingest", &["diagnosis", "event", "node", "spool", "store", "telemetry"]),
+    ("flush", &["diagnosis", "event", "node", "output", "store", "telemetry"]),
+    ("status", &["diagnosis", "event", "node", "store", "telemetry", "text"]),
+    ("http", &["diagnosis", "event", "node", "status", "store", "telemetry"]),
     ("quarantine", &["event", "store"]),
-    (
-        "relay",
-        &[
-            "diagnosis",
-            "event",
-            "ingest",
-            "node",
-            "output",
-            "telemetry",
-        ],
-    ),
+    ("relay", &["diagnosis", "event", "ingest", "node", "output", "telemetry"]),
     (
         "daemon",
         &[
@@ -76,16 +48,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    (
-        "demo",
-        &[
-            "config", "daemon", "event", "flush", "http", "ingest", "output", "store",
-        ],
-    ),
-    (
-        "cli",
-        &["config", "daemon", "demo", "event", "quarantine", "text"],
-    ),
+    ("demo", &["config", "daemon", "event", "flush", "http", "ingest", "output", "store"]),
+    ("cli", &["config", "daemon", "demo", "event", "quarantine", "text"]),
 ];
 
 /// A longer file does two things.
@@ -139,19 +103,14 @@ fn uses(line: &str) -> Vec<&str> {
 /// The modules that a line of code names behind this prefix.
 fn named<'a>(line: &'a str, prefix: &str) -> Vec<&'a str> {
     let code = line.split("//").next().unwrap_or_default();
-    let end = |text: &str| {
-        text.find(|c: char| !c.is_alphanumeric() && c != '_')
-            .unwrap_or(text.len())
-    };
+    let end =
+        |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     code.split(prefix)
         .skip(1)
         .flat_map(|rest| {
             if let Some(list) = rest.strip_prefix('{') {
                 let list = list.split('}').next().unwrap_or_default();
-                list.split(',')
-                    .map(str::trim)
-                    .map(|item| &item[..end(item)])
-                    .collect()
+                list.split(',').map(str::trim).map(|item| &item[..end(item)]).collect()
             } else {
                 vec![&rest[..end(rest)]]
             }
@@ -180,11 +139,7 @@ fn imports_run_downwards_only() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "imports that the architecture does not have:\n{}",
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "imports that the architecture does not have:\n{}", wrong.join("\n"));
 }
 
 /// A metric is for those who read `/metrics`. What is decided by stands in `node`.
@@ -222,23 +177,14 @@ fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
             let (here, is_file) = (below.next().unwrap(), below.next().is_none());
             let names = folder.iter().map(|it| it.to_string_lossy());
             let names: Vec<_> = names.skip_while(|it| it != "src").skip(1).collect();
-            let absolute = ["crate".into()]
-                .into_iter()
-                .chain(names)
-                .collect::<Vec<_>>()
-                .join("::")
-                + "::";
-            let mut used: BTreeSet<_> = code
-                .lines()
-                .flat_map(|line| named(line, &absolute))
-                .collect();
+            let absolute =
+                ["crate".into()].into_iter().chain(names).collect::<Vec<_>>().join("::") + "::";
+            let mut used: BTreeSet<_> =
+                code.lines().flat_map(|line| named(line, &absolute)).collect();
             if is_file {
                 used.extend(code.lines().flat_map(|line| named(line, "super::")));
             }
-            let used = used
-                .into_iter()
-                .filter(|it| **it != here)
-                .map(str::to_owned);
+            let used = used.into_iter().filter(|it| **it != here).map(str::to_owned);
             let of = folders.entry(folder.to_owned()).or_default();
             of.entry(here.clone()).or_default().extend(used);
             if folder.ends_with("src") {
@@ -266,10 +212,7 @@ fn every_module_is_in_the_code_map() {
     let map = include_str!("../ARCHITECTURE.md");
     for path in sources("src").keys() {
         if let Some(module) = module(path) {
-            assert!(
-                map.contains(&format!("`{module}`")),
-                "{module} is not in ARCHITECTURE.md"
-            );
+            assert!(map.contains(&format!("`{module}`")), "{module} is not in ARCHITECTURE.md");
         }
     }
 }
@@ -277,21 +220,12 @@ fn every_module_is_in_the_code_map() {
 #[test]
 fn every_file_says_what_it_is_and_does_one_thing() {
     for (path, text) in all_sources() {
-        assert!(
-            text.starts_with("//! "),
-            "{} does not say what it is",
-            path.display()
-        );
+        assert!(text.starts_with("//! "), "{} does not say what it is", path.display());
         let path_text = path.to_string_lossy();
-        let is_test = ["/tests/", "tests.rs", "crates/testing/"]
-            .iter()
-            .any(|part| path_text.contains(part));
+        let is_test =
+            ["/tests/", "tests.rs", "crates/testing/"].iter().any(|part| path_text.contains(part));
         let lines = text.lines().count();
-        assert!(
-            is_test || lines <= LINES_MAX,
-            "{} has {lines} lines",
-            path.display()
-        );
+        assert!(is_test || lines <= LINES_MAX, "{} has {lines} lines", path.display());
     }
 }
 
@@ -344,11 +278,7 @@ fn every_link_in_the_documents_leads_somewhere() {
     let mut links = 0;
     for document in found {
         let text = fs::read_to_string(&document).unwrap();
-        for link in text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.contains("://") || link.contains(' ') {
                 continue;
             }
@@ -394,10 +324,7 @@ fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
     let (faults, _) = faults.split_once(")::/").unwrap();
     let one_each = runner.split("test(/^").skip(1).filter_map(|rest| {
         let (module, _) = rest.split_once("::")?;
-        module
-            .chars()
-            .all(|c| c.is_alphanumeric() || c == '_')
-            .then_some(module)
+        module.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(module)
     });
     let named: Vec<_> = faults.split('|').chain(one_each).collect();
     assert!(named.len() > 20, "{named:?}");
@@ -408,10 +335,7 @@ fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
             path.file_stem().is_some_and(|stem| stem == module)
                 && fs::read_to_string(path).unwrap().contains("test]")
         };
-        assert!(
-            found.iter().any(has_tests),
-            "no test is in a module {module}"
-        );
+        assert!(found.iter().any(has_tests), "no test is in a module {module}");
     }
 }
 
@@ -447,9 +371,7 @@ fn the_benchmarks_are_what_their_script_and_their_document_say() {
     let read = |name: &str| fs::read_to_string(top.join(name)).unwrap();
     let (main, script) = (read("benches/main.rs"), read("scripts/bench"));
     let sections = main.lines().filter(|line| line.contains("::run),"));
-    let sections: Vec<_> = sections
-        .map(|line| line.split('"').nth(1).unwrap())
-        .collect();
+    let sections: Vec<_> = sections.map(|line| line.split('"').nth(1).unwrap()).collect();
     let list = format!("there are: {}\n", sections.join(" "));
     assert!(script.contains(&list), "scripts/bench does not say {list}");
     let mut found = Vec::new();
@@ -472,10 +394,7 @@ fn the_benchmarks_are_what_their_script_and_their_document_say() {
 fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked"])
-        .args([
-            "--manifest-path",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-        ])
+        .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -486,21 +405,12 @@ fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
         Some(parts.map(|part| part.parse().unwrap()).collect())
     };
     let packages = metadata["packages"].as_array().unwrap();
-    let ours = packages
-        .iter()
-        .find(|package| package["name"] == env!("CARGO_PKG_NAME"));
+    let ours = packages.iter().find(|package| package["name"] == env!("CARGO_PKG_NAME"));
     let ours = version(ours.unwrap()).unwrap();
     let is_newer =
         |package: &&serde_json::Value| version(package).is_some_and(|theirs| theirs > ours);
-    let newer: Vec<_> = packages
-        .iter()
-        .filter(is_newer)
-        .map(|package| &package["name"])
-        .collect();
-    assert!(
-        newer.is_empty(),
-        "{newer:?} need a newer Rust than {ours:?}"
-    );
+    let newer: Vec<_> = packages.iter().filter(is_newer).map(|package| &package["name"]).collect();
+    assert!(newer.is_empty(), "{newer:?} need a newer Rust than {ours:?}");
 }
 
 /// An image of another day has the same versions.
@@ -511,18 +421,14 @@ fn every_container_image_is_pinned_by_version() {
     let (build, compose) = (read("Dockerfile"), read("docker-compose.yml"));
     let bases = build.lines().filter_map(|line| line.strip_prefix("FROM "));
     let bases = bases.filter(|base| *base != "scratch");
-    let images = compose
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("image: "));
+    let images = compose.lines().filter_map(|line| line.trim().strip_prefix("image: "));
     let others = images.filter(|image| *image != "event-data-service");
     let images: Vec<_> = bases.chain(others).collect();
     assert!(images.len() > 3, "{images:?}");
     for image in images {
         let tag = image.split([':', ' ']).nth(1).unwrap_or_default();
         let version = tag.split('-').next().unwrap();
-        let parts = version
-            .split('.')
-            .filter(|part| part.parse::<u32>().is_ok());
+        let parts = version.split('.').filter(|part| part.parse::<u32>().is_ok());
         assert!(parts.count() >= 2, "{image} has no version");
     }
 }

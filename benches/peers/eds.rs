@@ -52,10 +52,7 @@ impl Store {
         let mut node = Node::new("check", &AS_INSTALLED);
         node.set("store.layout", layout);
         node.write_config();
-        let checked = eds()
-            .args(["check", "--config"])
-            .arg(node.config_path())
-            .output();
+        let checked = eds().args(["check", "--config"]).arg(node.config_path()).output();
         let is_known = checked.is_ok_and(|checked| checked.status.success());
         (!is_known).then(|| format!("this build does not know store.layout = {layout:?}"))
     }
@@ -89,13 +86,7 @@ impl Cluster {
             url = server.url();
             servers.push(server);
         }
-        Self {
-            clock,
-            layout,
-            url,
-            servers,
-            nodes: Vec::new(),
-        }
+        Self { clock, layout, url, servers, nodes: Vec::new() }
     }
 
     /// Starts one more node.
@@ -126,29 +117,19 @@ impl Cluster {
 
     /// Starts so many nodes and sends them a load, to each its share. Answers what it took, and when the minute ends.
     pub(crate) fn feed(&mut self, flow: &Flow, nodes: usize) -> anyhow::Result<(Fed, Instant)> {
-        ensure!(
-            flow.lasts() + END < Duration::from_secs(60),
-            "a load longer than a minute"
-        );
+        ensure!(flow.lasts() + END < Duration::from_secs(60), "a load longer than a minute");
         let start = START * u32::try_from(nodes + 1)?;
         let (begins, begins_nanos) = self.set_clock(start, flow)?;
         for _ in 0..nodes {
             self.start_node();
         }
         let late = "the nodes did not start in time";
-        thread::sleep(
-            begins
-                .checked_duration_since(Instant::now())
-                .context(late)?,
-        );
+        thread::sleep(begins.checked_duration_since(Instant::now()).context(late)?);
         let before = self.cpu()?;
         let bytes = self.redis_bytes()?;
         let to: Vec<SocketAddr> = self.nodes.iter().map(Node::udp).collect();
         let sent = flow.send(&to, Protocol::Events, begins_nanos)?;
-        let backlog = self
-            .nodes
-            .iter()
-            .map(|node| node.metrics().count("eds_events_queued"));
+        let backlog = self.nodes.iter().map(|node| node.metrics().count("eds_events_queued"));
         let backlog = backlog.sum();
         self.settle();
         let after = self.cpu()?;
@@ -185,20 +166,11 @@ impl Cluster {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut counted = (0, 0);
-            for point in self
-                .nodes
-                .iter()
-                .map(Node::stdout)
-                .collect::<String>()
-                .lines()
-            {
+            for point in self.nodes.iter().map(Node::stdout).collect::<String>().lines() {
                 let value = point.split("value=").nth(1);
                 let value = value.and_then(|it| it.split(' ').next()?.parse::<u64>().ok());
-                let sum = if point.starts_with("cumulative") {
-                    &mut counted.0
-                } else {
-                    &mut counted.1
-                };
+                let sum =
+                    if point.starts_with("cumulative") { &mut counted.0 } else { &mut counted.1 };
                 *sum += value.unwrap_or_default();
             }
             if counted.0 >= events || Instant::now() > deadline {
@@ -270,11 +242,7 @@ pub(crate) fn count_with(
         datagrams_dropped: fed.datagrams_dropped,
         events_lost: f64::from(flow.events) - float(events),
         users: float(users),
-        redis_bytes: if cluster.servers.is_empty() {
-            f64::NAN
-        } else {
-            fed.redis_bytes
-        },
+        redis_bytes: if cluster.servers.is_empty() { f64::NAN } else { fed.redis_bytes },
         memory_mb: memory.into_iter().fold(0.0, f64::max),
     })
 }

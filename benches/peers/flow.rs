@@ -69,10 +69,8 @@ impl Flow {
 
     /// How many different users all series have together.
     pub(crate) fn users_of_all(&self) -> usize {
-        let mut users: Vec<_> = self
-            .synthetic(0)
-            .map(|event| (event.kind, event.product, event.user))
-            .collect();
+        let mut users: Vec<_> =
+            self.synthetic(0).map(|event| (event.kind, event.product, event.user)).collect();
         users.sort_unstable();
         users.dedup();
         users.len()
@@ -116,23 +114,15 @@ impl Flow {
             }
             thread::sleep(SLOT);
         }
-        Ok(Sent {
-            cpu: thread_cpu()? - cpu,
-            seconds: began.elapsed().as_secs_f64(),
-        })
+        Ok(Sent { cpu: thread_cpu()? - cpu, seconds: began.elapsed().as_secs_f64() })
     }
 }
 
 fn send_all(socket: &UdpSocket, datagrams: &[Vec<u8>]) -> anyhow::Result<()> {
     let parts: Vec<_> = datagrams.iter().map(|it| [IoSlice::new(it)]).collect();
-    let mut controls: Vec<_> = parts
-        .iter()
-        .map(|_| SendAncillaryBuffer::default())
-        .collect();
+    let mut controls: Vec<_> = parts.iter().map(|_| SendAncillaryBuffer::default()).collect();
     let headers = parts.iter().zip(&mut controls);
-    let mut headers: Vec<_> = headers
-        .map(|(part, control)| MMsgHdr::new(part, control))
-        .collect();
+    let mut headers: Vec<_> = headers.map(|(part, control)| MMsgHdr::new(part, control)).collect();
     let mut sent = 0;
     while sent < headers.len() {
         sent += sendmmsg(socket, &mut headers[sent..], SendFlags::empty())?;

@@ -19,41 +19,22 @@ struct Growth {
 impl Growth {
     fn report(&self, report: &mut Report, id: &str, title: &str, what: &str) {
         let names = self.counters.iter().map(|counter| counter.name());
-        let ratios = names
-            .clone()
-            .map(|name| column(&format!("{name}: ratio"), 2));
-        let costs = names
-            .clone()
-            .map(|name| column(&format!("{name}: {ALL}"), 3));
+        let ratios = names.clone().map(|name| column(&format!("{name}: ratio"), 2));
+        let costs = names.clone().map(|name| column(&format!("{name}: {ALL}"), 3));
         let mut table = Table::new(id, title, &ratios.chain(costs).collect::<Vec<_>>());
         let lines = |at: usize| {
             let points = self.costs.iter();
-            points
-                .map(move |(number, costs)| (f64::from(*number), costs[at]))
-                .collect()
+            points.map(move |(number, costs)| (f64::from(*number), costs[at])).collect()
         };
         for (number, costs) in &self.costs {
             let first = &self.costs[0].1;
             let ratios = costs.iter().zip(first).map(|(cost, first)| cost / first);
-            table.row(
-                &format!("{number} {what}"),
-                ratios.chain(costs.iter().copied()),
-            );
+            table.row(&format!("{number} {what}"), ratios.chain(costs.iter().copied()));
         }
-        let lines: Vec<_> = names
-            .enumerate()
-            .map(|(at, name)| (name, lines(at)))
-            .collect();
+        let lines: Vec<_> = names.enumerate().map(|(at, name)| (name, lines(at))).collect();
         report.add(table);
-        report.plot(
-            id,
-            plot::lines(
-                title,
-                what,
-                ("CPU seconds per million events", false),
-                &lines,
-            ),
-        );
+        report
+            .plot(id, plot::lines(title, what, ("CPU seconds per million events", false), &lines));
     }
 }
 
@@ -67,10 +48,7 @@ pub(crate) fn series(
     let counters = bench.present(&[COLLECTD, MEMORY_STORE, SETS, LOG]);
     let mut costs = Vec::new();
     for number in SERIES {
-        let flow = super::Flow {
-            series: number,
-            ..bench.base
-        };
+        let flow = super::Flow { series: number, ..bench.base };
         let cost = |counter: &Counter| match number {
             50 => Ok(few.get(counter.name(), ALL)),
             5_000 => Ok(many.get(counter.name(), ALL)),
@@ -120,11 +98,7 @@ pub(crate) fn nodes(report: &mut Report, bench: &Bench) -> anyhow::Result<()> {
 
 /// CPU seconds per million events.
 fn cost(figures: Figures, flow: &super::Flow) -> anyhow::Result<f64> {
-    figures
-        .of(flow, 0)
-        .first()
-        .copied()
-        .ok_or_else(|| anyhow::anyhow!("no figures"))
+    figures.of(flow, 0).first().copied().ok_or_else(|| anyhow::anyhow!("no figures"))
 }
 
 /// The memory of Redis by the events of a minute, reckoned by what an event took.
@@ -132,19 +106,11 @@ pub(crate) fn bytes(report: &mut Report, few_users: &Table, many_users: &Table) 
     let ways: Vec<_> = [("10 000 users", few_users), ("1 000 000 users", many_users)]
         .into_iter()
         .flat_map(|(users, table)| {
-            [SETS, LOG].map(|it| {
-                (
-                    format!("{}, {users}", it.name()),
-                    table.get(it.name(), BYTES),
-                )
-            })
+            [SETS, LOG].map(|it| (format!("{}, {users}", it.name()), table.get(it.name(), BYTES)))
         })
         .filter(|(_, bytes)| !bytes.is_nan())
         .collect();
-    let columns: Vec<_> = ways
-        .iter()
-        .map(|(name, _)| column(&format!("{name}: MB"), 1))
-        .collect();
+    let columns: Vec<_> = ways.iter().map(|(name, _)| column(&format!("{name}: MB"), 1)).collect();
     let title = "Memory of Redis for an open minute, reckoned by the bytes that an event took";
     let mut table = Table::new("growth-bytes", title, &columns);
     for events in EVENTS {
@@ -155,21 +121,10 @@ pub(crate) fn bytes(report: &mut Report, few_users: &Table, many_users: &Table) 
     }
     report.add(table);
     let line = |(name, bytes): &(String, f64)| {
-        (
-            name.clone(),
-            EVENTS
-                .iter()
-                .map(|it| (*it, bytes * it / 1e6))
-                .collect::<Vec<_>>(),
-        )
+        (name.clone(), EVENTS.iter().map(|it| (*it, bytes * it / 1e6)).collect::<Vec<_>>())
     };
     let lines: Vec<_> = ways.iter().map(line).collect();
-    let lines: Vec<_> = lines
-        .iter()
-        .map(|(name, points)| (name.as_str(), points.clone()))
-        .collect();
-    report.plot(
-        "growth-bytes",
-        plot::lines(title, "events of a minute", ("MB", true), &lines),
-    );
+    let lines: Vec<_> =
+        lines.iter().map(|(name, points)| (name.as_str(), points.clone())).collect();
+    report.plot("growth-bytes", plot::lines(title, "events of a minute", ("MB", true), &lines));
 }

@@ -37,17 +37,12 @@ pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
     const EVENTS: u32 = 1_000;
     let mut table = Table::new(
         "redis",
-        &format!(
-            "Redis alone, {EVENTS} events a command, {} events",
-            COMMANDS * EVENTS
-        ),
+        &format!("Redis alone, {EVENTS} events a command, {} events", COMMANDS * EVENTS),
         &[column("CPU s/M", 3), column("bytes an event", 1)],
     );
     let append = |number: u32| {
         let mut command = redis::cmd("APPEND");
-        command
-            .arg(format!("minute:{}", number % 32))
-            .arg(vec![7_u8; 8 * EVENTS as usize]);
+        command.arg(format!("minute:{}", number % 32)).arg(vec![7_u8; 8 * EVENTS as usize]);
         command
     };
     let sadd = |number: u32| {
@@ -58,10 +53,8 @@ pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
         }
         command
     };
-    let ways: [(&str, &dyn Fn(u32) -> redis::Cmd); 2] = [
-        ("APPEND, 8 bytes an event", &append),
-        ("SADD, a new user an event", &sadd),
-    ];
+    let ways: [(&str, &dyn Fn(u32) -> redis::Cmd); 2] =
+        [("APPEND, 8 bytes an event", &append), ("SADD, a new user an event", &sadd)];
     for (name, command) in ways {
         let server = RedisServer::start(&[]);
         let mut connection = server.connection();
@@ -82,10 +75,7 @@ pub(crate) fn redis(report: &mut Report) -> anyhow::Result<()> {
         }
         let events = f64::from(COMMANDS * EVENTS);
         let cpu = process_cpu(server.pid())? - before;
-        table.row(
-            name,
-            [cpu * 1e6 / events, (used(memory()) - bytes) / events],
-        );
+        table.row(name, [cpu * 1e6 / events, (used(memory()) - bytes) / events]);
     }
     report.add(table);
     Ok(())
@@ -110,11 +100,7 @@ pub(crate) fn highest(report: &mut Report, bench: &Bench) -> anyhow::Result<Tabl
             let rate = (taken * lost).sqrt();
             let is_taken = takes(
                 store,
-                &Flow {
-                    rate: whole(rate),
-                    events: whole(rate) * SECONDS,
-                    ..bench.base
-                },
+                &Flow { rate: whole(rate), events: whole(rate) * SECONDS, ..bench.base },
             )?;
             *(if is_taken { &mut taken } else { &mut lost }) = rate;
         }
@@ -146,21 +132,13 @@ fn takes(store: Store, flow: &Flow) -> anyhow::Result<bool> {
 /// How long a node takes, and how much memory, to count a minute that another recorded and did not live to count.
 pub(crate) fn recovery(report: &mut Report, bench: &Bench) -> anyhow::Result<Table> {
     let events = if report.is_quick() { LEFT / 10 } else { LEFT };
-    let flow = Flow {
-        events,
-        rate: LEFT_RATE,
-        ..bench.base
-    };
+    let flow = Flow { events, rate: LEFT_RATE, ..bench.base };
     let mut table = Table::new(
         "recovery",
         &format!(
             "A minute of {events} events counted by another node than the one that recorded it"
         ),
-        &[
-            column("seconds", 1),
-            column("MB of the node", 0),
-            column("events lost", 0),
-        ],
+        &[column("seconds", 1), column("MB of the node", 0), column("events lost", 0)],
     );
     for (name, store) in stores(bench, &[SETS, LOG]) {
         let mut cluster = Cluster::of(store, 1);

@@ -19,13 +19,7 @@ use crate::report::{Column, Report, Table, column};
 
 const ROUNDS: usize = 5;
 /// The load that all others differ from in one thing.
-const BASE: Flow = Flow {
-    events: 3_000_000,
-    rate: 300_000,
-    series: 50,
-    users: 10_000,
-    lines: 15,
-};
+const BASE: Flow = Flow { events: 3_000_000, rate: 300_000, series: 50, users: 10_000, lines: 15 };
 const QUICK_EVENTS: u32 = 450_000;
 
 /// The figures of a way.
@@ -168,28 +162,18 @@ impl Bench {
 }
 
 pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
-    let others = [
-        COLLECTD,
-        Counter::Collectd(Protocol::SetsAndCounters),
-        Counter::Statsd(Protocol::Sets),
-    ];
+    let others =
+        [COLLECTD, Counter::Collectd(Protocol::SetsAndCounters), Counter::Statsd(Protocol::Sets)];
     let stores = [MEMORY_STORE, SETS, LOG];
     let all = [&others[..], &stores, &[Counter::Receiving]].concat();
-    let events = if report.is_quick() {
-        QUICK_EVENTS
-    } else {
-        BASE.events
-    };
+    let events = if report.is_quick() { QUICK_EVENTS } else { BASE.events };
     let bench = Bench {
         counters: all.iter().copied().filter(|it| it.is_there()).collect(),
         base: Flow { events, ..BASE },
     };
     let base = bench.base;
     let few = bench.side_by_side(report, ("peers-50", "50 series"), ROUNDS, base, &all)?;
-    let flow = Flow {
-        series: 5_000,
-        ..base
-    };
+    let flow = Flow { series: 5_000, ..base };
     let counters = [&others[..], &stores].concat();
     let many = ("peers-5000", "5 000 series");
     let many = bench.side_by_side(report, many, ROUNDS, flow, &counters)?;
@@ -201,16 +185,9 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
     let mut users = Vec::new();
     for (id, what, users_each) in [
         ("peers-1000-users", "1 000 users of each series", 1_000),
-        (
-            "peers-1000000-users",
-            "1 000 000 users of each series",
-            1_000_000,
-        ),
+        ("peers-1000000-users", "1 000 000 users of each series", 1_000_000),
     ] {
-        let flow = Flow {
-            users: users_each,
-            ..base
-        };
+        let flow = Flow { users: users_each, ..base };
         users.push(bench.side_by_side(report, (id, what), 1, flow, &counters)?);
     }
     let groups = [("50 series", &few), ("5 000 series", &many)];

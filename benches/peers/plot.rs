@@ -106,27 +106,18 @@ pub(crate) fn lines(
     const BOTTOM: f64 = 330.0;
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
     let ends = |figures: &mut dyn Iterator<Item = f64>| {
-        figures.fold((f64::MAX, f64::MIN), |(least, most), it| {
-            (least.min(it), most.max(it))
-        })
+        figures.fold((f64::MAX, f64::MIN), |(least, most), it| (least.min(it), most.max(it)))
     };
     let (x_least, x_most) = ends(&mut points().map(|(x, _)| x.log10()));
     let scaled = |y: f64| if has_powers { y.log10() } else { y };
     let (y_least, y_most) = ends(&mut points().map(|(_, y)| scaled(y)));
-    let (y_least, y_most) = if has_powers {
-        (y_least.floor(), y_most.ceil())
-    } else {
-        (0.0, y_most * 1.1)
-    };
+    let (y_least, y_most) =
+        if has_powers { (y_least.floor(), y_most.ceil()) } else { (0.0, y_most * 1.1) };
     let x_of = |x: f64| LEFT + (x.log10() - x_least) / (x_most - x_least) * (RIGHT - LEFT);
     let y_of = |y: f64| BOTTOM - (scaled(y) - y_least) / (y_most - y_least) * (BOTTOM - TOP);
     let names: Vec<&str> = lines.iter().map(|(name, _)| *name).collect();
     let mut elements = legend(&names, 34.0) + &text(8.0, TOP - 14.0, "start", y);
-    let steps = if has_powers {
-        whole(y_most - y_least)
-    } else {
-        4
-    };
+    let steps = if has_powers { whole(y_most - y_least) } else { 4 };
     for step in 0..=steps {
         let at = y_least + (y_most - y_least) * f64::from(step) / f64::from(steps);
         let at = if has_powers { 10_f64.powf(at) } else { at };
@@ -141,11 +132,8 @@ pub(crate) fn lines(
     for (at, (_, points)) in lines.iter().enumerate() {
         let place = |(x, y): &(f64, f64)| format!("{:.1},{:.1}", x_of(*x), y_of(*y));
         let places: Vec<_> = points.iter().map(place).collect();
-        let _ = writeln!(
-            elements,
-            "<polyline class=\"line s{at}\" points=\"{}\"/>",
-            places.join(" ")
-        );
+        let _ =
+            writeln!(elements, "<polyline class=\"line s{at}\" points=\"{}\"/>", places.join(" "));
         for (x, y) in points {
             let _ = writeln!(
                 elements,
@@ -168,11 +156,7 @@ fn short(figure: f64) -> String {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a few powers of ten"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few powers of ten")]
 fn whole(powers: f64) -> u32 {
     powers.round() as u32
 }

@@ -32,11 +32,8 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Why collectd cannot be measured, if it cannot.
 pub(crate) fn collectd_is_missing() -> Option<String> {
-    let found = Command::new("collectd")
-        .arg("-h")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let found =
+        Command::new("collectd").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let why = "as root: apt-get install --no-install-recommends collectd-core";
     found.is_err().then(|| why.to_owned())
 }
@@ -102,24 +99,15 @@ fn count(
     protocol: Protocol,
     command: impl FnOnce(&Path, u16, u16) -> anyhow::Result<Command>,
 ) -> anyhow::Result<Figures> {
-    ensure!(
-        flow.lasts() + Duration::from_secs(2) < INTERVAL,
-        "a load longer than an interval"
-    );
+    ensure!(flow.lasts() + Duration::from_secs(2) < INTERVAL, "a load longer than an interval");
     let directory = TempDir::new()?;
     let graphite = Graphite::start()?;
     let port = free_port();
     let mut command = command(directory.path(), port, graphite.port)?;
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let pid = child.id();
     let _running = Running(child);
-    eventually("it listens", SOON, || {
-        when(kernel_drops(port).is_some(), "no such socket")
-    });
+    eventually("it listens", SOON, || when(kernel_drops(port).is_some(), "no such socket"));
     thread::sleep(FIRST_READ);
     let before = process_cpu(pid)?;
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -147,9 +135,7 @@ fn count(
 pub(crate) fn kernel_drops(port: u16) -> Option<u64> {
     let table = fs::read_to_string("/proc/net/udp").ok()?;
     let local = format!(":{port:04X}");
-    let mut sockets = table
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let socket = sockets.find(|fields| fields.get(1).is_some_and(|at| at.ends_with(&local)))?;
     socket.last()?.parse().ok()
 }

@@ -88,17 +88,8 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
         ("threads-full-1", 1, FULL_SPEED, 1),
         ("threads-full-4", 1, FULL_SPEED, 4),
     ] {
-        let events = if report.is_quick() {
-            QUICK_EVENTS
-        } else {
-            EVENTS
-        };
-        let flow = Flow {
-            events,
-            rate,
-            lines,
-            ..BASE
-        };
+        let events = if report.is_quick() { QUICK_EVENTS } else { EVENTS };
+        let flow = Flow { events, rate, lines, ..BASE };
         let way = |name, readers| Way {
             name,
             run: Box::new(move || Ok(read(&flow, flows, readers)?.figures(lines))),
@@ -123,14 +114,8 @@ pub(crate) fn run(report: &mut Report) -> anyhow::Result<()> {
                 way("one thread, reading at once", Readers::OneAtOnce),
                 way("two threads, one socket", Readers::TwoOfOneSocket),
                 way("two sockets, by hash", Readers::TwoByHash),
-                way(
-                    "two sockets, by chance",
-                    Readers::TwoBy(libc::SKF_AD_RANDOM),
-                ),
-                way(
-                    "two sockets, by processor",
-                    Readers::TwoBy(libc::SKF_AD_CPU),
-                ),
+                way("two sockets, by chance", Readers::TwoBy(libc::SKF_AD_RANDOM)),
+                way("two sockets, by processor", Readers::TwoBy(libc::SKF_AD_CPU)),
             ],
         )?;
     }
@@ -167,11 +152,7 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
     let stop = Arc::new(AtomicBool::new(false));
     let start = |socket| {
         let (mut receiver, stop) = (Receiver::sharing(socket, DATAGRAM_MAX), Arc::clone(&stop));
-        let receive = if readers == Readers::OneAtOnce {
-            Receiver::wait
-        } else {
-            Receiver::gather
-        };
+        let receive = if readers == Readers::OneAtOnce { Receiver::wait } else { Receiver::gather };
         thread::spawn(move || -> anyhow::Result<(usize, f64)> {
             let (before, mut datagrams) = (thread_cpu()?, 0);
             // What is in the socket when it is stopped is read, too.
@@ -191,15 +172,8 @@ fn read(flow: &Flow, flows: usize, readers: Readers) -> anyhow::Result<Read> {
         cpu += own;
     }
     let sent_datagrams = (flow.events as usize).div_ceil(flow.lines);
-    let lost = sent_datagrams
-        .checked_sub(datagrams.iter().sum())
-        .context("more than was sent")?;
-    Ok(Read {
-        datagrams,
-        cpu,
-        sent,
-        lost,
-    })
+    let lost = sent_datagrams.checked_sub(datagrams.iter().sum()).context("more than was sent")?;
+    Ok(Read { datagrams, cpu, sent, lost })
 }
 
 /// Has a program choose between the two sockets of a port.

@@ -11,12 +11,7 @@ const REDIS_SECONDS: f64 = 0.06;
 
 /// The table of targets, before all others.
 pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4], limits: &Limits) {
-    let columns = [
-        digits("measured"),
-        digits("at most"),
-        digits("at least"),
-        yes_or_no("met"),
-    ];
+    let columns = [digits("measured"), digits("at most"), digits("at least"), yes_or_no("met")];
     let mut table = Table::new("targets", "Targets", &columns);
     let mut add = |what: &str, measured: f64, most: f64, least: f64| {
         let is_met = match measured {
@@ -29,11 +24,7 @@ pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4]
     // The first row is that of collectd, unless that is missing.
     let of_collectd = |table: &Table, counter: Counter| {
         let is_there = !table.get(COLLECTD.name(), ALL).is_nan();
-        if is_there {
-            table.get(counter.name(), "ratio")
-        } else {
-            WIDE
-        }
+        if is_there { table.get(counter.name(), "ratio") } else { WIDE }
     };
     let third = 1.0 / 3.0;
     for (counter, series, of, most) in [
@@ -44,31 +35,17 @@ pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4]
         (LOG, "50 series", few, third),
         (LOG, "5 000 series", many, 0.25),
     ] {
-        let what = format!(
-            "CPU of {} / CPU of {}, {series}",
-            counter.name(),
-            COLLECTD.name()
-        );
+        let what = format!("CPU of {} / CPU of {}, {series}", counter.name(), COLLECTD.name());
         add(&what, of_collectd(of, counter), most, WIDE);
     }
     let log = LOG.name();
     for (series, of, collectd_then) in [("50 series", few, 1.65), ("5 000 series", many, 2.83)] {
         let redis = of.get(log, OF_REDIS);
         let what = format!("CPU of Redis with `log`, {series}");
-        add(
-            &format!("{what}, s per million events"),
-            redis,
-            REDIS_SECONDS,
-            WIDE,
-        );
+        add(&format!("{what}, s per million events"), redis, REDIS_SECONDS, WIDE);
         let ratio = redis / of.get(COLLECTD.name(), ALL);
         let most = REDIS_SECONDS / collectd_then;
-        add(
-            &format!("{what} / CPU of {}", COLLECTD.name()),
-            ratio,
-            most,
-            WIDE,
-        );
+        add(&format!("{what} / CPU of {}", COLLECTD.name()), ratio, most, WIDE);
     }
     let ratio = one.get(MEMORY_STORE.name(), "ratio");
     let bytes = many_users.get(log, BYTES);
@@ -91,10 +68,7 @@ pub(crate) fn add(report: &mut Report, [few, many, one, many_users]: [&Table; 4]
     for counter in [SETS, LOG] {
         let commands = limits.idle.get(counter.name(), "Redis commands/s");
         add(
-            &format!(
-                "commands of Redis a second and node at rest, {}",
-                counter.name()
-            ),
+            &format!("commands of Redis a second and node at rest, {}", counter.name()),
             commands,
             40.0,
             WIDE,

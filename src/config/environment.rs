@@ -48,10 +48,7 @@ pub(super) fn read(
             values.set(key.path, value.to_owned(), Origin::Environment(name));
         } else {
             values.refuse(key.path);
-            problems.push(problem(
-                key.path,
-                "is not UTF-8; write it in UTF-8".to_owned(),
-            ));
+            problems.push(problem(key.path, "is not UTF-8; write it in UTF-8".to_owned()));
         }
     }
 }

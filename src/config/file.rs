@@ -44,11 +44,7 @@ pub(super) fn read(
         Err(error) => {
             let origin = Some(Origin::File(path.to_owned(), 0));
             let text = format!("cannot be read: {error}; name a readable file by --config");
-            problems.push(Problem {
-                origin,
-                key: String::new(),
-                text,
-            });
+            problems.push(Problem { origin, key: String::new(), text });
             false
         }
     }
@@ -62,12 +58,7 @@ pub(super) fn read_text(
     problems: &mut Vec<Problem>,
 ) -> bool {
     let (tree, errors) = DeTable::parse_recoverable(text);
-    let mut file = File {
-        path: path.to_owned(),
-        text,
-        values,
-        problems,
-    };
+    let mut file = File { path: path.to_owned(), text, values, problems };
     // After one error a parser may see more in the same line; the first is the true one.
     let mut lines = BTreeSet::new();
     for error in &errors {
@@ -113,10 +104,8 @@ impl File<'_> {
                 }
                 DeValue::Table(_) if !self.is_key(name.get_ref()) => {
                     let nearest = nearest_section(self.values.keys(), name.get_ref());
-                    let text = format!(
-                        "unknown section [{}]; did you mean [{nearest}]?",
-                        name.get_ref()
-                    );
+                    let text =
+                        format!("unknown section [{}]; did you mean [{nearest}]?", name.get_ref());
                     self.problem(&name.span(), "", text);
                 }
                 _ => self.entry("", name, value),
@@ -215,11 +204,7 @@ impl File<'_> {
 
     fn problem(&mut self, span: &Range<usize>, key: &str, text: String) {
         let origin = Some(self.origin(span));
-        self.problems.push(Problem {
-            origin,
-            key: key.to_owned(),
-            text,
-        });
+        self.problems.push(Problem { origin, key: key.to_owned(), text });
     }
 
     fn origin(&self, span: &Range<usize>) -> Origin {
@@ -227,11 +212,7 @@ impl File<'_> {
     }
 
     fn line(&self, span: &Range<usize>) -> usize {
-        let before = self
-            .text
-            .as_bytes()
-            .get(..span.start)
-            .unwrap_or(self.text.as_bytes());
+        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
         1 + memchr::memchr_iter(b'\n', before).count()
     }
 }
@@ -239,11 +220,7 @@ impl File<'_> {
 /// Returns the key of a line of a file, or its section in brackets; never a value, which may be a secret.
 fn named(line: &str) -> &str {
     let line = line.trim_start();
-    let end = if line.starts_with('[') {
-        ['#', '\n']
-    } else {
-        ['=', '#']
-    };
+    let end = if line.starts_with('[') { ['#', '\n'] } else { ['=', '#'] };
     line.split(end).next().unwrap_or_default().trim_end()
 }
 

@@ -58,9 +58,7 @@ impl<K: ?Sized> Key<K> {
     /// The key within its section.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.path
-            .split_once('.')
-            .map_or(self.path, |(_, name)| name)
+        self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
     /// The variable that sets the key: `EDS_FLUSH__GRACE`, `EDS_NODE`.

@@ -242,8 +242,7 @@ impl Read for Instant {
 
     fn canonical(&self, text: &str) -> String {
         DateTime::parse_from_rfc3339(text).map_or(String::new(), |time| {
-            time.with_timezone(&Utc)
-                .to_rfc3339_opts(SecondsFormat::Secs, true)
+            time.with_timezone(&Utc).to_rfc3339_opts(SecondsFormat::Secs, true)
         })
     }
 }
@@ -377,8 +376,6 @@ impl Read for OutputUrl {
 
     fn canonical(&self, text: &str) -> String {
         let parts = self.read(text).ok().flatten();
-        parts.map_or(text.to_owned(), |parts| {
-            parts.base.as_str().trim_end_matches('/').to_owned()
-        })
+        parts.map_or(text.to_owned(), |parts| parts.base.as_str().trim_end_matches('/').to_owned())
     }
 }

@@ -128,12 +128,7 @@ impl Config {
     /// What is allowed and unwise, a sentence each that names the keys.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        together::warnings(
-            &self.service,
-            self.drain_timeout,
-            &self.store,
-            &self.outputs,
-        )
+        together::warnings(&self.service, self.drain_timeout, &self.store, &self.outputs)
     }
 }
 
@@ -189,10 +184,7 @@ where
 
 fn build(reader: &mut Reader<'_>) -> Config {
     let node = reader.read(&top::node);
-    let (max_age, max_future) = (
-        reader.read(&input::max_age),
-        reader.read(&input::max_future),
-    );
+    let (max_age, max_future) = (reader.read(&input::max_age), reader.read(&input::max_future));
     let retention = max_age.saturating_mul(RETENTION_AGES);
     let (store, partitions) = store::read(reader, &node, retention);
     let service = service::read(reader, partitions.clone(), [max_age, max_future]);
@@ -216,8 +208,5 @@ fn build(reader: &mut Reader<'_>) -> Config {
 }
 
 fn log(reader: &mut Reader<'_>) -> Log {
-    Log {
-        level: reader.read(&logging::level).into(),
-        format: reader.read(&logging::format),
-    }
+    Log { level: reader.read(&logging::level).into(), format: reader.read(&logging::format) }
 }

@@ -91,12 +91,7 @@ fn target(reader: &mut Reader<'_>) -> Target {
         base.scheme() == "https" || ca.is_none(),
         "is set, but output.url is not encrypted; write https:// there or leave this out",
     );
-    Target::InfluxDb(Box::new(Settings {
-        url: base,
-        api,
-        timeout,
-        ca,
-    }))
+    Target::InfluxDb(Box::new(Settings { url: base, api, timeout, ca }))
 }
 
 fn probe_measurement(reader: &mut Reader<'_>) -> String {
@@ -148,12 +143,7 @@ fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
     refuse_keys_of(
         reader,
         "v1",
-        &[
-            &output::database,
-            &output::username,
-            &output::password,
-            &output::password_file,
-        ],
+        &[&output::database, &output::username, &output::password, &output::password_file],
     );
     let reason = "output.api = \"v2\" needs it";
     let org = reader.required(&output::org, reason);
@@ -169,11 +159,7 @@ fn api_v2(reader: &mut Reader<'_>, url: &OutputUrlParts) -> Api {
              EDS_OUTPUT__TOKEN",
         );
         let of_variable = !reader.text(output::token.path).is_empty();
-        let key = if of_variable {
-            output::token.path
-        } else {
-            output::token_file.path
-        };
+        let key = if of_variable { output::token.path } else { output::token_file.path };
         reader.together(
             &[key],
             token.as_ref().is_none_or(|token| token.expose().is_ascii()),
@@ -187,12 +173,7 @@ fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
     refuse_keys_of(
         reader,
         "v2",
-        &[
-            &output::org,
-            &output::bucket,
-            &output::token,
-            &output::token_file,
-        ],
+        &[&output::org, &output::bucket, &output::token, &output::token_file],
     );
     let database = reader.required(&output::database, "output.api = \"v1\" needs it");
     let (mut username, mut password) = (None, None);
@@ -216,20 +197,12 @@ fn api_v1(reader: &mut Reader<'_>, url: OutputUrlParts) -> Api {
             "and the password go together; set output.username and output.password_file, or neither",
         );
         let of_url = reader.text(output::username.path).is_empty();
-        let key = if of_url {
-            output::url.path
-        } else {
-            output::username.path
-        };
+        let key = if of_url { output::url.path } else { output::username.path };
         reader.together(
             &[key],
             username.as_ref().is_none_or(|name| !name.contains(':')),
             "has a user with a colon, which would begin the password; leave it out",
         );
     }
-    Api::V1 {
-        database,
-        username,
-        password,
-    }
+    Api::V1 { database, username, password }
 }

@@ -96,9 +96,7 @@ pub(super) fn nearest_section(
     name: &str,
 ) -> &'static str {
     let sections = keys.map(Key::section).filter(|section| !section.is_empty());
-    sections
-        .min_by_key(|section| strsim::damerau_levenshtein(name, section))
-        .unwrap_or_default()
+    sections.min_by_key(|section| strsim::damerau_levenshtein(name, section)).unwrap_or_default()
 }
 
 /// The variable that was most likely meant.

@@ -39,9 +39,7 @@ impl<'a> Reader<'a> {
         let places =
             (0..values.outputs().max(1)).flat_map(|output| keys().map(move |key| (output, key)));
         let is_refused = |&(output, key): &(usize, &'static str)| {
-            values
-                .value(key, output)
-                .is_some_and(|value| value.is_refused)
+            values.value(key, output).is_some_and(|value| value.is_refused)
         };
         Self {
             values,
@@ -94,9 +92,7 @@ impl<'a> Reader<'a> {
             alike.partition(|key| key.section() == "output");
         let written = |output| {
             let [name, url] = [output::name.path, output::url.path].map(|path| read(output, path));
-            let rest = of_outputs
-                .iter()
-                .filter(|key| !["name", "url"].contains(&key.name()));
+            let rest = of_outputs.iter().filter(|key| !["name", "url"].contains(&key.name()));
             let rest = rest.map(|key| (key.name(), read(output, key.path)));
             let rest = rest.filter(|(_, value)| !value.is_empty());
             rest.fold(format!("{name} {url}"), |text, (name, value)| {
@@ -179,9 +175,7 @@ impl<'a> Reader<'a> {
     /// Requires something of several keys together, unless one of them was found wrong; the first is the one to blame.
     pub(super) fn together(&mut self, paths: &[&'static str], holds: bool, text: &str) {
         if let ([blamed, ..], false) = (paths, holds)
-            && paths
-                .iter()
-                .all(|path| !self.wrong.contains(&self.place(path)))
+            && paths.iter().all(|path| !self.wrong.contains(&self.place(path)))
         {
             self.wrong(blamed, text);
         }
@@ -226,10 +220,7 @@ fn secret_in(file: &Path) -> Result<Secret, String> {
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() || line.contains(char::is_control) {
         let hint = "write only the secret into it";
-        return Err(format!(
-            "{} does not hold one line of text; {hint}",
-            file.display()
-        ));
+        return Err(format!("{} does not hold one line of text; {hint}", file.display()));
     }
     Ok(Secret::new(line))
 }

@@ -156,30 +156,13 @@ fn rest(reader: &mut Reader<'_>) -> RestSettings {
     match url {
         RestUrlParts::Nowhere => RestSettings::Nowhere,
         RestUrlParts::Udp(to) => RestSettings::Udp(to),
-        RestUrlParts::Http {
-            url: OutputUrlParts { base: url, .. },
-            place,
-            precision,
-        } => {
+        RestUrlParts::Http { url: OutputUrlParts { base: url, .. }, place, precision } => {
             let api = match place {
-                Place::Database(database) => Api::V1 {
-                    database,
-                    username,
-                    password,
-                },
+                Place::Database(database) => Api::V1 { database, username, password },
                 Place::Bucket { org, bucket } => Api::V2 { org, bucket, token },
             };
-            let server = Settings {
-                url,
-                api,
-                timeout,
-                ca,
-            };
-            RestSettings::Http(Box::new(RestHttp {
-                server,
-                precision,
-                queue_bytes,
-            }))
+            let server = Settings { url, api, timeout, ca };
+            RestSettings::Http(Box::new(RestHttp { server, precision, queue_bytes }))
         }
     }
 }

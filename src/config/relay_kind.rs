@@ -124,9 +124,7 @@ fn rest(text: &str, forms: &str) -> Result<RestUrlParts, String> {
             _ => return Err(wrong(&format!("has a part {name:?} in its query"))),
         };
         if place.is_some() || value.is_empty() {
-            return Err(wrong(&format!(
-                "has no {name}= in its query, or more than one"
-            )));
+            return Err(wrong(&format!("has no {name}= in its query, or more than one")));
         }
         *place = Some(value.into_owned());
     }
@@ -157,9 +155,7 @@ fn host_and_port(text: &str) -> Result<String, String> {
         !host.is_empty() && host.bytes().all(is_plain)
     };
     let is_v6 = |host: &str| {
-        let inner = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
     };
     match text.rsplit_once(':') {

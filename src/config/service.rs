@@ -116,10 +116,7 @@ pub(super) fn http_hosts(reader: &mut Reader<'_>) -> Vec<String> {
 fn linger(reader: &mut Reader<'_>, grace: Duration) -> Linger {
     let least = reader.read(&input::linger);
     let most: Duration = reader.read(&input::linger_max);
-    Linger {
-        least,
-        most: most.min(grace / 4).max(least),
-    }
+    Linger { least, most: most.min(grace / 4).max(least) }
 }
 
 fn rules(reader: &mut Reader<'_>) -> LineRules {
@@ -140,16 +137,8 @@ fn rules(reader: &mut Reader<'_>) -> LineRules {
         !is_reserved(tag.as_bytes()),
         "is a reserved tag key, as in every line; choose another one",
     );
-    let LineLimits {
-        line,
-        series,
-        tag,
-        user,
-    } = rules.limits;
-    let datagram = (
-        input::max_datagram.path,
-        reader.length(&input::max_datagram),
-    );
+    let LineLimits { line, series, tag, user } = rules.limits;
+    let datagram = (input::max_datagram.path, reader.length(&input::max_datagram));
     let line = (input::max_line.path, line);
     let series = (input::max_series.path, series);
     for (outer, inner) in [
@@ -178,10 +167,7 @@ fn spool(reader: &mut Reader<'_>) -> Option<SpoolSettings> {
     {
         reader.together(&[path], false, &text);
     }
-    Some(SpoolSettings {
-        directory,
-        bytes_max,
-    })
+    Some(SpoolSettings { directory, bytes_max })
 }
 
 /// Whether a node could keep events there, as far as can be said without making anything.
@@ -201,11 +187,7 @@ fn usable(directory: &Path) -> Result<(), String> {
     }
     // A file that has no name and goes with its descriptor. Some file systems know none.
     let mut file = OpenOptions::new();
-    let Err(error) = file
-        .write(true)
-        .custom_flags(libc::O_TMPFILE)
-        .open(directory)
-    else {
+    let Err(error) = file.write(true).custom_flags(libc::O_TMPFILE).open(directory) else {
         return Ok(());
     };
     match error.kind() {

@@ -159,11 +159,7 @@ pub(super) fn gather<F: Typed>(
 
 /// The kernel's name for this host. The second file serves where `/proc` shows processes only.
 pub(super) fn host_name() -> Option<String> {
-    let read = |path| {
-        std::fs::read_to_string(path)
-            .ok()
-            .map(|name| name.trim().to_owned())
-    };
+    let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     ["/proc/sys/kernel/hostname", "/etc/hostname"]
         .into_iter()
         .find_map(|path| read(path).filter(|name| !name.is_empty()))

@@ -44,13 +44,7 @@ pub(super) fn read(
     let Some(link) = url else {
         // It begins empty, so it has no minutes of another number.
         let partitions = redis::partitions(&prefix, count, None);
-        return (
-            Store::Memory {
-                bytes_max,
-                counts_max,
-            },
-            partitions,
-        );
+        return (Store::Memory { bytes_max, counts_max }, partitions);
     };
     let partitions = redis::partitions(&prefix, count, before);
     let settings = Settings {
@@ -78,10 +72,7 @@ pub struct RelayStore {
 pub(super) fn read_for_relay(reader: &mut Reader<'_>) -> Option<RelayStore> {
     let url = reader.read(&store::url);
     let prefix = reader.read(&store::prefix);
-    url.map(|link| RelayStore {
-        redis: connection(reader, link),
-        prefix,
-    })
+    url.map(|link| RelayStore { redis: connection(reader, link), prefix })
 }
 
 /// Their number, and while it changes the number before and the minute from which the new one holds.
@@ -114,11 +105,7 @@ fn connection(reader: &mut Reader<'_>, url: redis_link::Settings) -> redis_link:
     let password = url.credentials.password.as_deref().map(Secret::new);
     let (username, password) = user(reader, &keys, url.credentials.username, password);
     reader.together(
-        &[
-            store::password_file.path,
-            store::username.path,
-            store::password.path,
-        ],
+        &[store::password_file.path, store::username.path, store::password.path],
         username.is_none() || password.is_some(),
         "is not set, but there is a user name; set it, or EDS_STORE__PASSWORD",
     );
@@ -136,10 +123,7 @@ fn connection(reader: &mut Reader<'_>, url: redis_link::Settings) -> redis_link:
         reader.together(&[file.path, store::url.path], holds, text);
     }
     redis_link::Settings {
-        tls: url.tls.map(|_| redis_link::Tls {
-            ca,
-            client: certificate.zip(key),
-        }),
+        tls: url.tls.map(|_| redis_link::Tls { ca, client: certificate.zip(key) }),
         credentials: redis_link::Credentials {
             username,
             password: password.map(|password| password.expose().to_owned()),
@@ -161,10 +145,9 @@ impl Store {
         match &settings.redis.address {
             _ if settings.redis.tls.is_some() => Vec::new(),
             Address::Tcp { host, .. } => vec![host],
-            Address::Cluster { nodes }
-            | Address::Sentinel {
-                sentinels: nodes, ..
-            } => nodes.iter().map(|(host, _)| host.as_str()).collect(),
+            Address::Cluster { nodes } | Address::Sentinel { sentinels: nodes, .. } => {
+                nodes.iter().map(|(host, _)| host.as_str()).collect()
+            }
             Address::Unix(_) => Vec::new(),
         }
     }

@@ -19,13 +19,8 @@ fn load_with(
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("eds.toml");
     std::fs::write(&path, text).unwrap();
-    let environment = variables
-        .iter()
-        .map(|(name, value)| (name.into(), value.into()));
-    let flags = Flags {
-        config: Some(path.clone()),
-        ..flags
-    };
+    let environment = variables.iter().map(|(name, value)| (name.into(), value.into()));
+    let flags = Flags { config: Some(path.clone()), ..flags };
     let shown = |errors: ConfigErrors| errors.to_string().replace(path.to_str().unwrap(), "FILE");
     load(&flags, environment).map_err(shown)
 }
@@ -43,10 +38,7 @@ fn check_refused(cases: &str) {
         let (errors, given): (Vec<&str>, Vec<&str>) = case.iter().partition(|line| is_error(line));
         let (variables, text): (Vec<&str>, Vec<&str>) =
             given.iter().partition(|line| line.starts_with("EDS_"));
-        let variables: Vec<_> = variables
-            .iter()
-            .filter_map(|it| it.split_once('='))
-            .collect();
+        let variables: Vec<_> = variables.iter().filter_map(|it| it.split_once('=')).collect();
         let expected: Vec<_> = errors.iter().map(|line| &line[3..]).collect();
         let refused = load_with(&text.join("\n"), &variables, Flags::default()).unwrap_err();
         assert_eq!(refused, expected.join("\n"), "of {given:?}");
@@ -208,36 +200,20 @@ fn a_spool_that_cannot_be_is_refused_and_one_that_may_be_made_is_not() {
     let left = std::fs::read_dir(directory.path()).unwrap();
     assert_eq!(left.count(), 1, "looking makes nothing");
     // Commands of operators keep nothing there.
-    let flags = Flags {
-        config: Some(path("file").into()),
-        ..Flags::default()
-    };
+    let flags = Flags { config: Some(path("file").into()), ..Flags::default() };
     std::fs::write(path("file"), spool("file")).unwrap();
     Config::load_without_secrets_of_output(&flags, Vec::new()).unwrap();
 }
 
 #[test]
 fn everything_is_reported_at_once_in_the_order_of_fixing() {
-    let flags = Flags {
-        http: Some("x".to_owned()),
-        ..Flags::default()
-    };
+    let flags = Flags { http: Some("x".to_owned()), ..Flags::default() };
     let text = "[log]\nlevel = 1\nlvl = 2\n[input]\nthreads = 0\n[output]\nurl = \"http://h\"\napi = \"v1\"";
     let errors = load_with(text, &[("EDS_X", "")], flags).unwrap_err();
-    let origins: Vec<&str> = errors
-        .lines()
-        .map(|line| line.split(": ").next().unwrap())
-        .collect();
+    let origins: Vec<&str> = errors.lines().map(|line| line.split(": ").next().unwrap()).collect();
     assert_eq!(
         origins,
-        [
-            "FILE:2",
-            "FILE:3",
-            "FILE:5",
-            "environment EDS_X",
-            "--http",
-            "output.database"
-        ]
+        ["FILE:2", "FILE:3", "FILE:5", "environment EDS_X", "--http", "output.database"]
     );
 }
 
@@ -271,10 +247,7 @@ url = { a = "sesame", b = "sesame", a = "sesame" }
 => FILE:12: the key a is given twice in one value; keep one of them
 "#,
     );
-    let flags = Flags {
-        config: Some("/nowhere/eds.toml".into()),
-        ..Flags::default()
-    };
+    let flags = Flags { config: Some("/nowhere/eds.toml".into()), ..Flags::default() };
     assert_eq!(
         Config::load(&flags, []).unwrap_err().to_string(),
         "/nowhere/eds.toml: cannot be read: No such file or directory (os error 2); name a readable file by --config"
@@ -283,14 +256,8 @@ url = { a = "sesame", b = "sesame", a = "sesame" }
 
 #[test]
 fn later_sources_win_and_are_remembered() {
-    let flags = Flags {
-        listen: vec!["127.0.0.1:3".to_owned()],
-        ..Flags::default()
-    };
-    let variables = [
-        ("EDS_LOG__LEVEL", "warn"),
-        ("EDS_INPUT__LISTEN", "127.0.0.1:2"),
-    ];
+    let flags = Flags { listen: vec!["127.0.0.1:3".to_owned()], ..Flags::default() };
+    let variables = [("EDS_LOG__LEVEL", "warn"), ("EDS_INPUT__LISTEN", "127.0.0.1:2")];
     let text = "node = \"a\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[input]\nqueue_events = 0x1_00\n";
     let (config, effective) = load_with(text, &variables, flags).unwrap();
     assert_eq!(config.node, "a");
@@ -312,17 +279,12 @@ fn later_sources_win_and_are_remembered() {
         );
     }
     assert!(
-        shown
-            .lines()
-            .any(|line| line.starts_with("node = \"a\"") && line.ends_with("eds.toml:1")),
+        shown.lines().any(|line| line.starts_with("node = \"a\"") && line.ends_with("eds.toml:1")),
         "{shown}"
     );
     // What is shown is a file that says the same.
     let again = load_file(&shown).unwrap();
-    let again = Config {
-        file: config.file.clone(),
-        ..again
-    };
+    let again = Config { file: config.file.clone(), ..again };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
 }
 
@@ -338,9 +300,7 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         let ends: Vec<&str> = match allowed.strip_prefix("one of: ") {
             Some(words) => words.split(", ").collect(),
             None if allowed.contains(" of ") => Vec::new(),
-            None => allowed
-                .split_once(" to ")
-                .map_or(Vec::new(), |(min, max)| vec![min, max]),
+            None => allowed.split_once(" to ").map_or(Vec::new(), |(min, max)| vec![min, max]),
         };
         for value in ends {
             let set = [(&*key.variable(), value)];
@@ -372,11 +332,7 @@ fn the_table_of_keys_is_sound_and_read_in_full() {
         ("rediss://h", "https://h", "v2"),
     ] {
         let mut values = Effective::defaults(Program::Node);
-        for (path, value) in [
-            ("store.url", store),
-            ("output.url", output),
-            ("output.api", api),
-        ] {
+        for (path, value) in [("store.url", store), ("output.url", output), ("output.api", api)] {
             values.set(path, value.to_owned(), Origin::Default);
         }
         let mut reader = Reader::new(&values, Vec::new(), true);
@@ -407,11 +363,7 @@ fn what_means_the_same_is_compared_as_the_same() {
         ("store.partitions_from", "2026-11-22T02:10:00Z"),
         ("outputs", "default http://localhost api=v2 org=o bucket=b"),
     ] {
-        assert!(
-            one.iter()
-                .any(|(key, value)| (*key, value.as_str()) == expected),
-            "{one:?}"
-        );
+        assert!(one.iter().any(|(key, value)| (*key, value.as_str()) == expected), "{one:?}");
     }
     for (key, value) in alike("") {
         let is_empty = key.contains("partitions_");
@@ -424,17 +376,11 @@ fn keys_of_several_sections_that_cannot_work_together_are_refused() {
     let redis = "[store]\nurl = \"redis://h\"\n";
     for (text, keys) in [
         ("[input]\nlinger = \"5s\"", ["input.linger", "flush.grace"]),
-        (
-            "[flush]\ninterval = \"5s\"",
-            ["flush.interval", "flush.grace"],
-        ),
+        ("[flush]\ninterval = \"5s\"", ["flush.interval", "flush.grace"]),
     ] {
         let errors = load_file(&format!("{redis}{text}")).unwrap_err();
         let (blamed, other) = (format!(": {}: is ", keys[0]), format!(" {}, ", keys[1]));
-        assert!(
-            errors.contains(&blamed) && errors.contains(&other),
-            "{errors}"
-        );
+        assert!(errors.contains(&blamed) && errors.contains(&other), "{errors}");
     }
     let errors = load_file(&format!("{redis}replay_window = \"2s\"")).unwrap_err();
     assert!(
@@ -461,22 +407,13 @@ fn keys_that_are_unwise_together_are_warned_of() {
             "[flush]\ninterval = \"3s\"",
             "flush.interval (3s) is longer than half of flush.grace (5s)",
         ),
-        (
-            "[flush]\nlease = \"5s\"",
-            "flush.lease (5s) is shorter than",
-        ),
-        (
-            "response_timeout = \"8s\"",
-            "store.replay_window (10s) is shorter than it may take",
-        ),
+        ("[flush]\nlease = \"5s\"", "flush.lease (5s) is shorter than"),
+        ("response_timeout = \"8s\"", "store.replay_window (10s) is shorter than it may take"),
         (
             "response_timeout = \"10s\"\n[flush]\nmax_hold = \"10s\"",
             "is not shorter than flush.max_hold (10s)",
         ),
-        (
-            "[input]\ndrain_timeout = \"2s\"",
-            "input.drain_timeout (2s) is shorter than",
-        ),
+        ("[input]\ndrain_timeout = \"2s\"", "input.drain_timeout (2s) is shorter than"),
     ] {
         let warned = warnings(text);
         assert!(warned.contains(words), "{text}: {warned}");

@@ -54,13 +54,7 @@ pub(super) fn warnings(
     let Store::Redis(settings) = store else {
         return warnings;
     };
-    let FlushSettings {
-        interval,
-        grace,
-        max_hold,
-        lease,
-        ..
-    } = service.flush;
+    let FlushSettings { interval, grace, max_hold, lease, .. } = service.flush;
     let (window, timeouts) = (service.replay_window, settings.redis.timeouts);
     let (connect, response) = (timeouts.connect, timeouts.response);
     let noticed = connect + response + STORE_LOOK;
@@ -113,10 +107,7 @@ pub(super) fn warnings(
 fn exposed(service: &ServiceSettings, store: &Store, outputs: &[Output]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Store::Redis(settings) = store
-        && let Some(host) = store
-            .hosts_in_the_clear()
-            .into_iter()
-            .find(|host| !is_loopback(host))
+        && let Some(host) = store.hosts_in_the_clear().into_iter().find(|host| !is_loopback(host))
     {
         let password = settings.redis.credentials.password.as_ref();
         let password = password.map_or("", |_| ", the password included");

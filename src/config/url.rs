@@ -32,17 +32,10 @@ pub(super) fn output(text: &str, forms: &str) -> Result<OutputUrlParts, String> 
         ));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong(
-            "has a ? or # part",
-            "leave it out; the keys of [output] say the rest",
-        ));
+        return Err(wrong("has a ? or # part", "leave it out; the keys of [output] say the rest"));
     }
-    without_user(&url).ok_or_else(|| {
-        wrong(
-            "has a user or password that is not UTF-8",
-            "write it in UTF-8",
-        )
-    })
+    without_user(&url)
+        .ok_or_else(|| wrong("has a user or password that is not UTF-8", "write it in UTF-8"))
 }
 
 /// Takes user and password out of a URL of http; `None`: they are not UTF-8.

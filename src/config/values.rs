@@ -87,11 +87,7 @@ fn defaults(program: Program, keys: impl Iterator<Item = &'static Key>) -> Vec<V
 
 impl Effective {
     pub(super) fn defaults(program: Program) -> Self {
-        Self {
-            values: defaults(program, program.keys()),
-            outputs: Vec::new(),
-            file: None,
-        }
+        Self { values: defaults(program, program.keys()), outputs: Vec::new(), file: None }
     }
 
     /// The keys that there are.
@@ -152,15 +148,11 @@ impl Effective {
 
     /// Each section: its heading, empty for the keys at the top, and its values.
     fn sections(&self) -> impl Iterator<Item = (String, &[Value])> {
-        let sections = self
-            .values
-            .chunk_by(|a, b| a.key.section() == b.key.section());
+        let sections = self.values.chunk_by(|a, b| a.key.section() == b.key.section());
         sections.flat_map(|values| match values[0].key.section() {
             OUTPUT if !self.outputs.is_empty() => {
                 let outputs = self.outputs.iter();
-                outputs
-                    .map(|values| (format!("[[{OUTPUT}]]"), &values[..]))
-                    .collect()
+                outputs.map(|values| (format!("[[{OUTPUT}]]"), &values[..])).collect()
             }
             "" => vec![(String::new(), values)],
             section => vec![(format!("[{section}]"), values)],
@@ -206,11 +198,7 @@ fn line(Value { key, text, .. }: &Value) -> (String, &'static str) {
         }
         Form::Url => {
             let (url, is_hidden) = url::without_password(text);
-            let note = if is_hidden {
-                "; its password is hidden"
-            } else {
-                ""
-            };
+            let note = if is_hidden { "; its password is hidden" } else { "" };
             (format!("{name} = {}", quoted(&url)), note)
         }
         Form::Integer => (format!("{name} = {text}"), ""),

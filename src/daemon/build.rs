@@ -50,10 +50,7 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, Quer
         arbiter,
     };
     match &config.store {
-        Store::Memory {
-            bytes_max,
-            counts_max,
-        } => {
+        Store::Memory { bytes_max, counts_max } => {
             let store = MemoryStore::new(
                 &config.node,
                 &config.partitions,

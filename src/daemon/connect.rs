@@ -39,24 +39,12 @@ pub fn connect(config: &Config, quiet: bool) -> anyhow::Result<bool> {
             Ok(_) if quiet => {}
             Ok(what) => writeln!(out, "ok       {what}")?,
             Err(found) => {
-                let word = if is_wrong(found) {
-                    "PROBLEM"
-                } else {
-                    "unwise "
-                };
-                writeln!(
-                    out,
-                    "{word}  {}\n         do: {}",
-                    found.head(),
-                    found.remedy
-                )?;
+                let word = if is_wrong(found) { "PROBLEM" } else { "unwise " };
+                writeln!(out, "{word}  {}\n         do: {}", found.head(), found.remedy)?;
             }
         }
     }
-    Ok(!tried
-        .iter()
-        .filter_map(|it| it.as_ref().err())
-        .any(is_wrong))
+    Ok(!tried.iter().filter_map(|it| it.as_ref().err()).any(is_wrong))
 }
 
 async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
@@ -87,12 +75,7 @@ async fn store(config: &Config) -> anyhow::Result<Vec<Tried>> {
 fn well_servers(status: &Status) -> Vec<Tried> {
     let servers = status.redis.iter().flat_map(|redis| &redis.servers);
     let well = |server: &ServerSeen| {
-        let ServerFound {
-            version,
-            policy,
-            clock_offset_ms,
-            ..
-        } = server.found.as_ref()?;
+        let ServerFound { version, policy, clock_offset_ms, .. } = server.found.as_ref()?;
         let address = &server.address;
         Some(Ok(format!(
             "Redis at {address}: {version}, maxmemory-policy {policy}, its clock differs by {clock_offset_ms} ms"
@@ -110,9 +93,7 @@ async fn outputs(config: &Config) -> anyhow::Result<Vec<Tried>> {
             return Ok(place);
         }
         match it.output.probe(minute).await {
-            Ok(()) => Ok(format!(
-                "{place}, takes a point of output.probe_measurement"
-            )),
+            Ok(()) => Ok(format!("{place}, takes a point of output.probe_measurement")),
             Err(error) => Err(error.found().clone().at(place)),
         }
     });
@@ -134,21 +115,15 @@ fn sockets(config: &Config) -> Vec<Tried> {
             ListenAddress::Udp(udp) => UdpSocket::bind(udp).map(drop),
             ListenAddress::Unix(path) => unix(path),
         };
-        of(
-            format!("input.listen: {address}"),
-            bound,
-            &|| match address {
-                ListenAddress::Udp(udp) => holder(Table::Udp, *udp),
-                ListenAddress::Unix(path) => format!("there is {}", path.display()),
-            },
-        )
+        of(format!("input.listen: {address}"), bound, &|| match address {
+            ListenAddress::Udp(udp) => holder(Table::Udp, *udp),
+            ListenAddress::Unix(path) => format!("there is {}", path.display()),
+        })
     });
     let http = service.http.map(|address| {
-        of(
-            format!("http.listen: {address}"),
-            TcpListener::bind(address).map(drop),
-            &|| holder(Table::Tcp, address),
-        )
+        of(format!("http.listen: {address}"), TcpListener::bind(address).map(drop), &|| {
+            holder(Table::Tcp, address)
+        })
     });
     listen.chain(http).collect()
 }
@@ -159,11 +134,7 @@ fn unix(path: &Path) -> io::Result<()> {
         return Err(ErrorKind::AddrInUse.into());
     }
     let parent = path.parent().unwrap_or(path);
-    if parent.metadata()?.is_dir() {
-        Ok(())
-    } else {
-        Err(ErrorKind::NotADirectory.into())
-    }
+    if parent.metadata()?.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
 /// Whether it can be written to is looked at with the configuration.
@@ -186,9 +157,7 @@ fn spool(config: &Config) -> Option<Tried> {
         let why = format!("{has} are free, and input.spool_max is {most}");
         Err(Diagnosis::new(Cause::SpoolDisk, why).at(place))
     } else {
-        Ok(format!(
-            "{place}: can be written to, and its disk has {has} free"
-        ))
+        Ok(format!("{place}: can be written to, and its disk has {has} free"))
     })
 }
 

@@ -39,23 +39,21 @@ pub(super) fn listen() -> io::Result<mpsc::UnboundedReceiver<Request>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     // At most a few: they are sent by people.
     let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::Builder::new()
-        .name("eds-signals".to_owned())
-        .spawn(move || {
-            let mut draining = false;
-            for signal in signals.forever() {
-                let request = if signal == SIGHUP {
-                    Request::Reload
-                } else {
-                    ending.store(draining, Ordering::SeqCst);
-                    draining = true;
-                    Request::Drain
-                };
-                if sender.send(request).is_err() {
-                    return;
-                }
+    std::thread::Builder::new().name("eds-signals".to_owned()).spawn(move || {
+        let mut draining = false;
+        for signal in signals.forever() {
+            let request = if signal == SIGHUP {
+                Request::Reload
+            } else {
+                ending.store(draining, Ordering::SeqCst);
+                draining = true;
+                Request::Drain
+            };
+            if sender.send(request).is_err() {
+                return;
             }
-        })?;
+        }
+    })?;
     Ok(receiver)
 }
 

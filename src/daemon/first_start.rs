@@ -119,10 +119,7 @@ mod tests {
 
     #[test]
     fn with_a_redis_nothing_is_lost_at_the_end() {
-        let flags = Flags {
-            store: Some("redis://127.0.0.1:6379".to_owned()),
-            ..Flags::default()
-        };
+        let flags = Flags { store: Some("redis://127.0.0.1:6379".to_owned()), ..Flags::default() };
         let text = shown(&flags);
         assert!(text.contains("wait for the next"), "{text}");
         assert!(!text.contains("loses"), "{text}");

@@ -296,25 +296,11 @@ impl Running for Service {
 
 /// The last line of the log: what became of every event.
 fn log_totals(totals: &LedgerTotals) {
-    let LedgerTotals {
-        received,
-        recorded,
-        queued,
-        unpublished,
-        ..
-    } = *totals;
+    let LedgerTotals { received, recorded, queued, unpublished, .. } = *totals;
     let rejected: u64 = totals.rejected.iter().sum();
     let dropped: u64 = totals.dropped.iter().sum();
     if totals.lost() == 0 {
-        tracing::info!(
-            received,
-            recorded,
-            rejected,
-            dropped,
-            queued,
-            unpublished,
-            "stopped"
-        );
+        tracing::info!(received, recorded, rejected, dropped, queued, unpublished, "stopped");
     } else {
         tracing::warn!(
             received,

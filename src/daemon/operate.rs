@@ -83,9 +83,7 @@ async fn list_outputs(
     partitions: &Partitions,
 ) -> anyhow::Result<()> {
     let configured = config.outputs.iter().map(|output| output.name.clone());
-    let mut all: BTreeMap<_, _> = configured
-        .map(|name| (name, OutputBacklog::default()))
-        .collect();
+    let mut all: BTreeMap<_, _> = configured.map(|name| (name, OutputBacklog::default())).collect();
     for partition in partitions.iter() {
         for (name, lacks) in store.backlog(partition).await?.outputs {
             *all.entry(name).or_default() += lacks;
@@ -124,18 +122,12 @@ async fn drop_output(
     let shared = store.shared([OUTPUTS].into_iter()).await?;
     let shared = shared.into_iter().flatten().collect::<String>();
     // Each begins with its name.
-    let there = shared
-        .split("; ")
-        .any(|output| output.split(' ').next() == Some(name.as_str()));
+    let there = shared.split("; ").any(|output| output.split(' ').next() == Some(name.as_str()));
     anyhow::ensure!(
         !here && !there,
         "output {name} is configured {}; take it out of the configuration of all nodes first, by `eds settings apply` and \
          a restart of each. Nothing was dropped",
-        if here {
-            "here"
-        } else {
-            "on the nodes of this Redis"
-        }
+        if here { "here" } else { "on the nodes of this Redis" }
     );
     let mut known = BTreeSet::new();
     for partition in partitions.iter() {
@@ -153,11 +145,7 @@ async fn drop_output(
     }
     let mut all = Dropped::default();
     for partition in partitions.iter() {
-        let Dropped {
-            minutes,
-            counts,
-            quarantined,
-        } = store.drop_output(partition, name).await?;
+        let Dropped { minutes, counts, quarantined } = store.drop_output(partition, name).await?;
         all.minutes += minutes;
         all.counts += counts;
         all.quarantined += quarantined;
@@ -184,15 +172,9 @@ pub fn loss(config: &Config, acknowledge: bool) -> anyhow::Result<()> {
         }
         let width = left.iter().map(|loss| loss.process.chars().count()).max();
         let width = width.unwrap_or_default().max("process".len());
-        writeln!(
-            out,
-            "{:14}  {:width$}  {:18}  {:>12}",
-            "minute", "process", "cause", "lost"
-        )?;
+        writeln!(out, "{:14}  {:width$}  {:18}  {:>12}", "minute", "process", "cause", "lost")?;
         for loss in &left {
-            let minute = loss
-                .minute
-                .map_or("earlier".to_owned(), |it| it.to_string());
+            let minute = loss.minute.map_or("earlier".to_owned(), |it| it.to_string());
             writeln!(
                 out,
                 "{minute:14}  {:width$}  {:18}  {:>12}",
@@ -225,9 +207,7 @@ pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
         let mut changes = Vec::new();
         for ((key, ours), theirs) in ours.iter().zip(&theirs) {
             let differs = theirs.as_ref() != Some(ours);
-            let shown = theirs
-                .as_ref()
-                .map_or("not set".to_owned(), |it| quoted(it));
+            let shown = theirs.as_ref().map_or("not set".to_owned(), |it| quoted(it));
             match action {
                 SettingsAction::Show if differs => {
                     writeln!(out, "{key} = {shown} # here: {}", quoted(ours))?;
@@ -249,10 +229,7 @@ pub fn settings(config: &Config, action: SettingsAction) -> anyhow::Result<()> {
             store.share(&changes, config.max_future).await?;
             if changes.is_empty() {
                 writeln!(notes, "nothing differs")?;
-            } else if changes
-                .iter()
-                .all(|(key, _)| key.starts_with("store.partitions"))
-            {
+            } else if changes.iter().all(|(key, _)| key.starts_with("store.partitions")) {
                 writeln!(
                     notes,
                     "written; restart each node with this configuration before store.partitions_from: one that is not \
@@ -286,9 +263,6 @@ fn operate(
     run: impl AsyncFnOnce(RedisStore, Partitions) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (store, partitions) = build::operated(config)?.ok_or(NothingShared)?;
-    log::start(&Log {
-        level: LevelFilter::WARN,
-        format: LogFormat::Text,
-    })?;
+    log::start(&Log { level: LevelFilter::WARN, format: LogFormat::Text })?;
     runtime()?.block_on(run(store, partitions))
 }

@@ -133,10 +133,8 @@ impl Relay {
         let listener =
             listener.with_context(|| format!("cannot listen on {address} (http.listen)"))?;
         self.http = Some(listener.local_addr()?);
-        let health = Arc::new(RelayHealth {
-            draining: self.stop.clone(),
-            view: Arc::clone(&self.view),
-        });
+        let health =
+            Arc::new(RelayHealth { draining: self.stop.clone(), view: Arc::clone(&self.view) });
         let server = http::Server {
             listener,
             connections: build::left_for_http_of_relay(config),
@@ -378,14 +376,10 @@ impl Vitals for RelayHealth {
         trouble.extend(down.iter().map(|node| {
             let why = "it has no address, refuses them, or cannot be reached";
             let found = Diagnosis::new(Cause::RelayNodeDown, why);
-            found
-                .what(format!("events for {} may get lost", node.name()))
-                .to_string()
+            found.what(format!("events for {} may get lost", node.name())).to_string()
         }));
         if self.draining.is_cancelled() {
-            readiness
-                .reasons
-                .push("the relay is shutting down".to_owned());
+            readiness.reasons.push("the relay is shutting down".to_owned());
         }
         if self.view.metrics.sockets_failing() > 0 {
             readiness.reasons.push(Cause::SocketFails.to_string());

@@ -170,9 +170,7 @@ impl RelayView {
             recent: totals.since(&recent.totals),
             recent_seconds: recent.ago.as_secs(),
             totals,
-            to: nodes
-                .map(|(node, place)| target(node.name(), node.is_up(), place))
-                .collect(),
+            to: nodes.map(|(node, place)| target(node.name(), node.is_up(), place)).collect(),
             rest: TargetReport {
                 is_loop: self.rest_outlet.as_ref().is_some_and(|it| it.is_loop()),
                 ..target(&self.rest, rest_up, &counts.rest)

@@ -27,9 +27,7 @@ impl Reporter {
     /// Writes the metrics of the node, which has this name, again and again.
     pub(super) async fn run(self, name: String, node: Arc<Node>, metrics: Arc<Metrics>) {
         let output = self.output.as_str();
-        let dropped = metrics
-            .self_metrics_dropped
-            .get_or_create_owned(&of_output(output));
+        let dropped = metrics.self_metrics_dropped.get_or_create_owned(&of_output(output));
         let mut times = tokio::time::interval(self.every);
         times.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut is_failing = false;

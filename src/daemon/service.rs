@@ -211,12 +211,10 @@ impl Service {
         let Some(address) = settings.http else {
             return Ok(());
         };
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| StartError::BindHttp {
-                address,
-                source: explained(source, Table::Tcp, address),
-            })?;
+        let listener = TcpListener::bind(address).await.map_err(|source| StartError::BindHttp {
+            address,
+            source: explained(source, Table::Tcp, address),
+        })?;
         self.http = Some(listener.local_addr()?);
         let health = Health {
             store,
@@ -238,10 +236,8 @@ impl Service {
     pub(super) fn report(&mut self, name: &str, reporters: Vec<Reporter>) {
         for reporter in reporters {
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
-            let (reporting, stop) = (
-                reporter.run(name.to_owned(), node, metrics),
-                self.stop_side.clone(),
-            );
+            let (reporting, stop) =
+                (reporter.run(name.to_owned(), node, metrics), self.stop_side.clone());
             self.side.spawn(async move {
                 stop.run_until_cancelled(reporting).await;
             });

@@ -40,16 +40,9 @@ pub enum Shown {
 pub fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
     let observer = observer(config)?;
     if shown == Shown::Live {
-        anyhow::ensure!(
-            io::stdout().is_terminal() && io::stdin().is_terminal(),
-            NoTerminal
-        );
+        anyhow::ensure!(io::stdout().is_terminal() && io::stdin().is_terminal(), NoTerminal);
         let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
-        return if is_dumb {
-            again_and_again(&observer)
-        } else {
-            watch(observer)
-        };
+        return if is_dumb { again_and_again(&observer) } else { watch(observer) };
     }
     let status = runtime()?.block_on(observer.status());
     let mut out = io::stdout();
@@ -85,9 +78,8 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 fn observer(config: &Config) -> anyhow::Result<Observer> {
     let Some((store, _)) = build::operated(config)? else {
         let address = config.service.http;
-        let address = address.map_or("it has no http.listen".to_owned(), |it| {
-            format!("http://{it}/api/v1/status")
-        });
+        let address = address
+            .map_or("it has no http.listen".to_owned(), |it| format!("http://{it}/api/v1/status"));
         return Err(OnlyTheNodeKnows(address).into());
     };
     observer_of(store, config)
@@ -96,9 +88,7 @@ fn observer(config: &Config) -> anyhow::Result<Observer> {
 /// The same of a store that is there.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
     let outputs = build::outputs(config)?;
-    let outputs = outputs
-        .iter()
-        .map(|it| (it.name.to_string(), it.output.describe()));
+    let outputs = outputs.iter().map(|it| (it.name.to_string(), it.output.describe()));
     let expected = Expected {
         grace: config.service.flush.grace,
         max_hold: config.service.flush.max_hold,
@@ -107,9 +97,5 @@ pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<
         outputs: outputs.collect(),
         partitions: usize::from(config.partitions.count()),
     };
-    Ok(Observer::new(
-        Arc::new(store.alike_in(config.alike())),
-        expected,
-        None,
-    ))
+    Ok(Observer::new(Arc::new(store.alike_in(config.alike())), expected, None))
 }

@@ -56,13 +56,11 @@ pub(super) fn watch(observer: Observer) -> anyhow::Result<bool> {
 fn look(observer: Observer) -> anyhow::Result<mpsc::Receiver<Arc<Status>>> {
     let runtime = runtime()?;
     let (sender, looks) = mpsc::sync_channel(1);
-    std::thread::Builder::new()
-        .name("eds-look".to_owned())
-        .spawn(move || {
-            while sender.send(runtime.block_on(observer.status())).is_ok() {
-                std::thread::sleep(LOOK_INTERVAL);
-            }
-        })?;
+    std::thread::Builder::new().name("eds-look".to_owned()).spawn(move || {
+        while sender.send(runtime.block_on(observer.status())).is_ok() {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    })?;
     Ok(looks)
 }
 
@@ -95,10 +93,8 @@ impl Screen {
 
     /// Answers whether it goes on.
     fn heard(&mut self, key: KeyEvent) -> bool {
-        let by = |lines: i32| {
-            self.scrolled
-                .saturating_add_signed(i16::try_from(lines).unwrap_or(0))
-        };
+        let by =
+            |lines: i32| self.scrolled.saturating_add_signed(i16::try_from(lines).unwrap_or(0));
         self.scrolled = match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
@@ -119,27 +115,16 @@ impl Screen {
             None => vec!["asking Redis …".to_owned()],
             Some((_, status)) => lines(status, usize::from(body.width).max(20)),
         };
-        let most = u16::try_from(text.len())
-            .unwrap_or(u16::MAX)
-            .saturating_sub(body.height);
+        let most = u16::try_from(text.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
         self.scrolled = self.scrolled.min(most);
         let below = most - self.scrolled;
         let text: Vec<_> = text.into_iter().map(|line| self.styled(line)).collect();
         frame.render_widget(Paragraph::new(text).scroll((self.scrolled, 0)), body);
-        let ago = self
-            .status
-            .as_ref()
-            .map_or(0, |(at, _)| at.elapsed().as_secs());
-        let more = if below > 0 {
-            format!("  {below} more lines below")
-        } else {
-            String::new()
-        };
+        let ago = self.status.as_ref().map_or(0, |(at, _)| at.elapsed().as_secs());
+        let more = if below > 0 { format!("  {below} more lines below") } else { String::new() };
         let keys = format!("q quits  up/down scroll  looked {ago} s ago{more}");
-        frame.render_widget(
-            Line::styled(keys, Style::new().add_modifier(Modifier::REVERSED)),
-            foot,
-        );
+        frame
+            .render_widget(Line::styled(keys, Style::new().add_modifier(Modifier::REVERSED)), foot);
     }
 
     fn styled(&self, line: String) -> Line<'static> {
@@ -163,9 +148,7 @@ impl Screen {
 
 /// A runtime for one question after another.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")
 }
 
@@ -236,9 +219,7 @@ mod tests {
         let mut script = Command::new("script");
         script.args(["--quiet", "--command", &run, "/dev/null"]);
         script.env("TERM", "xterm").stdin(Stdio::null());
-        let output = script
-            .output()
-            .expect("script, of Debian's package bsdutils");
+        let output = script.output().expect("script, of Debian's package bsdutils");
         let text = String::from_utf8(output.stdout).unwrap();
         let (entered, left) = ("\u{1b}[?1049h", "\u{1b}[?1049l");
         let (_, drawn) = text.split_once(entered).expect(&text);

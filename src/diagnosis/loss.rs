@@ -70,12 +70,8 @@ pub type ByCause = [u64; LossCause::ALL.len()];
 
 impl LossCause {
     /// Those of events that the node itself drops; they come first.
-    pub const DROPPED: [Self; 4] = [
-        Self::QueueFull,
-        Self::SpoolFull,
-        Self::SpoolFailed,
-        Self::Shutdown,
-    ];
+    pub const DROPPED: [Self; 4] =
+        [Self::QueueFull, Self::SpoolFull, Self::SpoolFailed, Self::Shutdown];
 
     /// The cause of this name.
     #[must_use]
@@ -130,10 +126,7 @@ impl LossCause {
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, _, what, why, remedy) = self.row();
-        write!(
-            f,
-            "{what}, and lost unless another process has them: {why}; {remedy}"
-        )
+        write!(f, "{what}, and lost unless another process has them: {why}; {remedy}")
     }
 }
 

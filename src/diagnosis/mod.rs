@@ -123,9 +123,7 @@ impl fmt::Display for Diagnosis {
 /// Every finding that there may be, with each remedy.
 pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
     let causes = Cause::ALL.iter().map(|it| (it.id(), it.remedy()));
-    let losses = LossCause::ALL
-        .iter()
-        .map(|it| (it.cause().id(), it.remedy()));
+    let losses = LossCause::ALL.iter().map(|it| (it.cause().id(), it.remedy()));
     let rejections = Rejection::ALL.iter();
     let rejections = rejections.map(|it| (Cause::RejectsLines.id(), it.remedy()));
     causes.chain(losses).chain(rejections)

@@ -44,9 +44,7 @@ fn alerts() -> Vec<Value> {
     let file: Value = serde_yaml_ng::from_str(&text).unwrap();
     let groups = file["groups"].as_array().unwrap().clone();
     let rules = groups.into_iter().map(|group| group["rules"].clone());
-    rules
-        .flat_map(|it| it.as_array().cloned().unwrap())
-        .collect()
+    rules.flat_map(|it| it.as_array().cloned().unwrap()).collect()
 }
 
 /// The alerts of each finding.
@@ -56,9 +54,7 @@ fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
         let name = alert["alert"].as_str().unwrap();
         let findings = alert["annotations"]["finding"].as_str();
         for finding in findings.unwrap_or_default().split(", ") {
-            all.entry(finding.to_owned())
-                .or_default()
-                .insert(format!("`{name}`"));
+            all.entry(finding.to_owned()).or_default().insert(format!("`{name}`"));
         }
     }
     all
@@ -68,24 +64,14 @@ fn alerts_of_findings() -> BTreeMap<String, BTreeSet<String>> {
 #[track_caller]
 fn assert_documented(document: &str, name: &str, table: &str) {
     let text = fs::read_to_string(path(document)).unwrap();
-    let (mark, end) = (
-        format!("<!-- {name} -->\n"),
-        format!("<!-- end of {name} -->"),
-    );
+    let (mark, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let (before, rest) = text.split_once(&mark).expect("the mark of the table");
     let (written, after) = rest.split_once(&end).expect("the mark of its end");
     if env::var_os(UPDATE).is_some() {
-        fs::write(
-            path(document),
-            format!("{before}{mark}\n{table}\n{end}{after}"),
-        )
-        .unwrap();
+        fs::write(path(document), format!("{before}{mark}\n{table}\n{end}{after}")).unwrap();
     } else {
         let is_same = written.trim() == table.trim();
-        assert!(
-            is_same,
-            "{document} lacks what the catalogue has: run this test with {UPDATE}=1"
-        );
+        assert!(is_same, "{document} lacks what the catalogue has: run this test with {UPDATE}=1");
     }
 }
 
@@ -104,12 +90,7 @@ fn every_cause_stands_in_the_documents() {
         let is_same = before == (cause.id(), cause.what());
         let what = if is_same { "" } else { cause.what() };
         let remedy = cause.remedy();
-        writeln!(
-            table,
-            "| {id} | {word} | {what} | {remedy} | {} |",
-            alerts.join(", ")
-        )
-        .unwrap();
+        writeln!(table, "| {id} | {word} | {what} | {remedy} | {} |", alerts.join(", ")).unwrap();
         before = (cause.id(), cause.what());
     }
     assert_documented("docs/monitoring.md", "findings", &table);
@@ -123,11 +104,7 @@ fn every_loss_and_rejection_stands_in_the_documents() {
     for loss in LossCause::ALL {
         let (label, finding) = (loss.label(), loss.cause().id());
         let (what, why, remedy) = (loss.what(), loss.why(), loss.remedy());
-        writeln!(
-            table,
-            "| `{label}` | `{finding}` | {what} | {why} | {remedy} |"
-        )
-        .unwrap();
+        writeln!(table, "| `{label}` | `{finding}` | {what} | {why} | {remedy} |").unwrap();
     }
     assert_documented("docs/monitoring.md", "losses", &table);
     let mut table = "| reason | why | what to do |\n| --- | --- | --- |\n".to_owned();
@@ -143,24 +120,14 @@ fn every_alert_is_of_a_finding_and_has_its_remedy() {
     let known: BTreeSet<_> = remedies().collect();
     for alert in alerts() {
         let (name, annotations) = (&alert["alert"], &alert["annotations"]);
-        let text = |key: &str| {
-            annotations[key]
-                .as_str()
-                .unwrap_or_else(|| panic!("{name}: {key}"))
-        };
+        let text = |key: &str| annotations[key].as_str().unwrap_or_else(|| panic!("{name}: {key}"));
         let action = text("action").replace("{{ $labels.output }}", "NAME");
         for finding in text("finding").split(", ") {
-            assert!(
-                known.iter().any(|(id, _)| *id == finding),
-                "{name}: no finding {finding}"
-            );
+            assert!(known.iter().any(|(id, _)| *id == finding), "{name}: no finding {finding}");
         }
         let is_remedy = |id: &str| known.contains(&(id, action.as_str()));
         let mut findings = text("finding").split(", ");
-        assert!(
-            findings.any(is_remedy),
-            "{name}: the catalogue has no such remedy: {action}"
-        );
+        assert!(findings.any(is_remedy), "{name}: the catalogue has no such remedy: {action}");
     }
 }
 
@@ -184,10 +151,7 @@ fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
     files.retain(|(path, _)| !path.contains("src/diagnosis/") && !path.ends_with("tests.rs"));
     let lost: BTreeSet<_> = LossCause::ALL.into_iter().map(LossCause::cause).collect();
     for cause in Cause::ALL {
-        assert!(
-            !cause.remedy().is_empty() && !cause.what().is_empty(),
-            "{cause:?}"
-        );
+        assert!(!cause.remedy().is_empty() && !cause.what().is_empty(), "{cause:?}");
         // `Node::log_losses` and `findings::lost` go through all of these.
         if lost.contains(cause) {
             continue;
@@ -205,18 +169,11 @@ fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
         // Errors of store and output carry their diagnosis to all who tell of them.
         let is_carried = of("/store/") || of("/output/");
         let by_status = is_carried || of("/status/") || of("/daemon/connect.rs");
-        assert!(
-            by_status,
-            "neither eds status nor eds check tells {cause:?}: {tellers:?}"
-        );
+        assert!(by_status, "neither eds status nor eds check tells {cause:?}: {tellers:?}");
         let is_apart = |it: &&&str| !it.contains("/status/") || it.ends_with("reporter.rs");
         let by_process = is_carried || tellers.iter().filter(is_apart).count() > 0;
         let is_note = cause.severity() == Severity::Note;
         let excused = SEEN_FROM_OUTSIDE.contains(cause);
-        assert_ne!(
-            by_process || is_note,
-            excused,
-            "log and /readyz, {cause:?}: {tellers:?}"
-        );
+        assert_ne!(by_process || is_note, excused, "log and /readyz, {cause:?}: {tellers:?}");
     }
 }

@@ -70,11 +70,7 @@ impl Batch {
         };
         self.users.push_str(user);
         self.count(user.len());
-        let arrived = Arrived {
-            timestamp,
-            user_start,
-            group,
-        };
+        let arrived = Arrived { timestamp, user_start, group };
         self.put(arrived, self.users_end());
         true
     }
@@ -104,20 +100,12 @@ impl Batch {
             return Some(place);
         }
         let place = u32::try_from(groups.len()).ok()?;
-        groups.push(Group {
-            minute,
-            series: series.into(),
-            hash,
-            occurrences: Vec::new(),
-        });
+        groups.push(Group { minute, series: series.into(), hash, occurrences: Vec::new() });
         index.insert_unique(hash, place, |&place| {
             groups.get(place as usize).map_or(0, |group| group.hash)
         });
         self.bytes += GROUP_BYTES + series.len();
-        self.earliest = Some(
-            self.earliest
-                .map_or(minute, |earliest| earliest.min(minute)),
-        );
+        self.earliest = Some(self.earliest.map_or(minute, |earliest| earliest.min(minute)));
         Some(place)
     }
 
@@ -146,11 +134,7 @@ impl Batch {
     }
 
     fn put(&mut self, event: Arrived, user_end: u32) {
-        let Arrived {
-            timestamp,
-            user_start,
-            group,
-        } = event;
+        let Arrived { timestamp, user_start, group } = event;
         self.groups[group as usize].occurrences.push(Occurrence {
             timestamp,
             user_start,
@@ -179,9 +163,7 @@ impl Batch {
     #[must_use]
     pub fn user(&self, occurrence: &Occurrence) -> &str {
         let start = occurrence.user_start as usize;
-        self.users
-            .get(start..start + occurrence.user_len as usize)
-            .unwrap_or_default()
+        self.users.get(start..start + occurrence.user_len as usize).unwrap_or_default()
     }
 
     /// How many events there are.
@@ -222,23 +204,17 @@ mod tests {
     #[test]
     fn events_are_grouped_by_minute_and_series_in_order_of_arrival() {
         let mut batch = Batch::default();
-        for (number, series, user, timestamp) in [
-            (1, "a=1", "x", 10),
-            (1, "a=2", "y", 11),
-            (2, "a=1", "x", 12),
-            (1, "a=1", "z", 13),
-        ] {
+        for (number, series, user, timestamp) in
+            [(1, "a=1", "x", 10), (1, "a=2", "y", 11), (2, "a=1", "x", 12), (1, "a=1", "z", 13)]
+        {
             assert!(batch.push(minute(number), series, user, timestamp));
         }
         let seen: Vec<_> = batch
             .groups()
             .iter()
             .map(|group| {
-                let events: Vec<_> = group
-                    .occurrences
-                    .iter()
-                    .map(|o| (batch.user(o), o.timestamp))
-                    .collect();
+                let events: Vec<_> =
+                    group.occurrences.iter().map(|o| (batch.user(o), o.timestamp)).collect();
                 (group.minute.epoch_minutes(), &*group.series, events)
             })
             .collect();

@@ -69,11 +69,7 @@ struct Quotes {
 
 impl Quotes {
     fn of(datagram: &[u8]) -> Self {
-        Self {
-            any: memchr::memchr(b'"', datagram).is_some(),
-            before: 0,
-            closing: None,
-        }
+        Self { any: memchr::memchr(b'"', datagram).is_some(), before: 0, closing: None }
     }
 
     /// Where the first line ends: at the first `\n` that is in no quoted field. A quote that is not closed, or whose
@@ -156,10 +152,7 @@ fn end_of_paired_quotes(bytes: &[u8]) -> Option<usize> {
 
 /// Whether what follows a closing quote ends its field.
 fn ends_field(rest: &[u8]) -> bool {
-    matches!(
-        rest,
-        [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..]
-    )
+    matches!(rest, [] | [b',' | b' ' | b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..])
 }
 
 #[cfg(test)]
@@ -178,11 +171,7 @@ mod tests {
         check(b"a", false, &[Line(b"a")]);
         check(b"a\nb\n", false, &[Line(b"a"), Line(b"b")]);
         check(b"a\r\n\r\n# note\n\nb", false, &[Line(b"a"), Line(b"b")]);
-        check(
-            b"a\n  # note\n\t# note\n \t\r\n b",
-            false,
-            &[Line(b"a"), Line(b" b")],
-        );
+        check(b"a\n  # note\n\t# note\n \t\r\n b", false, &[Line(b"a"), Line(b" b")]);
     }
 
     #[test]
@@ -214,11 +203,7 @@ event_type=paid value=mallory
         ] {
             let lines = [line, b"b=1 value=\"v\""].join(&b'\n');
             let given: Vec<_> = pieces(&lines, false).collect();
-            assert_eq!(
-                given.last(),
-                Some(&Piece::Line(b"b=1 value=\"v\"")),
-                "{line:?}"
-            );
+            assert_eq!(given.last(), Some(&Piece::Line(b"b=1 value=\"v\"")), "{line:?}");
         }
     }
 

@@ -45,12 +45,7 @@ const fn hash(tags: u128) -> u64 {
 
 impl Default for Heads {
     fn default() -> Self {
-        Self {
-            known: HashTable::new(),
-            seed: rand::random(),
-            text: 0,
-            no_hint: Hint::default(),
-        }
+        Self { known: HashTable::new(), seed: rand::random(), text: 0, no_hint: Hint::default() }
     }
 }
 
@@ -58,8 +53,7 @@ impl Heads {
     /// Where these tags are, if they are known.
     pub(super) fn find(&self, tags: &[u8]) -> Option<usize> {
         let tags = xxh3_128_with_seed(tags, self.seed);
-        self.known
-            .find_bucket_index(hash(tags), |head| head.tags == tags)
+        self.known.find_bucket_index(hash(tags), |head| head.tags == tags)
     }
 
     /// The series of the tags that are there, and where its last event went.

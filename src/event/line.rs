@@ -82,10 +82,7 @@ impl Parser {
     pub fn new(rules: &LineRules) -> Self {
         Self {
             user_field: [b" ", &escape(&rules.user_field)[..], b"="].concat().into(),
-            measurement_tag: rules
-                .measurement_tag
-                .as_deref()
-                .map(|tag| escape(tag).into()),
+            measurement_tag: rules.measurement_tag.as_deref().map(|tag| escape(tag).into()),
             precision: rules.precision,
             limits: rules.limits,
             heads: Heads::default(),
@@ -121,12 +118,7 @@ impl Parser {
         });
         if let Some((head, user, timestamp)) = usual {
             let (series, hint) = self.heads.get(head).ok_or(Rejection::NotUtf8)?;
-            return Ok(HintedLine {
-                series,
-                user,
-                timestamp,
-                hint,
-            });
+            return Ok(HintedLine { series, user, timestamp, hint });
         }
         let rest = known.map_or(line, |(_, space)| &line[space..]);
         let text = std::str::from_utf8(rest).map_err(|_| Rejection::NotUtf8)?;
@@ -168,12 +160,7 @@ impl Parser {
             let is_all = memchr::memchr(b' ', line) == Some(tags_end);
             (series, self.heads.learn(is_all.then_some(tags), series))
         };
-        Ok(HintedLine {
-            series,
-            user: user.as_bytes(),
-            timestamp,
-            hint,
-        })
+        Ok(HintedLine { series, user: user.as_bytes(), timestamp, hint })
     }
 
     /// Finds the tags; returns where they end.
@@ -191,10 +178,7 @@ impl Parser {
                     if is_ambiguous(&line[..equals]) {
                         return Err(Rejection::AmbiguousBackslash);
                     }
-                    self.tags.push(Tag {
-                        key: TagKey::Measurement,
-                        value: 0..equals,
-                    });
+                    self.tags.push(Tag { key: TagKey::Measurement, value: 0..equals });
                 }
                 at = equals;
             } else {
@@ -205,11 +189,7 @@ impl Parser {
                 _ => break,
             }
         }
-        if self.tags.is_empty() {
-            Err(Rejection::TagsMissing)
-        } else {
-            Ok(at)
-        }
+        if self.tags.is_empty() { Err(Rejection::TagsMissing) } else { Ok(at) }
     }
 
     /// Takes in the tag whose key is from `start` to `equals`; returns where its value ends.
@@ -230,38 +210,25 @@ impl Parser {
         if is_ambiguous(&line[start..end]) {
             return Err(Rejection::AmbiguousBackslash);
         }
-        self.tags.push(Tag {
-            key: TagKey::Input(start..equals),
-            value: value..end,
-        });
+        self.tags.push(Tag { key: TagKey::Input(start..equals), value: value..end });
         Ok(end)
     }
 
     const fn check_tag_length(&self, bytes: usize) -> Result<(), Rejection> {
-        if bytes > self.limits.tag {
-            Err(Rejection::TagTooLong)
-        } else {
-            Ok(())
-        }
+        if bytes > self.limits.tag { Err(Rejection::TagTooLong) } else { Ok(()) }
     }
 
     /// Puts the tags in order. Returns the series as a range of the line where it stands there in order;
     /// otherwise it is in `self.series`.
     fn order_tags(&mut self, line: &[u8]) -> Result<Option<Range<usize>>, Rejection> {
-        let Self {
-            tags,
-            measurement_tag,
-            series,
-            ..
-        } = self;
+        let Self { tags, measurement_tag, series, .. } = self;
         let key = |tag: &Tag| match &tag.key {
             TagKey::Input(range) => &line[range.clone()],
             TagKey::Measurement => measurement_tag.as_deref().unwrap_or_default(),
         };
-        if let (Some(TagKey::Input(first)), true) = (
-            tags.first().map(|tag| &tag.key),
-            tags.is_sorted_by(|a, b| key(a) < key(b)),
-        ) {
+        if let (Some(TagKey::Input(first)), true) =
+            (tags.first().map(|tag| &tag.key), tags.is_sorted_by(|a, b| key(a) < key(b)))
+        {
             let end = tags.last().map_or(first.end, |tag| tag.value.end);
             return Ok(Some(first.start..end));
         }

@@ -6,21 +6,14 @@ use super::*;
 
 /// Those that leave a measurement out.
 fn rules() -> LineRules {
-    LineRules {
-        measurement_tag: None,
-        ..LineRules::default()
-    }
+    LineRules { measurement_tag: None, ..LineRules::default() }
 }
 
 #[track_caller]
 fn accept(line: &str, series: &str, user: &str, timestamp: impl Into<Option<i64>>) {
     let mut parser = Parser::new(&rules());
     let timestamp = timestamp.into();
-    let expected = Line {
-        series,
-        user,
-        timestamp,
-    };
+    let expected = Line { series, user, timestamp };
     // The second time it knows the tags.
     for _ in 0..2 {
         assert_eq!(parser.parse(line.as_bytes()), Ok(expected), "{line}");
@@ -36,12 +29,7 @@ fn refuse(line: impl AsRef<[u8]>, reason: Rejection) {
 #[test]
 fn tags_are_learned_once_however_many_spaces_are_before_them() {
     let mut parser = Parser::new(&rules());
-    for line in [
-        "  a=1 value=u",
-        "a=1 value=u",
-        " a=1 value=u",
-        "  a=1  value=u",
-    ] {
+    for line in ["  a=1 value=u", "a=1 value=u", " a=1 value=u", "  a=1  value=u"] {
         assert!(parser.parse(line.as_bytes()).is_ok(), "{line:?}");
     }
     assert_eq!(parser.heads.len(), 1);
@@ -86,18 +74,7 @@ fn escapes_are_honoured_in_tags() {
 
 #[test]
 fn the_user_is_bytes_and_never_a_number() {
-    for user in [
-        "007",
-        "1e400",
-        "1i",
-        "true",
-        "-0.0",
-        "a=b",
-        "ü",
-        "a\"b",
-        r"DOMAIN\user",
-        "x\\",
-    ] {
+    for user in ["007", "1e400", "1i", "true", "-0.0", "a=b", "ü", "a\"b", r"DOMAIN\user", "x\\"] {
         accept(&format!("a=1 value={user}"), "a=1", user, None);
     }
 }
@@ -124,12 +101,7 @@ fn one_number_is_as_many_users_as_it_has_spellings() {
 #[test]
 fn quotes_and_escapes_around_the_user_are_taken_off() {
     accept(r#"a=1 value="a b, c=d" 5"#, "a=1", "a b, c=d", 5);
-    accept(
-        r#"a=1 value="say \"hi\" \\ \n" 5"#,
-        "a=1",
-        r#"say "hi" \ \n"#,
-        5,
-    );
+    accept(r#"a=1 value="say \"hi\" \\ \n" 5"#, "a=1", r#"say "hi" \ \n"#, 5);
     accept(r"a=1 value=a\ b\,c 5", "a=1", "a b,c", 5);
 }
 
@@ -181,29 +153,20 @@ fn every_bad_user_and_timestamp_has_its_reason() {
     refuse(r#"a=1 value="u"#, Rejection::QuoteUnclosed);
     refuse(r#"a=1 value="u"x"#, Rejection::QuoteUnclosed);
     for timestamp in ["x", "1.5", "+1", "-", "1 2", "9223372036854775808", "0x1"] {
-        refuse(
-            format!("a=1 value=u {timestamp}"),
-            Rejection::TimestampInvalid,
-        );
+        refuse(format!("a=1 value=u {timestamp}"), Rejection::TimestampInvalid);
     }
 }
 
 #[test]
 fn every_bound_has_its_reason() {
     let long = |n: usize| "x".repeat(n);
-    refuse(
-        format!("a=1 value=u,n={}", long(8192)),
-        Rejection::LineTooLong,
-    );
+    refuse(format!("a=1 value=u,n={}", long(8192)), Rejection::LineTooLong);
     refuse(format!("a={} value=u", long(257)), Rejection::TagTooLong);
     refuse(format!("{}=1 value=u", long(257)), Rejection::TagTooLong);
     refuse(format!("{},a=1 value=u", long(257)), Rejection::TagTooLong);
     refuse(format!("a=1 value={}", long(257)), Rejection::UserTooLong);
     let tags: Vec<_> = (0..5).map(|n| format!("{n}={}", long(250))).collect();
-    refuse(
-        format!("{} value=u", tags.join(",")),
-        Rejection::SeriesTooLong,
-    );
+    refuse(format!("{} value=u", tags.join(",")), Rejection::SeriesTooLong);
 }
 
 #[test]
@@ -213,10 +176,7 @@ fn what_is_as_long_as_its_bound_is_accepted() {
     accept(&format!("{tag} value={user}"), &tag, &user, None);
     // 1024 bytes, with the commas.
     let tags = [253, 253, 253, 254].map(long);
-    let tags: Vec<_> = (0..)
-        .zip(tags)
-        .map(|(n, tag)| format!("{n}={tag}"))
-        .collect();
+    let tags: Vec<_> = (0..).zip(tags).map(|(n, tag)| format!("{n}={tag}")).collect();
     let series = tags.join(",");
     accept(&format!("{series} value=u"), &series, "u", None);
 }
@@ -235,27 +195,14 @@ fn what_is_no_text_is_refused() {
 fn timestamps_take_the_configured_unit() {
     for (precision, text, nanos) in [
         (Precision::Seconds, "1480876707", 1_480_876_707_000_000_000),
-        (
-            Precision::Milliseconds,
-            "1480876707352",
-            1_480_876_707_352_000_000,
-        ),
+        (Precision::Milliseconds, "1480876707352", 1_480_876_707_352_000_000),
         (Precision::Microseconds, "-1", -1_000),
     ] {
-        let mut parser = Parser::new(&LineRules {
-            precision,
-            ..rules()
-        });
+        let mut parser = Parser::new(&LineRules { precision, ..rules() });
         let line = format!("a=1 value=u {text}");
-        assert_eq!(
-            parser.parse(line.as_bytes()).unwrap().timestamp,
-            Some(nanos)
-        );
+        assert_eq!(parser.parse(line.as_bytes()).unwrap().timestamp, Some(nanos));
     }
-    let mut parser = Parser::new(&LineRules {
-        precision: Precision::Seconds,
-        ..rules()
-    });
+    let mut parser = Parser::new(&LineRules { precision: Precision::Seconds, ..rules() });
     for (number, reason) in [
         ("99999999999", Rejection::TimestampInvalid),
         ("1480876707352", Rejection::TimestampInMilliseconds),
@@ -275,31 +222,18 @@ fn lines_that_differ_in_their_measurement_only_are_two_series() {
         let series = parser.parse(line.as_bytes()).unwrap().series;
         assert_eq!(series, format!("host=a,measurement={event}"));
     }
-    assert_eq!(
-        parser.parse(b"login,measurement=m value=u"),
-        Err(Rejection::TagKeyRepeated)
-    );
+    assert_eq!(parser.parse(b"login,measurement=m value=u"), Err(Rejection::TagKeyRepeated));
 }
 
 #[test]
 fn a_measurement_can_be_made_a_tag() {
-    let rules = LineRules {
-        measurement_tag: Some("from app".to_owned()),
-        ..rules()
-    };
+    let rules = LineRules { measurement_tag: Some("from app".to_owned()), ..rules() };
     let mut parser = Parser::new(&rules);
-    let mut series = |line: &str| {
-        parser
-            .parse(line.as_bytes())
-            .map(|line| line.series.to_owned())
-    };
+    let mut series = |line: &str| parser.parse(line.as_bytes()).map(|line| line.series.to_owned());
     assert_eq!(series("m,a=1 value=u").unwrap(), r"a=1,from\ app=m");
     assert_eq!(series("m value=u").unwrap(), r"from\ app=m");
     assert_eq!(series("a=1 value=u").unwrap(), "a=1");
-    assert_eq!(
-        series(r"m,from\ app=1 value=u"),
-        Err(Rejection::TagKeyRepeated)
-    );
+    assert_eq!(series(r"m,from\ app=1 value=u"), Err(Rejection::TagKeyRepeated));
 }
 
 /// Text that a tag can hold: anything but control characters, not empty, no backslash at the end or before

@@ -34,11 +34,7 @@ impl Minute {
     pub const fn from_epoch_minutes(minutes: i64) -> Option<Self> {
         let first = i64::MIN.div_euclid(NANOS_PER_MINUTE);
         let last = i64::MAX.div_euclid(NANOS_PER_MINUTE);
-        if first <= minutes && minutes <= last {
-            Some(Self(minutes))
-        } else {
-            None
-        }
+        if first <= minutes && minutes <= last { Some(Self(minutes)) } else { None }
     }
 
     /// Minutes since the epoch.
@@ -92,12 +88,7 @@ impl Minute {
 /// The name in keys, `20161204:1118`: the date and the minutes since midnight, both UTC. People see [`Minute::shown`].
 impl fmt::Display for Minute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}",
-            self.start().format("%Y%m%d"),
-            self.minutes_since_midnight()
-        )
+        write!(f, "{}:{}", self.start().format("%Y%m%d"), self.minutes_since_midnight())
     }
 }
 
@@ -114,10 +105,7 @@ impl FromStr for Minute {
         let (date, minute) = name.split_once(':').ok_or_else(error)?;
         let date = NaiveDate::parse_from_str(date, "%Y%m%d").map_err(|_| error())?;
         let minute: u32 = minute.parse().map_err(|_| error())?;
-        let start = date
-            .and_hms_opt(minute / 60, minute % 60, 0)
-            .ok_or_else(error)?
-            .and_utc();
+        let start = date.and_hms_opt(minute / 60, minute % 60, 0).ok_or_else(error)?.and_utc();
         debug_assert_eq!(start.second(), 0);
         Self::from_epoch_minutes(start.timestamp().div_euclid(60)).ok_or_else(error)
     }
@@ -159,12 +147,7 @@ mod tests {
     fn the_earliest_of_names_is_found_by_date_and_minute() {
         let earliest = |names: &[&str]| Minute::earliest(names.iter().copied());
         let minute = |name: &str| name.parse::<Minute>().ok();
-        let names = [
-            "20161205:0",
-            "20161204:1118",
-            "20161204:999",
-            "20161204:1000",
-        ];
+        let names = ["20161205:0", "20161204:1118", "20161204:999", "20161204:1000"];
         assert_eq!(earliest(&names), minute("20161204:999"));
         assert_eq!(earliest(&names[..2]), minute("20161204:1118"));
         assert_eq!(earliest(&[]), None);
@@ -172,14 +155,7 @@ mod tests {
 
     #[test]
     fn names_of_no_minute_are_refused() {
-        for name in [
-            "",
-            "20161204",
-            "20161204:1440",
-            "20161304:0",
-            "x:1",
-            "20161204:-1",
-        ] {
+        for name in ["", "20161204", "20161204:1440", "20161304:0", "x:1", "20161204:-1"] {
             assert!(name.parse::<Minute>().is_err(), "{name:?}");
         }
     }

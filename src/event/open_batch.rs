@@ -21,12 +21,7 @@ pub struct Hint {
 
 impl Default for Hint {
     fn default() -> Self {
-        Self {
-            minute: Minute::MIN,
-            partition: None,
-            group: 0,
-            batch: 0,
-        }
+        Self { minute: Minute::MIN, partition: None, group: 0, batch: 0 }
     }
 }
 
@@ -42,11 +37,7 @@ impl Hint {
             Some(partition) if self.minute == minute => partition,
             _ => {
                 let partition = partitions.of(series, minute);
-                *self = Self {
-                    minute,
-                    partition: Some(partition),
-                    ..Self::default()
-                };
+                *self = Self { minute, partition: Some(partition), ..Self::default() };
                 partition
             }
         }
@@ -108,11 +99,7 @@ impl OpenBatch {
                 batch: self.id,
             };
         }
-        self.arrived.push(Arrived {
-            timestamp,
-            user_start,
-            group: hint.group,
-        });
+        self.arrived.push(Arrived { timestamp, user_start, group: hint.group });
         self.users.extend_from_slice(user);
         self.batch.count(user.len());
         true

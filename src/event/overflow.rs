@@ -37,10 +37,7 @@ impl OverflowSeries {
     /// The same of every minute.
     #[must_use]
     pub fn always(partition: Partition) -> Self {
-        Self {
-            from: None,
-            names: [overflow_series(partition), overflow_series(partition)],
-        }
+        Self { from: None, names: [overflow_series(partition), overflow_series(partition)] }
     }
 
     /// Those of this partition.
@@ -113,9 +110,7 @@ mod tests {
         let partitions = partitions.with_before(minute(10), &[1, 2]);
         let name = |partition: usize, number| {
             let partition = partitions.iter().nth(partition).unwrap();
-            OverflowSeries::new(&partitions, partition)
-                .of(minute(number))
-                .to_owned()
+            OverflowSeries::new(&partitions, partition).of(minute(number)).to_owned()
         };
         assert_eq!(name(1, 9), "eds_overflow=series,partition=0");
         assert_eq!(name(1, 10), "eds_overflow=series,partition=1");

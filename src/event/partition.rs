@@ -40,10 +40,7 @@ impl Partitions {
     /// That many partitions, of every minute.
     #[must_use]
     pub const fn new(count: NonZeroU16) -> Self {
-        Self {
-            count,
-            before: None,
-        }
+        Self { count, before: None }
     }
 
     /// The same, but the minutes before `from` are divided into as many parts as there are places. A place below the
@@ -84,10 +81,7 @@ impl Partitions {
     /// The partition of a canonical series in a minute: XXH3 of its bytes, modulo the minute's count. Part of the
     /// protocol between nodes; changing it needs a new format.
     #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the remainder is below a u16"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a u16")]
     pub fn of(&self, series: &str, minute: Minute) -> Partition {
         let hash = xxh3_64(series.as_bytes());
         let among = |count: usize| (hash % count as u64) as u16;
@@ -138,14 +132,8 @@ mod tests {
         let three = Partitions::new(NonZeroU16::new(3).unwrap());
         // Of two parts before, the second is the first of the three, and the first is a place of its own.
         let both = three.clone().with_before(minute(10), &[3, 0]);
-        assert_eq!(
-            both.iter().map(Partition::index).collect::<Vec<_>>(),
-            [0, 1, 2, 3]
-        );
-        assert_eq!(
-            (both.count_in(minute(9)), both.count_in(minute(10))),
-            (2, 3)
-        );
+        assert_eq!(both.iter().map(Partition::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!((both.count_in(minute(9)), both.count_in(minute(10))), (2, 3));
         assert_eq!(both.before(), Some((2, minute(10))));
         for series in ["a=1", "a=2", "a=3", "a=4", "a=5"] {
             assert_eq!(both.of(series, minute(10)), three.of(series, minute(0)));
@@ -153,10 +141,7 @@ mod tests {
             let part = two.of(series, minute(0)).index();
             assert_eq!(both.of(series, minute(9)).index(), [3, 0][part]);
         }
-        assert_eq!(
-            both.parts(Partition(0)),
-            [Some(Partition(1)), Some(Partition(0))]
-        );
+        assert_eq!(both.parts(Partition(0)), [Some(Partition(1)), Some(Partition(0))]);
         assert_eq!(both.parts(Partition(2)), [None, Some(Partition(2))]);
         assert_eq!(both.parts(Partition(3)), [Some(Partition(0)), None]);
     }

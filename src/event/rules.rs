@@ -17,12 +17,8 @@ pub struct LineLimits {
 
 impl LineLimits {
     /// As long as one likes.
-    pub const NONE: Self = Self {
-        line: usize::MAX,
-        series: usize::MAX,
-        tag: usize::MAX,
-        user: usize::MAX,
-    };
+    pub const NONE: Self =
+        Self { line: usize::MAX, series: usize::MAX, tag: usize::MAX, user: usize::MAX };
 }
 
 /// What makes a line valid, beyond the grammar.
@@ -42,12 +38,7 @@ pub struct LineRules {
 /// the tag `measurement`; lines of 8 KiB, series of 1 KiB, tags and users of 256 bytes at most.
 impl Default for LineRules {
     fn default() -> Self {
-        let limits = LineLimits {
-            line: 8192,
-            series: 1024,
-            tag: 256,
-            user: 256,
-        };
+        let limits = LineLimits { line: 8192, series: 1024, tag: 256, user: 256 };
         Self {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,

@@ -96,11 +96,8 @@ pub fn head(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         if !has_value && at != start {
             return None;
         }
-        let (key, value) = if has_value {
-            (&line[at..key_end], key_end + 1)
-        } else {
-            (&line[..0], at)
-        };
+        let (key, value) =
+            if has_value { (&line[at..key_end], key_end + 1) } else { (&line[..0], at) };
         let end = scan_until(line, value, &NAME_ENDS).ok()?;
         if line.get(end) == Some(&b',') {
             next = Some(end + 1);
@@ -138,11 +135,7 @@ pub(super) fn scan_bare(
     let end = scan_until(line, start, &VALUE_ENDS).unwrap_or(line.len());
     let raw = &line[start..end];
     if raw.is_empty() {
-        return Err(if keep.is_some() {
-            Rejection::UserEmpty
-        } else {
-            Rejection::FieldMalformed
-        });
+        return Err(if keep.is_some() { Rejection::UserEmpty } else { Rejection::FieldMalformed });
     }
     match keep {
         Some(user) if raw.contains(&b'\\') => {
@@ -202,18 +195,11 @@ fn decode(raw: &[u8], text: &mut Vec<u8>, escapable: impl Fn(u8) -> bool) {
 pub(super) fn without_outer_spaces(text: &str) -> &str {
     let text = text.trim_start_matches(' ');
     let trimmed = text.trim_end_matches(' ');
-    if trimmed.ends_with('\\') {
-        text.get(..=trimmed.len()).unwrap_or(trimmed)
-    } else {
-        trimmed
-    }
+    if trimmed.ends_with('\\') { text.get(..=trimmed.len()).unwrap_or(trimmed) } else { trimmed }
 }
 
 pub(super) fn skip_spaces(line: &[u8], at: usize) -> usize {
-    line[at..]
-        .iter()
-        .position(|&byte| byte != b' ')
-        .map_or(line.len(), |spaces| at + spaces)
+    line[at..].iter().position(|&byte| byte != b' ').map_or(line.len(), |spaces| at + spaces)
 }
 
 /// How many control characters there are.
@@ -266,10 +252,8 @@ mod tests {
     #[test]
     fn tags_are_decoded() {
         let check = |series: &str, expected: &[(&str, &str)]| {
-            let expected: Vec<_> = expected
-                .iter()
-                .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-                .collect();
+            let expected: Vec<_> =
+                expected.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
             assert_eq!(tags(series), expected, "{series}");
         };
         check("", &[]);
@@ -280,14 +264,9 @@ mod tests {
 
     #[test]
     fn control_characters_are_counted_in_any_text() {
-        for (text, count) in [
-            ("", 0),
-            ("aé~", 0),
-            ("\u{7f}", 1),
-            ("\u{85}", 1),
-            ("\n\0", 2),
-            ("a\u{1f} \u{9f}é", 2),
-        ] {
+        for (text, count) in
+            [("", 0), ("aé~", 0), ("\u{7f}", 1), ("\u{85}", 1), ("\n\0", 2), ("a\u{1f} \u{9f}é", 2)]
+        {
             assert_eq!(control_characters(text), count, "{text:?}");
         }
     }

@@ -104,10 +104,7 @@ impl Window {
     #[must_use]
     pub fn new(max_age: Duration, max_future: Duration) -> Self {
         let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-        Self {
-            max_age_nanos: nanos(max_age),
-            max_future_nanos: nanos(max_future),
-        }
+        Self { max_age_nanos: nanos(max_age), max_future_nanos: nanos(max_future) }
     }
 
     /// Judges an event's timestamp by the clock, both in nanoseconds since the epoch.
@@ -147,10 +144,7 @@ mod tests {
             assert_eq!(Precision::Nanoseconds.read_digits(&[byte]), None);
         }
         assert_eq!(Precision::Nanoseconds.read_digits(b"9"), Some(9));
-        assert_eq!(
-            Precision::Microseconds.read_digits(b"999999999"),
-            Some(999_999_999_000)
-        );
+        assert_eq!(Precision::Microseconds.read_digits(b"999999999"), Some(999_999_999_000));
     }
 
     #[test]

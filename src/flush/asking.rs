@@ -42,9 +42,7 @@ impl Worker {
 
     /// Whether a partition has something to do, or this node something to report to it or to hear from it.
     pub(super) fn is_asked(&self, partition: Partition, has_work: bool) -> bool {
-        let FlushSettings {
-            interval, grace, ..
-        } = self.settings;
+        let FlushSettings { interval, grace, .. } = self.settings;
         let lags = self.node.lag.is_lagging(partition);
         let generation = self.store.generation(partition);
         let now = Instant::now();
@@ -96,12 +94,7 @@ impl Worker {
     /// Reports whether this node lags, and takes in what the store says. Answers whether it lags, whether there may be something to
     /// claim, and whether somebody waits until this node has heard of what is about to be written.
     async fn check_in(&self, partition: Partition) -> Result<(bool, bool, bool), StoreError> {
-        let FlushSettings {
-            interval,
-            grace,
-            max_hold,
-            lease,
-        } = self.settings;
+        let FlushSettings { interval, grace, max_hold, lease } = self.settings;
         let recorded = self.node.confirmed.recorded(partition);
         let asked = Instant::now();
         let (lags, known) = {
@@ -128,9 +121,7 @@ impl Worker {
         self.found_late(partition, None, late);
         // As of the middle of the call.
         let nanos = i64::midpoint(asked_nanos, self.node.clock.now_nanos());
-        self.node
-            .clock
-            .set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
+        self.node.clock.set_store_ahead_ms(news.now_ms.saturating_sub(nanos / 1_000_000));
         Ok((lags, news.is_due, !news.announced.is_empty()))
     }
 
@@ -145,11 +136,7 @@ impl Worker {
         let minute = minute.unwrap_or(Minute::of_nanos(now));
         self.node.losses.add(LossCause::Late, minute, events);
         let partition = partition.index();
-        tracing::debug!(
-            partition,
-            events,
-            "events came after their counts were sealed"
-        );
+        tracing::debug!(partition, events, "events came after their counts were sealed");
     }
 
     /// Claims what may be claimed in a store that has settled.
@@ -159,13 +146,7 @@ impl Worker {
         generation: u64,
         wanting: &[OutputName],
     ) -> Result<Vec<Claim>, StoreError> {
-        let FlushSettings {
-            interval,
-            grace,
-            max_hold,
-            lease,
-            ..
-        } = self.settings;
+        let FlushSettings { interval, grace, max_hold, lease, .. } = self.settings;
         let now = Instant::now();
         // Those that wait here are to be sealed first.
         let room = CLAIMS_MAX.saturating_sub(self.old.held.count(partition));
@@ -222,9 +203,7 @@ impl Worker {
         self.metrics.store_rollbacks.inc();
         self.metrics.events_forgotten.inc_by(rollback.events);
         let minute = Minute::of_nanos(rollback.to_ms.saturating_mul(1_000_000));
-        self.node
-            .losses
-            .add(LossCause::Forgotten, minute, rollback.events);
+        self.node.losses.add(LossCause::Forgotten, minute, rollback.events);
         // Nobody writes their counts from now on.
         let unconfirmed = &rollback.unconfirmed;
         (self.metrics.publications_unconfirmed).inc_by(unconfirmed.len() as u64);

@@ -38,10 +38,7 @@ pub(super) enum Advice {
 impl Breaker {
     /// Of an output that nothing was written to.
     pub(super) fn untried() -> Self {
-        Self {
-            is_untried: true,
-            ..Self::default()
-        }
+        Self { is_untried: true, ..Self::default() }
     }
 
     pub(super) fn advice(&self, now: Instant) -> Advice {
@@ -67,12 +64,8 @@ impl Breaker {
         asked: Option<Duration>,
         jitter: f64,
     ) -> Duration {
-        let longest = PAUSE_MIN
-            .saturating_mul(1 << self.failures.min(8))
-            .min(PAUSE_MAX);
-        let pause = longest
-            .mul_f64(jitter)
-            .max(asked.unwrap_or_default().min(ASKED_MAX));
+        let longest = PAUSE_MIN.saturating_mul(1 << self.failures.min(8)).min(PAUSE_MAX);
+        let pause = longest.mul_f64(jitter).max(asked.unwrap_or_default().min(ASKED_MAX));
         self.failures = self.failures.saturating_add(1);
         self.is_untried = false;
         self.retry_at = Some(now + pause);
@@ -100,9 +93,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(breaker.advice(now), Advice::Write);
         assert!(breaker.is_known_well());
-        let pauses: Vec<_> = (0..6)
-            .map(|_| breaker.failed(now, None, 1.0).as_secs())
-            .collect();
+        let pauses: Vec<_> = (0..6).map(|_| breaker.failed(now, None, 1.0).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
         assert_eq!(breaker.failures(), 6);
         assert_eq!(breaker.advice(now), Advice::Wait(Duration::from_secs(10)));

@@ -259,10 +259,7 @@ impl<'a> Delivery<'a> {
                     return Ok(());
                 }
                 Err(WriteError::Failed(found)) => {
-                    return Err(WriteError::Unavailable {
-                        found,
-                        retry_after: None,
-                    });
+                    return Err(WriteError::Unavailable { found, retry_after: None });
                 }
                 Err(away @ WriteError::Unavailable { .. }) => return Err(away),
                 Err(refused) => error = Some(refused),

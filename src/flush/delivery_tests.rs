@@ -48,11 +48,7 @@ where
     F: Fn(usize, &[SealedCounts]) -> Result<(), WriteError>,
 {
     let writes = AtomicUsize::new(0);
-    Told {
-        answer,
-        probe,
-        writes,
-    }
+    Told { answer, probe, writes }
 }
 
 fn rejected() -> Result<(), WriteError> {
@@ -91,11 +87,7 @@ fn except(
     result: Result<(), WriteError>,
 ) -> impl Fn(usize, &[SealedCounts]) -> Result<(), WriteError> {
     move |_, counts| {
-        if has(counts, series) {
-            result.clone()
-        } else {
-            Ok(())
-        }
+        if has(counts, series) { result.clone() } else { Ok(()) }
     }
 }
 
@@ -145,10 +137,7 @@ async fn a_search_ends_when_the_server_fails_at_all_that_it_took() {
     assert!(delivery.write(body(100..101)).await.unwrap().is_some());
     assert!(delivery.write(body(0..100)).await.unwrap().is_none());
     let gone = delivery.search(soon(), 0.0).await;
-    assert!(
-        matches!(gone, Err(WriteError::Unavailable { .. })),
-        "{gone:?}"
-    );
+    assert!(matches!(gone, Err(WriteError::Unavailable { .. })), "{gone:?}");
     let writes = output.writes.load(Relaxed) - 2;
     assert!(writes <= CONCURRENT + 1, "{writes} more writes");
 }
@@ -159,10 +148,7 @@ async fn an_output_that_rejects_everything_is_misconfigured_and_learns_of_few_co
     let mut delivery = Delivery::new(&output, &metrics, None, Minute::of_nanos(0));
     delivery.write(body(0..1000)).await.unwrap();
     let nothing = delivery.search(soon(), 0.5).await;
-    assert!(
-        matches!(nothing, Err(WriteError::Misconfigured(_))),
-        "{nothing:?}"
-    );
+    assert!(matches!(nothing, Err(WriteError::Misconfigured(_))), "{nothing:?}");
     assert!(delivery.refused().is_empty(), "none is proven");
     let writes = output.writes.load(Relaxed);
     assert!(writes <= 2 + SAMPLES_MAX, "{writes} writes");

@@ -17,8 +17,7 @@ impl Held {
     }
 
     pub(super) fn take(&self, claim: &Claim) {
-        self.lock()
-            .insert((claim.partition, claim.minute), claim.clone());
+        self.lock().insert((claim.partition, claim.minute), claim.clone());
     }
 
     /// Returns the number of claims in hand of a partition.
@@ -59,11 +58,7 @@ impl Held {
 
     /// Lets go of these. They lapse after `delay`.
     pub(super) async fn let_lapse(&self, store: &dyn Draining, claims: &[Claim], delay: Duration) {
-        let held: Vec<Claim> = claims
-            .iter()
-            .filter(|claim| self.has(claim))
-            .cloned()
-            .collect();
+        let held: Vec<Claim> = claims.iter().filter(|claim| self.has(claim)).cloned().collect();
         for claim in &held {
             self.let_go(claim);
         }
@@ -101,9 +96,8 @@ async fn set_deadlines(store: &dyn Draining, claims: Vec<Claim>, lease: Duration
     for claim in &claims {
         by_partition.entry(claim.partition).or_default().push(claim);
     }
-    let calls = by_partition
-        .iter()
-        .map(|(&partition, claims)| store.extend(partition, claims, lease));
+    let calls =
+        by_partition.iter().map(|(&partition, claims)| store.extend(partition, claims, lease));
     for result in futures_util::future::join_all(calls).await {
         // Nothing to do: the lease runs out, and the minute is taken over.
         if let Err(error) = result {

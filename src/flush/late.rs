@@ -60,10 +60,9 @@ impl Late {
         if self.events == 0 || (!at_end && !self.throttle.is_due()) {
             return;
         }
-        let minutes = self.minutes.map_or_else(
-            || "unknown".to_owned(),
-            |(first, last)| format!("{first} to {last}"),
-        );
+        let minutes = self
+            .minutes
+            .map_or_else(|| "unknown".to_owned(), |(first, last)| format!("{first} to {last}"));
         let partitions: Vec<_> = self.partitions.iter().map(ToString::to_string).collect();
         let partitions = partitions.join(", ");
         tracing::warn!(
@@ -74,10 +73,7 @@ impl Late {
             LossCause::Late.remedy()
         );
         let throttle = std::mem::replace(&mut self.throttle, Throttle::new(REPORT_INTERVAL));
-        *self = Self {
-            throttle,
-            ..Self::default()
-        };
+        *self = Self { throttle, ..Self::default() };
     }
 }
 

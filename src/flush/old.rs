@@ -117,10 +117,6 @@ mod tests {
         assert_eq!(order, [1, 8, 9, 2, 10, 3]);
         assert_eq!(old.take_sealed().len(), 6);
         assert_eq!(old.take_sealed(), [], "they were taken");
-        assert_eq!(
-            old.held.count(partitions[0]),
-            3,
-            "they are held until they are sealed"
-        );
+        assert_eq!(old.held.count(partitions[0]), 3, "they are held until they are sealed");
     }
 }

@@ -39,12 +39,7 @@ const WANTED_AFTER: Duration = Duration::from_secs(10);
 
 impl Outbox {
     pub(super) fn new(name: OutputName) -> Self {
-        Self {
-            name,
-            held: Held::default(),
-            state: Mutex::default(),
-            delivered: Notify::new(),
-        }
+        Self { name, held: Held::default(), state: Mutex::default(), delivered: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -160,20 +155,13 @@ mod tests {
         assert!(!outbox.wants_lapsed(now), "it has one");
         outbox.next(|_| true).await;
         assert!(!outbox.wants_lapsed(now), "it sends one");
-        assert!(
-            outbox.wants_lapsed(now + WANTED_AFTER),
-            "it has always some"
-        );
+        assert!(outbox.wants_lapsed(now + WANTED_AFTER), "it has always some");
         let now = now + WANTED_AFTER;
         let second = Duration::from_secs(1);
         outbox.sent(Some(now + second));
         assert!(!outbox.wants_lapsed(now), "the output is away");
         assert!(outbox.wants_lapsed(now + second));
         outbox.deliver(Vec::new(), true);
-        assert_eq!(
-            outbox.next(|_| true).await,
-            [],
-            "it hears that there are none"
-        );
+        assert_eq!(outbox.next(|_| true).await, [], "it hears that there are none");
     }
 }

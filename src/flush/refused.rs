@@ -45,10 +45,7 @@ impl Sender {
     pub(super) async fn quarantine(&self, claims: &[Claim], refused: &[Refusal]) {
         let mut by_claim: BTreeMap<usize, Vec<&Refusal>> = BTreeMap::new();
         for refusal in refused {
-            by_claim
-                .entry(refusal.body.claims[0])
-                .or_default()
-                .push(refusal);
+            by_claim.entry(refusal.body.claims[0]).or_default().push(refusal);
         }
         let (mut kept, mut discarded) = (Tally::default(), Tally::default());
         for (index, refused) in by_claim {
@@ -60,10 +57,7 @@ impl Sender {
                 let with_messages: Vec<_> = refused
                     .iter()
                     .map(|refusal| {
-                        (
-                            refusal.body.counts[0].series.as_str(),
-                            refusal.message.as_str(),
-                        )
+                        (refusal.body.counts[0].series.as_str(), refusal.message.as_str())
                     })
                     .collect();
                 match self.store.quarantine(claim, &with_messages).await {

@@ -68,8 +68,7 @@ impl Rest {
     /// Whether it is asked now and then only.
     pub(super) fn rests(&self, now: Instant, interval: Duration) -> bool {
         let awake = AWAKE_MIN.max(ROUNDS * interval);
-        self.worked
-            .is_some_and(|worked| now.duration_since(worked) > awake)
+        self.worked.is_some_and(|worked| now.duration_since(worked) > awake)
     }
 }
 
@@ -100,10 +99,7 @@ mod tests {
         assert!(rest.is_asked(false, true, start, interval));
         assert!(!rest.rests(start + 3 * interval, interval));
         assert!(rest.rests(start + 4 * interval, interval));
-        assert!(
-            rest.is_asked(false, false, start + 4 * interval, interval),
-            "it is due"
-        );
+        assert!(rest.is_asked(false, false, start + 4 * interval, interval), "it is due");
     }
 
     #[test]
@@ -119,21 +115,13 @@ mod tests {
             let is_due = (180_000..187_000).contains(&now_ms);
             if rest.is_asked(second == 30, true, now, interval) {
                 asked.push(second);
-                let news = News {
-                    now_ms,
-                    is_due,
-                    ..News::default()
-                };
+                let news = News { now_ms, is_due, ..News::default() };
                 rest.heard(&news, now, interval, GRACE);
             }
         }
         // At 30 it had to be asked, and from then on it is spared anew.
         let filling = (6..30).step_by(3).chain((30..61).step_by(3));
-        let expected: Vec<u32> = (0..6)
-            .chain(filling)
-            .chain(61..69)
-            .chain([71, 74])
-            .collect();
+        let expected: Vec<u32> = (0..6).chain(filling).chain(61..69).chain([71, 74]).collect();
         assert_eq!(asked, expected);
     }
 }

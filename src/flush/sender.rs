@@ -52,11 +52,8 @@ impl Sender {
     /// Sends until it is stopped.
     pub(super) async fn run(mut self, heartbeat: Heartbeat) {
         let (store, outbox) = (Arc::clone(&self.store), Arc::clone(&self.outbox));
-        let (lease, stop, finished) = (
-            self.settings.lease,
-            self.stop.clone(),
-            self.finished.clone(),
-        );
+        let (lease, stop, finished) =
+            (self.settings.lease, self.stop.clone(), self.finished.clone());
         let overdue = async {
             stop.cancelled().await;
             tokio::time::sleep(STEP_MAX).await;
@@ -166,18 +163,13 @@ impl Sender {
 
     pub(super) fn write_failed(&mut self, error: &WriteError) {
         self.metrics.write_failures.inc();
-        let found = error
-            .found()
-            .clone()
-            .at(format_args!("output {}", self.name));
+        let found = error.found().clone().at(format_args!("output {}", self.name));
         self.set_down(Some(found.clone()));
         let asked = match error {
             WriteError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,
         };
-        let pause = self
-            .breaker
-            .failed(Instant::now(), asked, self.node.rng.jitter());
+        let pause = self.breaker.failed(Instant::now(), asked, self.node.rng.jitter());
         let output = self.output.describe();
         let failures = self.breaker.failures();
         let pause = humantime::format_duration(Duration::from_millis(

@@ -183,10 +183,7 @@ impl Sender {
         if delivery.is_complete() {
             let failing = of(&delivery.failing).into_iter();
             let failing: Vec<Claim> = failing.map(|index| claims[index].clone()).collect();
-            self.outbox
-                .held
-                .let_lapse(&*self.store, &failing, self.settings.lease)
-                .await;
+            self.outbox.held.let_lapse(&*self.store, &failing, self.settings.lease).await;
         }
     }
 
@@ -204,23 +201,14 @@ impl Sender {
     }
 
     async fn acknowledge(&self, claim: &Claim, series: &[&str]) {
-        match self
-            .store
-            .acknowledge(claim, series, self.settings.lease)
-            .await
-        {
+        match self.store.acknowledge(claim, series, self.settings.lease).await {
             Ok(false) => {}
             Ok(true) => {
                 self.outbox.held.let_go(claim);
                 let now_ms = self.node.clock.now_nanos() / 1_000_000;
                 let delay_ms = now_ms - claim.minute.end_millis();
-                #[expect(
-                    clippy::cast_precision_loss,
-                    reason = "a delay in ms is far below 2^52"
-                )]
-                self.metrics
-                    .publish_delay_seconds
-                    .observe(delay_ms as f64 / 1000.0);
+                #[expect(clippy::cast_precision_loss, reason = "a delay in ms is far below 2^52")]
+                self.metrics.publish_delay_seconds.observe(delay_ms as f64 / 1000.0);
             }
             Err(error) => self.failed(claim, &error),
         }

@@ -75,8 +75,7 @@ impl Settling {
         if lagging {
             self.lagging = Some(now);
         }
-        self.lagging
-            .is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
+        self.lagging.is_some_and(|last| now.duration_since(last) < grace.max(SETTLE_MIN))
     }
 
     /// Whether minutes that are over and idle may be closed now.
@@ -91,8 +90,7 @@ impl Settling {
 
     /// Whether lapsed claims may be taken over: every node that lives has looked at the store since it changed.
     pub(super) fn may_take_over(&self, now: Instant, interval: Duration) -> bool {
-        self.changed
-            .is_none_or(|at| now.duration_since(at) >= looked_within(interval))
+        self.changed.is_none_or(|at| now.duration_since(at) >= looked_within(interval))
     }
 }
 

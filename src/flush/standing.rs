@@ -34,11 +34,7 @@ pub(super) struct Standing {
 
 impl Default for Standing {
     fn default() -> Self {
-        Self {
-            differs: false,
-            full: false,
-            differs_throttle: Throttle::new(REPORT_INTERVAL),
-        }
+        Self { differs: false, full: false, differs_throttle: Throttle::new(REPORT_INTERVAL) }
     }
 }
 
@@ -128,10 +124,7 @@ impl Agreed {
     async fn check_settings(&self) -> Result<(), WriteError> {
         if let Ok(Ok(Some(difference))) = timeout(LOOK_WITHIN, self.store.difference()).await {
             let found = difference.what("this node may not send");
-            return Err(WriteError::Unavailable {
-                found,
-                retry_after: None,
-            });
+            return Err(WriteError::Unavailable { found, retry_after: None });
         }
         Ok(())
     }
@@ -183,15 +176,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_takes_nothing_while_the_settings_differ() {
-        let agreed = Agreed {
-            store: Arc::new(Other),
-            output: Arc::new(Other),
-        };
+        let agreed = Agreed { store: Arc::new(Other), output: Arc::new(Other) };
         for result in [agreed.write(&[]).await, agreed.probe(Minute::MIN).await] {
-            assert!(
-                matches!(result, Err(WriteError::Unavailable { .. })),
-                "{result:?}"
-            );
+            assert!(matches!(result, Err(WriteError::Unavailable { .. })), "{result:?}");
         }
     }
 
@@ -204,10 +191,7 @@ mod tests {
         tokio::time::sleep(REPORT_INTERVAL / 2).await;
         standing.compared(Some(difference()), &metrics);
         tokio::time::sleep(REPORT_INTERVAL / 2).await;
-        assert!(
-            standing.differs_throttle.is_due(),
-            "it was logged meanwhile"
-        );
+        assert!(standing.differs_throttle.is_due(), "it was logged meanwhile");
         standing.compared(None, &metrics);
         assert!(standing.agrees());
         assert!(standing.differs_throttle.is_due(), "the next is not logged");

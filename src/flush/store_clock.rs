@@ -16,11 +16,7 @@ pub(super) struct StoreClock {
 impl StoreClock {
     /// The clock showed this time between a question and its answer.
     pub(super) fn showed(ms: i64, asked: Instant, answered: Instant) -> Self {
-        Self {
-            at: answered,
-            low_ms: ms,
-            high_ms: ms + millis_between(asked, answered),
-        }
+        Self { at: answered, low_ms: ms, high_ms: ms + millis_between(asked, answered) }
     }
 
     /// Returns when this was heard last.
@@ -39,15 +35,7 @@ impl StoreClock {
         let known = self.at(later.at);
         let low_ms = known.low_ms.max(later.low_ms);
         let high_ms = known.high_ms.min(later.high_ms);
-        *self = if low_ms <= high_ms {
-            Self {
-                low_ms,
-                high_ms,
-                ..later
-            }
-        } else {
-            later
-        };
+        *self = if low_ms <= high_ms { Self { low_ms, high_ms, ..later } } else { later };
         if later.low_ms - known.high_ms > CLOCK_TOLERANCE_MS {
             later.high_ms - known.low_ms
         } else {
@@ -57,11 +45,7 @@ impl StoreClock {
 
     fn at(self, now: Instant) -> Self {
         let passed_ms = millis_between(self.at, now);
-        Self {
-            at: now,
-            low_ms: self.low_ms + passed_ms,
-            high_ms: self.high_ms + passed_ms,
-        }
+        Self { at: now, low_ms: self.low_ms + passed_ms, high_ms: self.high_ms + passed_ms }
     }
 }
 

@@ -56,18 +56,12 @@ impl Body {
 
     /// Leaves the first counts here.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
-        Self {
-            claims: self.claims.split_off(at),
-            counts: self.counts.split_off(at),
-        }
+        Self { claims: self.claims.split_off(at), counts: self.counts.split_off(at) }
     }
 
     /// Takes one count out of its place, which its last one gets.
     fn take(&mut self, at: usize) -> Self {
-        Self {
-            claims: vec![self.claims.remove(at)],
-            counts: vec![self.counts.remove(at)],
-        }
+        Self { claims: vec![self.claims.remove(at)], counts: vec![self.counts.remove(at)] }
     }
 
     /// In order of minute and series, so that kin stand together: what is refused of them is found with fewer writes.
@@ -108,11 +102,7 @@ impl Suspects {
             self.are_incomplete = true;
             return;
         }
-        let whole = Part {
-            body,
-            depth: 0,
-            hints_left: HINTS_MAX,
-        };
+        let whole = Part { body, depth: 0, hints_left: HINTS_MAX };
         self.split(whole, message);
     }
 
@@ -128,11 +118,7 @@ impl Suspects {
         let ways = if named.is_empty() { WAYS } else { 1 };
         hints_left -= u8::from(!named.is_empty());
         // From the end, so that the other places stay.
-        let mut parts: Vec<_> = named
-            .into_iter()
-            .rev()
-            .map(|at| part.body.take(at))
-            .collect();
+        let mut parts: Vec<_> = named.into_iter().rev().map(|at| part.body.take(at)).collect();
         let size = part.body.len().div_ceil(ways).max(1);
         while part.body.len() > 0 {
             let from = (part.body.len() - 1) / size * size;
@@ -142,11 +128,7 @@ impl Suspects {
             self.counts += body.len();
             self.added += 1;
             let key = (depth > 1, Reverse(depth), self.added);
-            let part = Part {
-                body,
-                depth,
-                hints_left,
-            };
+            let part = Part { body, depth, hints_left };
             self.parts.insert(key, part);
         }
     }
@@ -267,10 +249,7 @@ mod tests {
     #[test]
     fn values_are_compared_as_they_are_meant() {
         let body = body([r"a=x", r"a=database\ is\ required", "a=y"].map(str::to_owned));
-        let named = named(
-            &body.counts,
-            "limit exceeded value=\"database is required\"",
-        );
+        let named = named(&body.counts, "limit exceeded value=\"database is required\"");
         assert_eq!(body.counts[named[0]].series, r"a=database\ is\ required");
         assert_eq!(named.len(), 1);
     }

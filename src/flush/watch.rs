@@ -52,10 +52,7 @@ impl Watches {
     /// Begins with what an earlier process left in the file, if there is one.
     pub(super) fn open(partitions: &Partitions, file: Option<PathBuf>) -> Self {
         let count = usize::from(partitions.count());
-        let mut past = file
-            .as_deref()
-            .map(|file| read(file, count))
-            .unwrap_or_default();
+        let mut past = file.as_deref().map(|file| read(file, count)).unwrap_or_default();
         past.resize_with(count, Past::default);
         let watch = |past| {
             Mutex::new(Watch {
@@ -86,18 +83,12 @@ impl Watches {
     }
 
     pub(super) fn forgot(&self, rollback: Rollback) {
-        self.rollbacks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(rollback);
+        self.rollbacks.lock().unwrap_or_else(PoisonError::into_inner).push(rollback);
     }
 
     /// What was found since this was last asked, as one; and in how many partitions.
     pub(super) fn take_rollbacks(&self) -> Option<(Rollback, usize)> {
-        let mut rollbacks = self
-            .rollbacks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut rollbacks = self.rollbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let count = rollbacks.len();
         let all = rollbacks.drain(..).reduce(|one, other| Rollback {
             from_ms: one.from_ms.min(other.from_ms),
@@ -131,10 +122,7 @@ impl Watches {
     }
 
     fn complain(&self, file: &Path, error: &io::Error) {
-        let mut complaint = self
-            .complaint
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
         if complaint.is_due() {
             tracing::error!(
                 path = %file.display(),
@@ -198,10 +186,7 @@ mod tests {
         // Another number of partitions, or no file at all, is not what was written.
         let one = Partitions::new(NonZeroU16::MIN);
         let other = Watches::open(&one, file.clone());
-        assert_eq!(
-            other.of(one.of("", minute)).witness.past(),
-            &Past::default()
-        );
+        assert_eq!(other.of(one.of("", minute)).witness.past(), &Past::default());
         std::fs::write(file.as_deref().unwrap(), "{").unwrap();
         let damaged = Watches::open(&partitions, file);
         assert_eq!(damaged.of(partition).witness.past(), &Past::default());
@@ -220,12 +205,8 @@ mod tests {
                 unconfirmed: [minute(unconfirmed)].into(),
             });
         }
-        let all = Rollback {
-            from_ms: 3,
-            to_ms: 8,
-            events: 30,
-            unconfirmed: [1, 2].map(minute).into(),
-        };
+        let all =
+            Rollback { from_ms: 3, to_ms: 8, events: 30, unconfirmed: [1, 2].map(minute).into() };
         assert_eq!(watches.take_rollbacks(), Some((all, 2)));
         assert_eq!(watches.take_rollbacks(), None);
     }

@@ -69,10 +69,7 @@ pub(super) struct Rollback {
 impl Witness {
     /// With what an earlier process left.
     pub(super) fn new(past: Past) -> Self {
-        Self {
-            past,
-            ..Self::default()
-        }
+        Self { past, ..Self::default() }
     }
 
     pub(super) fn past(&self) -> &Past {
@@ -121,20 +118,13 @@ impl Witness {
         if from_ms > to_ms {
             // The clock was set back meanwhile: by the clock as it is now.
             let last = self.clock.map(StoreClock::heard_at);
-            let ago_ms = note
-                .zip(last)
-                .map_or(0, |(note, last)| millis_between(note.at, last));
+            let ago_ms = note.zip(last).map_or(0, |(note, last)| millis_between(note.at, last));
             from_ms = to_ms - ago_ms;
         }
         let events = recorded.saturating_sub(note.map_or(0, |note| note.recorded));
         self.notes.clear();
         self.late = None;
-        Some(Rollback {
-            from_ms,
-            to_ms,
-            events,
-            unconfirmed: minutes(&self.past.announced),
-        })
+        Some(Rollback { from_ms, to_ms, events, unconfirmed: minutes(&self.past.announced) })
     }
 
     /// The store lacks what is known; it has to be handed back.
@@ -205,11 +195,7 @@ impl Witness {
         if last.is_some_and(|note| note.recorded == recorded) {
             return;
         }
-        self.notes.push_back(Note {
-            stamp: self.past.stamp,
-            at,
-            recorded,
-        });
+        self.notes.push_back(Note { stamp: self.past.stamp, at, recorded });
         if self.notes.len() > NOTES_MAX {
             let mut place = 0;
             self.notes.retain(|_| {

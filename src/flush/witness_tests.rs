@@ -20,12 +20,7 @@ fn news(now_ms: i64, closed: &[i64], since: Option<i64>) -> News {
 }
 
 fn attested(epoch: u64, forgot_from_ms: i64) -> Attested {
-    Attested {
-        epoch,
-        stamp: 0,
-        forgot_from: forgot_from_ms.unsigned_abs() / 1000,
-        forgot_from_ms,
-    }
+    Attested { epoch, stamp: 0, forgot_from: forgot_from_ms.unsigned_abs() / 1000, forgot_from_ms }
 }
 
 #[test]
@@ -59,32 +54,18 @@ fn a_store_that_went_back_is_told_with_the_events_that_it_lost() {
     for (second, recorded) in [(1, 10), (2, 30), (3, 60)] {
         let at = now + Duration::from_secs(second);
         let second = i64::try_from(second).unwrap();
-        assert_eq!(
-            witness.heard(&news(1000 * second, &[], None), recorded, at, at),
-            0
-        );
+        assert_eq!(witness.heard(&news(1000 * second, &[], None), recorded, at, at), 0);
     }
-    let announced = News {
-        announced: vec![minute(8), minute(9)],
-        ..news(3000, &[8], None)
-    };
+    let announced = News { announced: vec![minute(8), minute(9)], ..news(3000, &[8], None) };
     let at = now + Duration::from_secs(3);
     witness.heard(&announced, 60, at, at);
     witness.forgotten();
     assert!(witness.testimony(1).is_some());
     let rollback = witness.attested(1, attested(8, 2000), 75);
-    let expected = Rollback {
-        from_ms: 2000,
-        to_ms: 3000,
-        events: 45,
-        unconfirmed: [minute(9)].into(),
-    };
+    let expected =
+        Rollback { from_ms: 2000, to_ms: 3000, events: 45, unconfirmed: [minute(9)].into() };
     assert_eq!(rollback, Some(expected));
-    assert_eq!(
-        witness.attested(2, attested(8, 2000), 80),
-        None,
-        "it is reported once"
-    );
+    assert_eq!(witness.attested(2, attested(8, 2000), 80), None, "it is reported once");
 }
 
 #[test]
@@ -93,20 +74,12 @@ fn a_rollback_after_the_clock_was_set_back_is_told_in_the_time_that_it_shows_now
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
     let at = |second| now + Duration::from_secs(second);
-    let stamped = |stamp, now_ms| News {
-        stamp,
-        ..news(now_ms, &[], None)
-    };
+    let stamped = |stamp, now_ms| News { stamp, ..news(now_ms, &[], None) };
     witness.heard(&stamped(1, 7_200_000), 10, at(1), at(1));
     witness.heard(&stamped(2, 3_600_000), 30, at(2), at(2));
     witness.heard(&stamped(3, 3_605_000), 60, at(7), at(7));
     witness.forgotten();
-    let answer = Attested {
-        epoch: 8,
-        stamp: 2,
-        forgot_from: 1,
-        forgot_from_ms: 7_200_000,
-    };
+    let answer = Attested { epoch: 8, stamp: 2, forgot_from: 1, forgot_from_ms: 7_200_000 };
     let rollback = witness.attested(1, answer, 60).unwrap();
     assert_eq!((rollback.from_ms, rollback.to_ms), (3_599_000, 3_605_000));
     assert_eq!(rollback.events, 50);
@@ -140,17 +113,10 @@ fn notes_are_bounded_and_reach_back_to_the_beginning() {
     let mut witness = Witness::default();
     witness.attested(1, attested(7, 0), 0);
     for second in 1..100_000 {
-        witness.heard(
-            &news(1000 * second, &[], None),
-            second.unsigned_abs(),
-            now,
-            now,
-        );
+        witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
     }
     assert!(witness.notes.len() <= NOTES_MAX);
-    let rollback = witness
-        .attested(1, attested(8, 99_000_000), 99_999)
-        .unwrap();
+    let rollback = witness.attested(1, attested(8, 99_000_000), 99_999).unwrap();
     assert!((999..2000).contains(&rollback.events), "{rollback:?}");
 }
 
@@ -163,12 +129,7 @@ fn the_last_check_ins_are_known_exactly() {
         let mut witness = Witness::default();
         witness.attested(1, attested(7, 0), 0);
         for second in 1..=seconds {
-            witness.heard(
-                &news(1000 * second, &[], None),
-                second.unsigned_abs(),
-                now,
-                now,
-            );
+            witness.heard(&news(1000 * second, &[], None), second.unsigned_abs(), now, now);
         }
         let answer = attested(8, 1000 * forgot_from);
         let rollback = witness.attested(1, answer, seconds.unsigned_abs());

@@ -203,9 +203,8 @@ impl Worker {
             self.hold(claim);
         }
         let (now_ms, grace) = (self.node.clock.store_now_ms(), self.settings.grace);
-        let (mut sealing, old): (Vec<_>, Vec<_>) = sealing
-            .into_iter()
-            .partition(|claim| is_recent(claim.minute, now_ms, grace));
+        let (mut sealing, old): (Vec<_>, Vec<_>) =
+            sealing.into_iter().partition(|claim| is_recent(claim.minute, now_ms, grace));
         for claim in old {
             self.old.add(claim);
         }
@@ -214,13 +213,8 @@ impl Worker {
         }
         if !sealing.is_empty() {
             sealing.sort_by_key(|claim| (claim.taken_over, claim.minute, claim.partition));
-            let calls: Vec<_> = sealing
-                .iter()
-                .map(|claim| self.compact(held, claim))
-                .collect();
-            let work = stream::iter(calls)
-                .buffer_unordered(CONCURRENT)
-                .collect::<Vec<_>>();
+            let calls: Vec<_> = sealing.iter().map(|claim| self.compact(held, claim)).collect();
+            let work = stream::iter(calls).buffer_unordered(CONCURRENT).collect::<Vec<_>>();
             let work = self.checking_in(self.heartbeat.during(work));
             let handed_out = held.renewing(&*self.store, self.settings.lease, work).await;
             sending.extend(handed_out.into_iter().flatten().flatten());
@@ -229,10 +223,7 @@ impl Worker {
         // All at once: an output is written few large pieces.
         let mut by_output: BTreeMap<Option<OutputName>, Vec<Claim>> = BTreeMap::new();
         for claim in sending {
-            by_output
-                .entry(claim.output.clone())
-                .or_default()
-                .push(claim);
+            by_output.entry(claim.output.clone()).or_default().push(claim);
         }
         for outbox in &self.outboxes {
             let claims = by_output.remove(&Some(outbox.name.clone()));
@@ -282,10 +273,7 @@ impl Worker {
             .into_iter()
             .map(|partition| self.ask(partition, wanting.map(Vec::as_slice)))
             .collect();
-        let answers: Vec<_> = stream::iter(calls)
-            .buffer_unordered(CONCURRENT)
-            .collect()
-            .await;
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(CONCURRENT).collect().await;
         let mut claims = Vec::new();
         let mut failure = None;
         for answer in answers {
@@ -325,9 +313,7 @@ impl Worker {
     async fn compact(&self, held: &Held, claim: &Claim) -> Option<Vec<Claim>> {
         let lease = self.settings.lease;
         while !self.stop.is_cancelled() {
-            let compacted = self
-                .store
-                .compact(claim, COMPACT_SERIES, lease, &self.outputs);
+            let compacted = self.store.compact(claim, COMPACT_SERIES, lease, &self.outputs);
             match compacted.await {
                 Ok(done) => {
                     self.metrics.series_sealed.inc_by(done.sealed);
@@ -417,11 +403,7 @@ impl Overview {
         for outbox in &worker.outboxes {
             let lacks = of(&outbox.name);
             unsent += lacks.unsent;
-            worker.report(
-                &outbox.name,
-                lacks,
-                lacks.oldest.into_iter().chain(open).min(),
-            );
+            worker.report(&outbox.name, lacks, lacks.oldest.into_iter().chain(open).min());
         }
         let seen: BTreeSet<_> = backlogs.iter().flat_map(|it| it.outputs.keys()).collect();
         let is_known = |name: &OutputName| worker.outboxes.iter().any(|it| it.name == *name);

@@ -150,11 +150,7 @@ impl Store for Slow {
     }
 
     fn capabilities(&self) -> Capabilities {
-        if self.is_alone {
-            Capabilities::IN_PROCESS
-        } else {
-            self.store.capabilities()
-        }
+        if self.is_alone { Capabilities::IN_PROCESS } else { self.store.capabilities() }
     }
 
     fn describe(&self) -> String {
@@ -386,25 +382,13 @@ impl Site {
         };
         let tasks = flush.into_tasks().unwrap();
         let tasks = tasks.into_iter().map(tokio::spawn).collect();
-        Started {
-            store,
-            metrics,
-            stop,
-            tasks,
-        }
+        Started { store, metrics, stop, tasks }
     }
 
     /// Records an event of a minute that is over.
     async fn record(&self, series: &str, user: &str, ago: Duration) {
         let micros = self.time.micros() - i64::try_from(ago.as_micros()).unwrap();
-        record_at(
-            &self.store("nobody"),
-            self.partition(),
-            series,
-            user,
-            micros * 1000,
-        )
-        .await;
+        record_at(&self.store("nobody"), self.partition(), series, user, micros * 1000).await;
     }
 }
 
@@ -502,20 +486,14 @@ async fn one_node_at_a_time_probes_an_output_that_is_down_and_the_turn_of_a_dead
     }
     tokio::time::sleep(9 * LEASE).await;
     let first = site.output.writes.swap(0, Relaxed);
-    assert!(
-        (1..=3).contains(&first),
-        "{first} found out that it is down"
-    );
+    assert!((1..=3).contains(&first), "{first} found out that it is down");
     site.output.writing_max.store(0, Relaxed);
     tokio::time::sleep(9 * LEASE).await;
     let probes = site.output.writes.load(Relaxed);
     assert!(probes > 1, "{probes} probes");
     // One that did not know yet may write once while another one probes.
     let at_once = site.output.writing_max.load(Relaxed);
-    assert!(
-        (1..=4 - first).contains(&at_once),
-        "{at_once} at once, {first} knew"
-    );
+    assert!((1..=4 - first).contains(&at_once), "{at_once} at once, {first} knew");
 }
 
 #[tokio::test(start_paused = true)]
@@ -540,10 +518,7 @@ async fn a_minute_that_is_over_is_sealed_and_sent_and_its_late_events_are_counte
 
 #[tokio::test(start_paused = true)]
 async fn counts_that_the_output_refuses_are_quarantined_and_the_others_sent() {
-    let output = Arc::new(Taking {
-        refused: "a=2",
-        ..Taking::default()
-    });
+    let output = Arc::new(Taking { refused: "a=2", ..Taking::default() });
     let site = Site::new(Duration::ZERO);
     for series in ["a=1", "a=2", "a=3"] {
         site.record(series, "u", AGO).await;
@@ -577,10 +552,8 @@ async fn a_partition_without_events_is_asked_now_and_then_and_soon_when_some_com
 
 #[tokio::test(start_paused = true)]
 async fn an_output_that_asks_to_be_left_alone_is_left_alone_with_its_claims() {
-    let output = Arc::new(Taking {
-        leave_alone: Some(Duration::from_secs(50)),
-        ..Taking::default()
-    });
+    let output =
+        Arc::new(Taking { leave_alone: Some(Duration::from_secs(50)), ..Taking::default() });
     let site = Site::new(Duration::ZERO);
     site.record("a=1", "u", AGO).await;
     let outputs = named(&output);
@@ -611,16 +584,13 @@ async fn a_node_that_never_hears_what_is_announced_holds_it_up_for_a_while_only(
 async fn the_counts_of_all_claims_are_read_before_any_is_announced() {
     let (site, output) = (Site::new(Duration::ZERO), Arc::new(Taking::default()));
     for minutes in [1, 2, 3] {
-        site.record("a=1", "u", AGO + minutes * Duration::from_secs(60))
-            .await;
+        site.record("a=1", "u", AGO + minutes * Duration::from_secs(60)).await;
     }
     let outputs = named(&output);
     let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), outputs);
     seconds(6).await;
     let calls = node.store.calls.lock().unwrap().clone();
-    let calls = calls
-        .into_iter()
-        .filter(|call| ["unsent", "announce"].contains(call));
+    let calls = calls.into_iter().filter(|call| ["unsent", "announce"].contains(call));
     let calls: Vec<_> = calls.take(4).collect();
     assert_eq!(calls, ["unsent", "unsent", "unsent", "announce"]);
 }
@@ -655,11 +625,7 @@ async fn what_waits_for_an_output_that_is_gone_is_reported() {
     before.stopped().await;
     let log = Log::default();
     let logging = log.start();
-    let node = site.start_with(
-        site.slow("node"),
-        &site.node(Duration::ZERO),
-        named(&output),
-    );
+    let node = site.start_with(site.slow("node"), &site.node(Duration::ZERO), named(&output));
     seconds(6).await;
     drop(logging);
     assert_eq!(log.count("this node does not have"), 1);
@@ -726,10 +692,7 @@ async fn recent_minutes_are_written_before_old_ones() {
     site.start_with(site.slow("node"), &node, named(&output));
     seconds(6).await;
     let taken = output.taken.lock().unwrap();
-    assert!(
-        taken.len() >= 2 && taken[0].minute > taken[1].minute,
-        "{taken:?}"
-    );
+    assert!(taken.len() >= 2 && taken[0].minute > taken[1].minute, "{taken:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,10 +96,8 @@ pub(super) async fn serve(
     while !stop.is_cancelled() {
         let is_full = connections.len() >= most;
         let longest = is_full.then(|| longest_waiting(&connections)).flatten();
-        let room_at = longest.map_or_else(
-            || Instant::now() + WAITS_MIN,
-            |(since, _)| since + WAITS_MIN,
-        );
+        let room_at =
+            longest.map_or_else(|| Instant::now() + WAITS_MIN, |(since, _)| since + WAITS_MIN);
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -214,9 +212,7 @@ async fn serve_one(
     };
     let parts = connection.into_parts();
     let was_asked = matches!(*changed.borrow(), Stage::UnderWay);
-    let refused = ended
-        .err()
-        .filter(|_| !was_asked && !parts.read_buf.is_empty());
+    let refused = ended.err().filter(|_| !was_asked && !parts.read_buf.is_empty());
     let refused = refused.and_then(|error| Problem::of_no_request(&error));
     let closing = close(parts.io.into_inner().0, refused);
     let _ = stop.run_until_cancelled(timeout(LINGERS, closing)).await;

@@ -45,10 +45,7 @@ impl Hosts {
             None => {}
         }
         // That of `GET http://host/ HTTP/1.1` counts, and not the header.
-        request
-            .uri()
-            .authority()
-            .map_or(Ok(()), |it| self.allow(it))
+        request.uri().authority().map_or(Ok(()), |it| self.allow(it))
     }
 
     fn allow(&self, authority: &Authority) -> Result<(), Problem> {

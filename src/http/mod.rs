@@ -234,23 +234,12 @@ async fn readyz(State(vitals): State<Arc<dyn Vitals>>) -> Response {
         warnings: Vec<String>,
     }
 
-    let Readiness {
-        mut reasons,
-        warnings,
-    } = vitals.readiness().await;
+    let Readiness { mut reasons, warnings } = vitals.readiness().await;
     for worker in vitals.progress().stalled(STALLED_AFTER) {
         reasons.push(format!("{worker} is stalled"));
     }
-    let body = Body {
-        ready: reasons.is_empty(),
-        reasons,
-        warnings,
-    };
-    let status = if body.ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
+    let body = Body { ready: reasons.is_empty(), reasons, warnings };
+    let status = if body.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = serde_json::to_string(&body).unwrap_or_default();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -259,10 +248,7 @@ async fn metrics(State(vitals): State<Arc<dyn Vitals>>, headers: HeaderMap) -> R
     let accept = headers.get_all(header::ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::wanted(&accept.join(","));
-    let head = [
-        (header::CONTENT_TYPE, format.content_type()),
-        (header::VARY, "accept"),
-    ];
+    let head = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     match vitals.metrics(format) {
         Ok(text) => (head, text).into_response(),
         Err(error) => Problem::unavailable(error.to_string()).into_response(),

@@ -94,20 +94,11 @@ impl Problem {
     /// The problem of bytes that are no request of HTTP/1.1, for which hyper has no answer.
     pub(super) fn of_no_request(error: &hyper::Error) -> Option<Self> {
         let (status, detail) = if error.is_parse_version_h2() {
-            (
-                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-                "HTTP/2 is not spoken here; ask by HTTP/1.1",
-            )
+            (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is not spoken here; ask by HTTP/1.1")
         } else if error.is_timeout() {
-            (
-                StatusCode::REQUEST_TIMEOUT,
-                "the head did not come in time; send it at once",
-            )
+            (StatusCode::REQUEST_TIMEOUT, "the head did not come in time; send it at once")
         } else if error.is_incomplete_message() {
-            (
-                StatusCode::BAD_REQUEST,
-                "the head ends too early; end it with an empty line",
-            )
+            (StatusCode::BAD_REQUEST, "the head ends too early; end it with an empty line")
         } else {
             return None;
         };
@@ -221,10 +212,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
         let body = self.json();
-        let headers = [
-            (header::CONTENT_TYPE, CONTENT_TYPE),
-            (header::CACHE_CONTROL, "no-store"),
-        ];
+        let headers = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
         let mut response = (status, headers, body).into_response();
         if matches!(self.status, 503 | 504) {
             let after = axum::http::HeaderValue::from_static("1");

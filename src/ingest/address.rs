@@ -80,12 +80,7 @@ mod tests {
     #[test]
     fn addresses_are_read_as_they_are_shown() {
         let longest = format!("unix:/{}", "x".repeat(PATH_BYTES_MAX - 1));
-        for text in [
-            "127.0.0.1:8094",
-            "[::1]:8094",
-            "unix:/run/eds.sock",
-            &*longest,
-        ] {
+        for text in ["127.0.0.1:8094", "[::1]:8094", "unix:/run/eds.sock", &*longest] {
             let address: ListenAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }

@@ -127,8 +127,7 @@ impl Caps {
 
     /// Drops the minutes that have had no events for a while.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.minutes
-            .retain(|_, answers| now.duration_since(answers.last_used) < UNUSED_FOR);
+        self.minutes.retain(|_, answers| now.duration_since(answers.last_used) < UNUSED_FOR);
         self.known = self.minutes.values().map(|of| of.series.len()).sum();
     }
 
@@ -238,10 +237,7 @@ impl Caps {
         let mut told = answer.series.iter();
         let is_told = answer.overflow_users.is_some()
             && told.all(|it| *it != Admission::Admitted { users: None });
-        let mut before = Before {
-            counted: HashMap::new(),
-            most,
-        };
+        let mut before = Before { counted: HashMap::new(), most };
         if most > half && !is_told && self.settings.users_max > 0 {
             let counts = store.counts(self.partition, minute).await?;
             let near = counts.iter().filter(|counts| counts.unique > half);
@@ -343,10 +339,7 @@ mod tests {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let hour = Duration::from_secs(3600);
         let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
-        let settings = CapSettings {
-            series_max: 1000,
-            users_max: 0,
-        };
+        let settings = CapSettings { series_max: 1000, users_max: 0 };
         let partition = partitions.of("", Minute::MIN);
         let mut caps = Caps::new(partition, settings, OverflowSeries::always(partition));
         let mut now = Instant::now();

@@ -95,9 +95,7 @@ impl Coverage {
 
 /// How many different events these are.
 fn different(recording: &RecordRequest<'_>) -> u64 {
-    let RecordRequest {
-        occurrences, batch, ..
-    } = recording;
+    let RecordRequest { occurrences, batch, .. } = recording;
     // As one sender stamps them.
     if occurrences.is_sorted_by(|a, b| a.timestamp < b.timestamp) {
         return occurrences.len() as u64;
@@ -154,11 +152,7 @@ mod tests {
     }
 
     fn seen(number: i64, events: u64, renew: bool) -> Seen {
-        Seen {
-            minute: minute(number),
-            events,
-            renew,
-        }
+        Seen { minute: minute(number), events, renew }
     }
 
     #[test]
@@ -174,10 +168,7 @@ mod tests {
         assert_eq!(more, (vec![seen(5, 5, false)], 2));
         coverage.confirmed(&more.0, now);
         // What is recorded once more brings nothing.
-        assert_eq!(
-            told(&coverage, 5, &first, true, now),
-            (vec![seen(5, 5, false)], 0)
-        );
+        assert_eq!(told(&coverage, 5, &first, true, now), (vec![seen(5, 5, false)], 0));
         assert_eq!(told(&coverage, 6, &first, true, now), (Vec::new(), 0));
     }
 
@@ -207,10 +198,7 @@ mod tests {
             let (seen, _) = told(&coverage, number, &[("x", 1)], false, now);
             seen.first().map(|seen| seen.events)
         };
-        assert_eq!(
-            [0, -1, 1, most].map(total),
-            [None, None, Some(10), Some(10)]
-        );
+        assert_eq!([0, -1, 1, most].map(total), [None, None, Some(10), Some(10)]);
         assert_eq!(total(most + 1), Some(1));
     }
 }

@@ -34,10 +34,7 @@ impl DedupBudget {
     /// Room for so many users.
     #[must_use]
     pub const fn new(users_max: usize) -> Self {
-        Self {
-            bytes_max: users_max.saturating_mul(USER_BYTES_MAX),
-            bytes: AtomicUsize::new(0),
-        }
+        Self { bytes_max: users_max.saturating_mul(USER_BYTES_MAX), bytes: AtomicUsize::new(0) }
     }
 
     fn reserve(&self, bytes: usize) -> bool {
@@ -128,10 +125,7 @@ impl Dedup {
     pub(super) fn fingerprinter(&self, series: &str) -> Fingerprinter {
         // Of another seed: a user of the name of another series must not make the two sums equal.
         let series = xxh3_128_with_seed(series.as_bytes(), self.series_seed);
-        Fingerprinter {
-            seed: self.seed,
-            series,
-        }
+        Fingerprinter { seed: self.seed, series }
     }
 
     /// Says of users whether the store has them in a minute.
@@ -155,10 +149,10 @@ impl Dedup {
     /// Makes room for one more user, and charges it. A table doubles when it grows, so it asks for that much first.
     fn has_room(&mut self, minute: Minute, now: Instant) -> bool {
         loop {
-            let known = self.minutes.entry(minute).or_insert_with(|| MinuteUsers {
-                users: HashSet::new(),
-                last_used: now,
-            });
+            let known = self
+                .minutes
+                .entry(minute)
+                .or_insert_with(|| MinuteUsers { users: HashSet::new(), last_used: now });
             if known.users.len() < known.users.capacity() {
                 return true;
             }

@@ -25,10 +25,7 @@ pub struct Failure {
 
 impl Default for Failure {
     fn default() -> Self {
-        Self {
-            retry: None,
-            logged: Throttle::new(LOG_INTERVAL),
-        }
+        Self { retry: None, logged: Throttle::new(LOG_INTERVAL) }
     }
 }
 

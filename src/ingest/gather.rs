@@ -22,10 +22,7 @@ impl Gather {
     pub(super) fn new(socket: &Socket, is_unix: bool) -> Self {
         let buffer = socket.recv_buffer_size().ok().filter(|_| !is_unix);
         let most = Duration::from_nanos(buffer.unwrap_or_default() as u64 / BYTES_PER_NANO);
-        Self {
-            most: most.min(MOST),
-            read: Instant::now(),
-        }
+        Self { most: most.min(MOST), read: Instant::now() }
     }
 
     #[cfg(test)]

@@ -107,11 +107,7 @@ fn by_inodes(inodes: &[String], what: &str) -> String {
             }
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
             // A process may call itself anything.
-            let name: String = name
-                .trim_end()
-                .escape_debug()
-                .take(NAME_CHARS_MAX)
-                .collect();
+            let name: String = name.trim_end().escape_debug().take(NAME_CHARS_MAX).collect();
             format!("process {id} ({name})")
         })
     });

@@ -204,22 +204,10 @@ mod tests {
         };
         let file = std::fs::File::open("/dev/null").unwrap();
         check(Socket::from(OwnedFd::from(file)), "no socket");
-        check(
-            TcpListener::bind("127.0.0.1:0").unwrap().into(),
-            "a socket, but not for datagrams",
-        );
-        check(
-            UnixStream::pair().unwrap().0.into(),
-            "a socket, but not for datagrams",
-        );
-        check(
-            UnixDatagram::unbound().unwrap().into(),
-            "a socket without an address",
-        );
-        check(
-            Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(),
-            "a socket without an address",
-        );
+        check(TcpListener::bind("127.0.0.1:0").unwrap().into(), "a socket, but not for datagrams");
+        check(UnixStream::pair().unwrap().0.into(), "a socket, but not for datagrams");
+        check(UnixDatagram::unbound().unwrap().into(), "a socket without an address");
+        check(Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap(), "a socket without an address");
         let good = udp();
         let at = ListenAddress::Udp(good.local_addr().unwrap());
         assert_eq!(address(&good.into()), Ok(at));
@@ -236,10 +224,7 @@ mod tests {
         let all = [one, other];
         check_all_named(&all, &[other_at.clone(), at.clone()], "eds").unwrap();
         let error = check_all_named(&all, &[at], "eds").unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("a socket at {other_at}")),
-            "{error}"
-        );
+        assert!(error.contains(&format!("a socket at {other_at}")), "{error}");
         assert!(error.contains("ListenDatagram="), "{error}");
     }
 
@@ -276,12 +261,6 @@ mod tests {
         let address = socket.address.clone();
         let taken = take_at(&mut vec![socket], &address, &SETTINGS).unwrap();
         assert!(!taken[0].nonblocking().unwrap());
-        assert_eq!(
-            taken[0]
-                .read_timeout()
-                .unwrap()
-                .map(|time| time > Duration::ZERO),
-            Some(true)
-        );
+        assert_eq!(taken[0].read_timeout().unwrap().map(|time| time > Duration::ZERO), Some(true));
     }
 }

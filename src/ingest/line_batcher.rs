@@ -135,11 +135,7 @@ impl LineBatcher {
     /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch. Its source may send
     /// `lines_max` of them.
     pub fn add(&mut self, datagram: Received<'_>, lines_max: usize, now_nanos: i64) {
-        let Received {
-            bytes,
-            truncated,
-            source,
-        } = datagram;
+        let Received { bytes, truncated, source } = datagram;
         for (place, piece) in pieces(bytes, truncated).enumerate() {
             let room = self.room();
             let added = if place >= lines_max {
@@ -156,11 +152,7 @@ impl LineBatcher {
             if let Err(reason) = added {
                 self.intake.rejected[reason.index()] += 1;
                 self.samples.add(reason, source.address(), || {
-                    let line = if let Piece::Line(line) = piece {
-                        line
-                    } else {
-                        bytes
-                    };
+                    let line = if let Piece::Line(line) = piece { line } else { bytes };
                     beginning(line).to_string()
                 });
             }
@@ -170,11 +162,7 @@ impl LineBatcher {
     /// Where there is room for an event. Events on disk are older, so new ones go there, too.
     fn room(&self) -> Room {
         let Some(overflow) = &self.overflow else {
-            return if self.is_full() && !self.takes_all {
-                Room::Nowhere
-            } else {
-                Room::InMemory
-            };
+            return if self.is_full() && !self.takes_all { Room::Nowhere } else { Room::InMemory };
         };
         if !overflow.spool.is_spilling() {
             if !self.is_full() {

@@ -19,10 +19,7 @@ fn batcher(events: u64) -> LineBatcher {
         rules: LineRules::default(),
         window: Window::new(Duration::from_secs(3600), Duration::from_secs(60)),
         partitions: Partitions::new(NonZeroU16::new(4).unwrap()),
-        limits: QueueLimits {
-            events,
-            bytes: 1 << 20,
-        },
+        limits: QueueLimits { events, bytes: 1 << 20 },
     };
     let recorders = (0..4).map(|_| mpsc::channel(1).0).collect();
     LineBatcher::new(&settings, Arc::default(), Arc::default(), recorders)
@@ -46,10 +43,7 @@ fn one_bad_line_costs_one_line() {
     assert_eq!(batcher.open_events(), (2, 0));
     let samples = batcher.take_samples();
     let samples: Vec<_> = samples.iter().map(|it| (it.reason, &*it.line)).collect();
-    let expected = [
-        (Rejection::UserMissing, "broken"),
-        (Rejection::TooOld, "a=1 value=v 1"),
-    ];
+    let expected = [(Rejection::UserMissing, "broken"), (Rejection::TooOld, "a=1 value=v 1")];
     assert_eq!(samples, expected);
     assert_eq!(batcher.take_samples(), []);
 }
@@ -113,16 +107,10 @@ fn events_that_the_disk_does_not_take_go_to_memory_when_that_has_room_again() {
     // The recorders make room.
     let room = batcher.node.ledger.totals();
     batcher.node.ledger.recorded(1);
-    batcher
-        .node
-        .ledger
-        .released(usize::try_from(room.queued_bytes).unwrap());
+    batcher.node.ledger.released(usize::try_from(room.queued_bytes).unwrap());
     batcher.commit();
     let after = add(&mut batcher, &line);
-    let added = (
-        after.queued - (totals.queued - 1),
-        after.spooled - totals.spooled,
-    );
+    let added = (after.queued - (totals.queued - 1), after.spooled - totals.spooled);
     assert_eq!((added, after.dropped), ((1, 0), totals.dropped));
 }
 
@@ -133,18 +121,10 @@ fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
     let (recorder, mut deliveries) = mpsc::channel(1);
     batcher.recorders.fill(recorder);
     let (began, age) = (Instant::now(), Duration::from_millis(50));
-    let mut taken = || {
-        deliveries
-            .try_recv()
-            .map_or(0, |delivery| delivery.batch.events())
-    };
+    let mut taken = || deliveries.try_recv().map_or(0, |delivery| delivery.batch.events());
     batcher.add("a=1 value=u".into(), usize::MAX, NOW);
     batcher.hand_over(age, began);
-    assert_eq!(
-        (taken(), batcher.node.ledger.totals().queued),
-        (0, 1),
-        "young"
-    );
+    assert_eq!((taken(), batcher.node.ledger.totals().queued), (0, 1), "young");
     batcher.hand_over(age, began + age);
     add(&mut batcher, "a=1 value=v");
     batcher.hand_over(age, began + age);
@@ -163,10 +143,7 @@ fn a_batch_is_handed_over_when_it_is_old_or_large_and_its_recorder_is_free() {
 #[test]
 fn a_batch_lingers_longer_while_it_has_few_events_a_series_of_a_minute_that_goes_on() {
     const SECOND: i64 = 1_000_000_000;
-    let linger = Linger {
-        least: Duration::from_millis(50),
-        most: Duration::from_secs(1),
-    };
+    let linger = Linger { least: Duration::from_millis(50), most: Duration::from_secs(1) };
     let minute_end = Minute::of_nanos(NOW).end_millis() * 1_000_000;
     let many = "a=1 value=u\n".repeat(5000);
     let check = |lines: &str, events: u64, left: i64, expected: Duration| {
@@ -190,18 +167,8 @@ fn a_batch_lingers_longer_while_it_has_few_events_a_series_of_a_minute_that_goes
     let of = |series: &str| batcher(1).partitions.of(series, Minute::of_nanos(NOW));
     let mut others = (2..).map(|number| format!("a={number}"));
     let other = others.find(|other| of(other) == of("a=1")).unwrap();
-    check(
-        &format!("{many}{other} value=u"),
-        1_000_000,
-        2 * SECOND,
-        linger.most,
-    );
+    check(&format!("{many}{other} value=u"), 1_000_000, 2 * SECOND, linger.most);
     check(&many[..1200], 200, 2 * SECOND, linger.least);
     let over = minute_end - 60 * SECOND - 1;
-    check(
-        &format!("a=1 value=u\na=1 value=u {over}"),
-        1_000_000,
-        2 * SECOND,
-        linger.least,
-    );
+    check(&format!("a=1 value=u\na=1 value=u {over}"), 1_000_000, 2 * SECOND, linger.least);
 }

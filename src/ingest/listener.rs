@@ -73,10 +73,7 @@ impl Listener {
             most: self.linger.most.saturating_sub(2 * interval),
         };
         let mut failure = Failure::default();
-        let mut waiting = Waiting {
-            now: false,
-            logged: Throttle::new(UNREAD_INTERVAL),
-        };
+        let mut waiting = Waiting { now: false, logged: Throttle::new(UNREAD_INTERVAL) };
         while !self.stop.is_cancelled() {
             if failure.is_resting(now) || self.makes_senders_wait(&mut waiting) {
                 std::thread::sleep(interval);
@@ -114,9 +111,7 @@ impl Listener {
         }
         if wait != waiting.now {
             waiting.now = wait;
-            self.metrics
-                .listeners_full
-                .inc_by(if wait { 1 } else { -1 });
+            self.metrics.listeners_full.inc_by(if wait { 1 } else { -1 });
         }
         if wait && waiting.logged.is_due() {
             tracing::warn!(

@@ -36,10 +36,7 @@ impl Stopped {
             rules: LineRules::default(),
             window: Window::new(Duration::MAX, Duration::MAX),
             partitions,
-            limits: QueueLimits {
-                events,
-                bytes: u64::MAX,
-            },
+            limits: QueueLimits { events, bytes: u64::MAX },
         };
         let node = Arc::new(Node::default());
         let metrics = Arc::new(Metrics::new(Arc::clone(&node)));
@@ -54,21 +51,13 @@ impl Stopped {
                 Arc::clone(&node),
                 recorders,
             ),
-            linger: Linger {
-                least: Duration::from_millis(100),
-                most: Duration::from_millis(100),
-            },
+            linger: Linger { least: Duration::from_millis(100), most: Duration::from_millis(100) },
             heartbeat: node.progress.watch("the listener"),
             node,
             metrics: Arc::clone(&metrics),
             stop,
         };
-        Self {
-            listener,
-            sender,
-            held,
-            metrics,
-        }
+        Self { listener, sender, held, metrics }
     }
 
     fn with_spool(mut self, spool: Spool) -> Self {
@@ -94,9 +83,7 @@ fn rest_of_a_socket(outlives: bool) -> (u64, usize, usize) {
         stopped.send(&["b", "c"].map(|tag| format!("a={tag} value=u {at}")));
     }
     stopped.listener.run();
-    let handed_over = batches
-        .try_recv()
-        .map_or(0, |delivery| delivery.batch.events());
+    let handed_over = batches.try_recv().map_or(0, |delivery| delivery.batch.events());
     let mut left = 0;
     stopped.held.set_nonblocking(true).unwrap();
     while stopped.held.recv(&mut [0; 2048]).is_ok() {
@@ -131,9 +118,7 @@ async fn a_recorder_that_is_busy_does_not_keep_the_last_batches_from_the_others(
         events += delivery.batch.events();
     }
     drained.await.unwrap();
-    let given = given
-        .expect("the busy recorder holds up the other")
-        .unwrap();
+    let given = given.expect("the busy recorder holds up the other").unwrap();
     assert_eq!(events + given.batch.events(), 20);
 }
 
@@ -152,9 +137,7 @@ async fn a_disk_that_hangs_does_not_keep_the_last_batches_from_the_recorders() {
     let drained = tokio::task::spawn_blocking(move || stopped.listener.run());
     let given = tokio::time::timeout(Duration::from_secs(30), batches.recv()).await;
     // Lets the listener go before anything fails.
-    tokio::task::spawn_blocking(move || keeper.run())
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || keeper.run()).await.unwrap();
     drained.await.unwrap();
     assert_eq!(given.unwrap().unwrap().batch.events(), 5);
     assert_eq!(metrics.spool_written.get(), 15);
@@ -174,10 +157,7 @@ fn a_socket_that_fails_makes_its_listener_unhealthy() {
     let limit = Duration::from_millis(200);
     let is_failing = || node.listeners_failing.load(Ordering::Relaxed) > 0;
     while !is_failing() || node.progress.stalled(limit).is_empty() {
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "it fails unnoticed"
-        );
+        assert!(began.elapsed() < Duration::from_secs(30), "it fails unnoticed");
         std::thread::sleep(Duration::from_millis(5));
     }
     stop.cancel();

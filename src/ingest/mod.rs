@@ -69,11 +69,7 @@ pub struct Received<'a> {
 impl<'a> From<&'a str> for Received<'a> {
     /// A whole datagram from nowhere.
     fn from(text: &'a str) -> Self {
-        Self {
-            bytes: text.as_bytes(),
-            truncated: false,
-            source: Source::default(),
-        }
+        Self { bytes: text.as_bytes(), truncated: false, source: Source::default() }
     }
 }
 
@@ -112,10 +108,7 @@ impl ArrivalStamps {
         let mut last = self.0.load(Ordering::Relaxed);
         loop {
             let stamp = next(last);
-            match self
-                .0
-                .compare_exchange_weak(last, stamp, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(last, stamp, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return stamp,
                 Err(current) => last = current,
             }

@@ -62,10 +62,7 @@ impl Receiver {
     pub fn new(socket: Socket, datagram_max: usize) -> Self {
         // What was dropped before this process looked is not its to count; see `drops_before`.
         let drops = Drops::new(kernel_drops(&socket));
-        Self {
-            drops,
-            ..Self::sharing(socket, datagram_max)
-        }
+        Self { drops, ..Self::sharing(socket, datagram_max) }
     }
 
     /// The same, for a socket that another receiver reads, too; that one counts its drops.
@@ -165,11 +162,7 @@ impl Receiver {
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<bool> {
         self.lengths.clear();
-        let result = if self.batched {
-            self.receive_batch(flags)
-        } else {
-            self.receive_one(flags)
-        };
+        let result = if self.batched { self.receive_batch(flags) } else { self.receive_one(flags) };
         match result {
             Err(error) if self.batched && error.raw_os_error() == Some(libc::ENOSYS) => {
                 self.batched = false;
@@ -193,10 +186,9 @@ impl Receiver {
                 self.lengths.clear();
                 Ok(false)
             }
-            Ok(()) if !self.is_unix && self.is_shut_down() => Err(io::Error::new(
-                io::ErrorKind::NotConnected,
-                "the socket was shut down",
-            )),
+            Ok(()) if !self.is_unix && self.is_shut_down() => {
+                Err(io::Error::new(io::ErrorKind::NotConnected, "the socket was shut down"))
+            }
             Ok(()) => Ok(!self.lengths.is_empty()),
         }
     }
@@ -207,11 +199,8 @@ impl Receiver {
         if !matches!(*self.lengths, [(0, _)]) {
             return false;
         }
-        let mut poll = libc::pollfd {
-            fd: self.socket.as_raw_fd(),
-            events: libc::POLLRDHUP,
-            revents: 0,
-        };
+        let mut poll =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
         // SAFETY: there is one pollfd, as the call says, and it outlives the call, which waits for nothing.
         let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
         ready == 1 && poll.revents & libc::POLLRDHUP != 0
@@ -284,15 +273,13 @@ impl Receiver {
 
     /// What the last call read.
     pub fn datagrams(&self) -> impl Iterator<Item = Received<'_>> {
-        self.room
-            .chunks_exact(self.datagram_max + STAGGER)
-            .zip(&self.lengths)
-            .enumerate()
-            .map(|(place, (room, &(len, truncated)))| Received {
+        self.room.chunks_exact(self.datagram_max + STAGGER).zip(&self.lengths).enumerate().map(
+            |(place, (room, &(len, truncated)))| Received {
                 bytes: &room[..len.min(self.datagram_max)],
                 truncated,
                 source: Source(self.names.get(place)),
-            })
+            },
+        )
     }
 
     /// How many datagrams the kernel dropped since the last call: the receive buffer was full, or their checksum wrong; the log
@@ -356,9 +343,7 @@ pub(super) fn force_receive_buffer(socket: &Socket, bytes: libc::c_int) -> io::R
             len,
         )
     };
-    (result == 0)
-        .then_some(())
-        .ok_or_else(io::Error::last_os_error)
+    (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
 }
 
 /// Takes the descriptors that the service manager passed to this process, each with its number. Later calls get none.

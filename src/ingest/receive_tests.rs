@@ -9,17 +9,12 @@ fn pair(datagram_max: usize) -> (Receiver, UdpSocket) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.connect(socket.local_addr().unwrap()).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     (Receiver::new(socket.into(), datagram_max), sender)
 }
 
 fn read(receiver: &Receiver) -> Vec<(Vec<u8>, bool)> {
-    receiver
-        .datagrams()
-        .map(|d| (d.bytes.to_vec(), d.truncated))
-        .collect()
+    receiver.datagrams().map(|d| (d.bytes.to_vec(), d.truncated)).collect()
 }
 
 fn check(mut receiver: Receiver, sender: &UdpSocket) {
@@ -33,11 +28,7 @@ fn check(mut receiver: Receiver, sender: &UdpSocket) {
     }
     assert_eq!(
         all,
-        [
-            (b"first".to_vec(), false),
-            (Vec::new(), false),
-            (b"longer t".to_vec(), true)
-        ]
+        [(b"first".to_vec(), false), (Vec::new(), false), (b"longer t".to_vec(), true)]
     );
     assert!(!receiver.poll().unwrap());
     // A truncated datagram leaves no trace on the next.
@@ -60,11 +51,7 @@ fn single_reads_return_the_same() {
 
 #[test]
 fn the_sources_are_known_when_they_are_asked_for() {
-    for (address, batched) in [
-        ("127.0.0.1:0", true),
-        ("127.0.0.1:0", false),
-        ("[::1]:0", true),
-    ] {
+    for (address, batched) in [("127.0.0.1:0", true), ("127.0.0.1:0", false), ("[::1]:0", true)] {
         let socket = UdpSocket::bind(address).unwrap();
         let to = socket.local_addr().unwrap();
         let mut receiver = Receiver::new(socket.into(), 64);
@@ -78,11 +65,7 @@ fn the_sources_are_known_when_they_are_asked_for() {
             let mut sources = Vec::new();
             while sources.len() < expected.len() {
                 assert!(receiver.wait().unwrap());
-                sources.extend(
-                    receiver
-                        .datagrams()
-                        .map(|datagram| datagram.source.address()),
-                );
+                sources.extend(receiver.datagrams().map(|datagram| datagram.source.address()));
             }
             assert_eq!(sources, expected);
         };

@@ -197,9 +197,7 @@ impl Recorder {
         for parts in transactions(batch, bounds) {
             all &= self.record_parts(state, batch, parts, origin).await;
         }
-        self.metrics
-            .record_seconds
-            .observe(began.elapsed().as_secs_f64());
+        self.metrics.record_seconds.observe(began.elapsed().as_secs_f64());
         all
     }
 

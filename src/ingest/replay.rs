@@ -25,11 +25,7 @@ impl ReplayWindow {
     /// Keeps batches for this long after they were recorded, and at most so many bytes of them, roughly.
     #[must_use]
     pub const fn new(span: Duration, bytes_max: usize) -> Self {
-        Self {
-            span,
-            bytes_max,
-            bytes: AtomicUsize::new(0),
-        }
+        Self { span, bytes_max, bytes: AtomicUsize::new(0) }
     }
 }
 
@@ -52,10 +48,7 @@ struct Kept {
 
 impl Replay {
     pub(super) const fn new(window: Arc<ReplayWindow>) -> Self {
-        Self {
-            window,
-            batches: VecDeque::new(),
-        }
+        Self { window, batches: VecDeque::new() }
     }
 
     /// Keeps a batch that was recorded now, in the store of this generation or a later one. Returns false when memory is
@@ -95,10 +88,7 @@ impl Replay {
 
     /// How many events there are.
     pub(super) fn events(&self) -> u64 {
-        self.batches
-            .iter()
-            .map(|kept| kept.batch.events() as u64)
-            .sum()
+        self.batches.iter().map(|kept| kept.batch.events() as u64).sum()
     }
 
     /// How many batches there are.
@@ -115,11 +105,7 @@ impl Replay {
 
     /// Puts a batch to the end, as confirmed now: the store that confirmed it again may forget it, too.
     pub(super) fn put_last(&mut self, batch: Batch, generation: u64, now: Instant) {
-        self.batches.push_back(Kept {
-            batch,
-            confirmed: now,
-            generation,
-        });
+        self.batches.push_back(Kept { batch, confirmed: now, generation });
     }
 }
 

@@ -49,10 +49,7 @@ pub fn bind(
         socket.set_read_timeout(Some(settings.read_timeout))?;
         Ok((socket, file))
     });
-    bound.map_err(|source| BindError {
-        address: address.clone(),
-        source,
-    })
+    bound.map_err(|source| BindError { address: address.clone(), source })
 }
 
 fn udp(
@@ -60,11 +57,7 @@ fn udp(
     listen: &[ListenAddress],
     settings: &BindSettings,
 ) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::DGRAM,
-        Some(Protocol::UDP),
-    )?;
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
         let is_ipv4 = |at: &ListenAddress| match at {
             ListenAddress::Udp(at) => at.is_ipv4() && at.port() == address.port(),

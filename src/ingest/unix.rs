@@ -55,19 +55,14 @@ pub(super) fn bind(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
             // Of two that find the same stale file, the second would remove the socket of the first.
             let directory = File::open(path.parent().unwrap_or(path))?;
             directory.try_lock().map_err(|error| {
-                io::Error::other(format!(
-                    "its directory is locked by another process: {error}"
-                ))
+                io::Error::other(format!("its directory is locked by another process: {error}"))
             })?;
             remove_stale(path)?;
             socket.bind(&address)?;
         }
         bound => bound?,
     }
-    let file = SocketFile {
-        path: path.to_owned(),
-        id: id(path)?,
-    };
+    let file = SocketFile { path: path.to_owned(), id: id(path)? };
     add_permissions(path, mode)?;
     Ok((socket, file))
 }
@@ -143,10 +138,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eds.sock");
         let (socket, file) = bind(&path, 0o600).unwrap();
-        let own = format!(
-            "another process listens there: this process ({})",
-            std::process::id()
-        );
+        let own = format!("another process listens there: this process ({})", std::process::id());
         assert!(error(&path).starts_with(&own), "{}", error(&path));
         assert!(path.exists());
         // As a process leaves it that is killed.

@@ -93,10 +93,7 @@ impl Unspooler {
             }
         }
         // What the recorders have may wait for the store as long as the node does.
-        while !matches!(
-            tokio::time::timeout(IDLE_BEAT, under_way.next()).await,
-            Ok(None)
-        ) {
+        while !matches!(tokio::time::timeout(IDLE_BEAT, under_way.next()).await, Ok(None)) {
             self.heartbeat.beat();
         }
     }
@@ -166,11 +163,7 @@ impl Unspooler {
     /// Reads a segment, and enters its events into the ledger.
     async fn load(&self, taken: &Taken) -> Option<Loaded> {
         let mut loaded = self.read(&taken.path).await?;
-        let segment::Contents {
-            events,
-            damaged,
-            torn_bytes,
-        } = loaded.contents;
+        let segment::Contents { events, damaged, torn_bytes } = loaded.contents;
         match taken.events {
             None => {
                 self.node.ledger.restored(events);
@@ -233,10 +226,7 @@ impl Unspooler {
 
 impl Loaded {
     fn unreadable(reason: &dyn std::fmt::Display) -> Self {
-        Self {
-            unreadable: Some(reason.to_string()),
-            ..Self::default()
-        }
+        Self { unreadable: Some(reason.to_string()), ..Self::default() }
     }
 
     fn of(bytes: &[u8], partitions: &Partitions) -> Self {

@@ -65,10 +65,7 @@ impl Site {
         let unspooler = Unspooler {
             spool,
             partitions: Partitions::new(NonZeroU16::MIN),
-            limits: QueueLimits {
-                events: 1000,
-                bytes: 1 << 20,
-            },
+            limits: QueueLimits { events: 1000, bytes: 1 << 20 },
             recorders: vec![self.recorder.clone()],
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
@@ -104,8 +101,7 @@ async fn a_segment_that_cannot_be_read_for_a_while_is_not_damaged() {
                 std::fs::create_dir(site.segment(1)).unwrap();
             }
         });
-        site.until(|site| site.metrics.spool_read_failures.get() > 2)
-            .await;
+        site.until(|site| site.metrics.spool_read_failures.get() > 2).await;
         if is_directory_away {
             std::fs::rename(&away, site.spool()).unwrap();
         } else {
@@ -128,8 +124,7 @@ async fn a_segment_that_cannot_be_read_is_left_to_the_next_start() {
     site.leave_a_segment();
     let away = site.home.path().join("away");
     let running = site.start(|| std::fs::rename(site.spool(), &away).unwrap());
-    site.until(|site| site.metrics.spool_read_failures.get() > 0)
-        .await;
+    site.until(|site| site.metrics.spool_read_failures.get() > 0).await;
     site.stop.cancel();
     tokio::time::timeout(SOON, running).await.unwrap().unwrap();
     std::fs::rename(&away, site.spool()).unwrap();
@@ -151,16 +146,13 @@ async fn a_disk_that_hangs_does_not_keep_a_recorder_waiting() {
     let mut site = Site::new();
     site.leave_a_segment();
     // To be read it has to be written to at the same time.
-    let hanging = std::process::Command::new("mkfifo")
-        .arg(site.segment(2))
-        .status();
+    let hanging = std::process::Command::new("mkfifo").arg(site.segment(2)).status();
     assert!(hanging.unwrap().success());
     let listeners = batch("of a listener").into();
     site.recorder.try_send(listeners).unwrap();
     let running = site.start(|| ());
     let second = site.segment(2);
-    site.until(|site| site.node.ledger.totals().in_memory() > 0)
-        .await;
+    site.until(|site| site.node.ledger.totals().in_memory() > 0).await;
     // The first is read; what is opened here is the second, while it is being read.
     let open = move || std::fs::OpenOptions::new().write(true).open(second);
     let opening = tokio::time::timeout(SOON, tokio::task::spawn_blocking(open));

@@ -35,10 +35,7 @@ impl Clock {
     /// A clock that reads nanoseconds since the epoch.
     #[must_use]
     pub fn new(now_nanos: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
-        Self {
-            now_nanos: Box::new(now_nanos),
-            store_ahead_ms: AtomicI64::new(UNKNOWN_MS),
-        }
+        Self { now_nanos: Box::new(now_nanos), store_ahead_ms: AtomicI64::new(UNKNOWN_MS) }
     }
 
     /// Nanoseconds since the epoch.

@@ -90,9 +90,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
     if !found.is_file() {
         Err(named("is not a regular file"))
     } else if owner != own {
-        Err(named(&format!(
-            "belongs to user {owner}, and this process runs as user {own}"
-        )))
+        Err(named(&format!("belongs to user {owner}, and this process runs as user {own}")))
     } else if found.nlink() > 1 {
         Err(named("has another name (a hard link)"))
     } else {
@@ -133,18 +131,12 @@ mod tests {
         fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
         assert_refused(open_lock(&hard), "a hard link");
         assert_refused(read(&hard), "a hard link");
-        assert_eq!(
-            (fs::read(&target).unwrap(), mode(&target)),
-            (b"kept".to_vec(), 0o644)
-        );
+        assert_eq!((fs::read(&target).unwrap(), mode(&target)), (b"kept".to_vec(), 0o644));
         // What is left of an earlier attempt is replaced, and not written through.
         symlink(&target, link.with_extension("new")).unwrap();
         replace(&link, b"new").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"kept");
-        assert_eq!(
-            (read(&link).unwrap(), mode(&link)),
-            (b"new".to_vec(), 0o600)
-        );
+        assert_eq!((read(&link).unwrap(), mode(&link)), (b"new".to_vec(), 0o600));
     }
 
     #[test]

@@ -198,11 +198,7 @@ mod tests {
     #[test]
     fn every_event_is_in_one_place() {
         let ledger = Ledger::default();
-        let mut intake = Intake {
-            queued: 10,
-            dropped: 2,
-            ..Intake::default()
-        };
+        let mut intake = Intake { queued: 10, dropped: 2, ..Intake::default() };
         intake.rejected[Rejection::TooOld.index()] = 3;
         assert!(ledger.take_in(&intake).is_balanced());
         ledger.recorded(4);
@@ -210,21 +206,14 @@ mod tests {
         ledger.dropped(LossCause::Shutdown, 2);
         let totals = ledger.totals();
         assert!(totals.is_balanced());
-        assert_eq!(
-            (totals.received, totals.recorded, totals.queued),
-            (15, 4, 3)
-        );
+        assert_eq!((totals.received, totals.recorded, totals.queued), (15, 4, 3));
         assert_eq!(totals.rejected[Rejection::TooOld.index()], 4);
     }
 
     #[test]
     fn the_spool_is_a_part_of_the_queue() {
         let ledger = Ledger::default();
-        let intake = Intake {
-            queued: 10,
-            spooled: 5,
-            ..Intake::default()
-        };
+        let intake = Intake { queued: 10, spooled: 5, ..Intake::default() };
         ledger.take_in(&intake);
         ledger.refused_by_spool(LossCause::SpoolFull, 1);
         ledger.restored(3);

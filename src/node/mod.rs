@@ -132,9 +132,7 @@ impl Lag {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
-        self.partitions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

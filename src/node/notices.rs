@@ -60,11 +60,7 @@ impl<R: Refusal> Samples<R> {
     pub fn add(&mut self, reason: R, source: Option<SocketAddr>, line: impl FnOnce() -> String) {
         if self.0.iter().all(|sample| sample.reason != reason) {
             let line = line();
-            self.0.push(RefusedLine {
-                reason,
-                source,
-                line,
-            });
+            self.0.push(RefusedLine { reason, source, line });
         }
     }
 
@@ -97,11 +93,7 @@ pub struct Example {
 
 impl Default for Notice {
     fn default() -> Self {
-        Self {
-            due: Throttle::new(LOG_INTERVAL),
-            logged: 0,
-            example: None,
-        }
+        Self { due: Throttle::new(LOG_INTERVAL), logged: 0, example: None }
     }
 }
 
@@ -132,11 +124,7 @@ impl Notices {
 
     /// Keeps a line as the example of its reason, and logs it if it is time; `total` lines were refused for it.
     pub fn refused<R: Refusal>(&self, sample: RefusedLine<R>, total: u64) {
-        let RefusedLine {
-            reason,
-            source,
-            line,
-        } = sample;
+        let RefusedLine { reason, source, line } = sample;
         let (label, shown) = (reason.label(), source.map(tracing::field::display));
         if let Some(lines) = self.due(label, total) {
             let message = reason.message();
@@ -183,11 +171,7 @@ mod tests {
         ] {
             let line = line.to_owned();
             let source = None;
-            let sample = RefusedLine {
-                reason,
-                source,
-                line,
-            };
+            let sample = RefusedLine { reason, source, line };
             notices.refused(sample, 1);
         }
         let examples = notices.examples();

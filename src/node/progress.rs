@@ -33,10 +33,7 @@ pub struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self {
-            began: Instant::now(),
-            watched: Arc::default(),
-        }
+        Self { began: Instant::now(), watched: Arc::default() }
     }
 }
 
@@ -53,16 +50,8 @@ impl Progress {
         self.watched
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(Watched {
-                name: name.clone(),
-                last_ms: Arc::clone(&last_ms),
-            });
-        Heartbeat {
-            name,
-            began: self.began,
-            last_ms,
-            watched: Arc::clone(&self.watched),
-        }
+            .push(Watched { name: name.clone(), last_ms: Arc::clone(&last_ms) });
+        Heartbeat { name, began: self.began, last_ms, watched: Arc::clone(&self.watched) }
     }
 
     /// The workers that have not beaten for this long.
@@ -104,8 +93,7 @@ impl Heartbeat {
 
     /// Records that the worker makes progress.
     pub fn beat(&self) {
-        self.last_ms
-            .store(millis_since(self.began), Ordering::Relaxed);
+        self.last_ms.store(millis_since(self.began), Ordering::Relaxed);
     }
 }
 

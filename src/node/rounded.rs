@@ -98,10 +98,7 @@ impl Rounded {
         collected.found.coinciding += found.coinciding;
         let shown: String = series.chars().take(SERIES_CHARS).collect();
         collected.example = Some((unit, shown));
-        let Found {
-            rounded,
-            coinciding,
-        } = collected.found;
+        let Found { rounded, coinciding } = collected.found;
         let mut is_due = |kind: usize| {
             let warned = &mut collected.warned[kind];
             let is_due = warned.is_none_or(|at| now - at >= WARN_INTERVAL);
@@ -179,10 +176,7 @@ mod tests {
         let rounded = Rounded::default();
         let began = Instant::now();
         let add = |seconds, rounded_by, coinciding| {
-            let found = Found {
-                rounded: rounded_by,
-                coinciding,
-            };
+            let found = Found { rounded: rounded_by, coinciding };
             let at = began + Duration::from_secs(seconds);
             rounded.add(found, "milliseconds", "a=1", at)
         };
@@ -194,9 +188,6 @@ mod tests {
         assert!(!add(3700, 99, 9), "too few");
         assert!(add(3701, 0, 1));
         let example = rounded.example().unwrap();
-        assert_eq!(
-            example,
-            "timestamps are whole milliseconds, as those of a=1"
-        );
+        assert_eq!(example, "timestamps are whole milliseconds, as those of a=1");
     }
 }

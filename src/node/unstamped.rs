@@ -51,10 +51,7 @@ pub struct Sample {
 
 impl Default for Unstamped {
     fn default() -> Self {
-        Self {
-            edge: AtomicU64::new(u64::from(u32::MAX)),
-            windows: Mutex::default(),
-        }
+        Self { edge: AtomicU64::new(u64::from(u32::MAX)), windows: Mutex::default() }
     }
 }
 
@@ -108,11 +105,7 @@ impl Windows {
             return;
         }
         let present = std::mem::take(&mut self.present);
-        self.last = if number == self.number + 1 {
-            present
-        } else {
-            BTreeSet::new()
-        };
+        self.last = if number == self.number + 1 { present } else { BTreeSet::new() };
         self.number = number;
     }
 }
@@ -158,28 +151,18 @@ mod tests {
     #[test]
     fn nodes_with_copies_of_the_same_lines_have_most_of_their_samples_in_common() {
         let lines = || (0..10_000_u32).map(|user| (u64::from(user), i64::from(user % 4000)));
-        let (one, two) = (
-            sample(lines()).unwrap(),
-            sample(lines().map(|(user, at)| (user, at + 900))),
-        );
+        let (one, two) =
+            (sample(lines()).unwrap(), sample(lines().map(|(user, at)| (user, at + 900))));
         let two = two.unwrap();
         assert_eq!((one.lines.len(), two.lines.len()), (LINES_MAX, LINES_MAX));
-        assert!(
-            one.common(&two) >= Some(LINES_MAX - 2),
-            "{:?}",
-            one.common(&two)
-        );
+        assert!(one.common(&two) >= Some(LINES_MAX - 2), "{:?}", one.common(&two));
         let few = sample((0..3).map(|user| (user, 100))).unwrap();
         assert_eq!(few.common(&few), Some(3));
     }
 
     #[test]
     fn nodes_that_share_the_lines_have_next_to_nothing_in_common() {
-        let part = |part| {
-            (0..10_000)
-                .filter(move |user| user % 2 == part)
-                .map(|user| (user, 100))
-        };
+        let part = |part| (0..10_000).filter(move |user| user % 2 == part).map(|user| (user, 100));
         let (one, two) = (sample(part(0)).unwrap(), sample(part(1)).unwrap());
         assert_eq!(one.common(&two), None);
         let two_of_it = sample((0..2).map(|user| (user, 100))).unwrap();
@@ -196,10 +179,7 @@ mod tests {
         assert!(unstamped.sample(AT + WINDOW_MS).is_some());
         assert_eq!(unstamped.sample(AT + 2 * WINDOW_MS), None);
         unstamped.add("a=1", b"u", AT + 3 * WINDOW_MS);
-        let (one, mut other) = (
-            sample((0..9).map(|user| (user, 1))).unwrap(),
-            Sample::default(),
-        );
+        let (one, mut other) = (sample((0..9).map(|user| (user, 1))).unwrap(), Sample::default());
         other.lines.clone_from(&one.lines);
         assert_eq!(one.common(&other), None, "it is of another window");
     }

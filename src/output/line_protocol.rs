@@ -47,33 +47,18 @@ impl<'a> Points<'a> {
                 byte => previous = Some(byte),
             }
         }
-        if previous == Some(b'\\') {
-            Err(Unwritable::TrailingBackslash)
-        } else {
-            Ok(Self(counts))
-        }
+        if previous == Some(b'\\') { Err(Unwritable::TrailingBackslash) } else { Ok(Self(counts)) }
     }
 }
 
 impl fmt::Display for Points<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SealedCounts {
-            minute,
-            series,
-            unique,
-            cumulative,
-        } = self.0;
+        let SealedCounts { minute, series, unique, cumulative } = self.0;
         let nanos = minute.start_nanos();
         // A point may have no tags at all, but then no comma either.
         let comma = if series.is_empty() { "" } else { "," };
-        writeln!(
-            f,
-            "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}"
-        )?;
-        writeln!(
-            f,
-            "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}"
-        )
+        writeln!(f, "{UNIQUE_MEASUREMENT}{comma}{series} value={unique} {nanos}")?;
+        writeln!(f, "{CUMULATIVE_MEASUREMENT}{comma}{series} value={cumulative} {nanos}")
     }
 }
 
@@ -111,9 +96,7 @@ mod tests {
     #[test]
     fn the_lines_are_those_of_the_seeds() {
         assert_eq!(
-            Points::of(&counts("event_type=http-5xx,product=productA"))
-                .unwrap()
-                .to_string(),
+            Points::of(&counts("event_type=http-5xx,product=productA")).unwrap().to_string(),
             "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000\n\
              cumulative_user_event,event_type=http-5xx,product=productA value=2 1480876680000000000\n",
         );
@@ -138,22 +121,15 @@ mod tests {
             ("a=b\\  c", Unwritable::BareSpace),
             ("a=b\\", Unwritable::TrailingBackslash),
         ] {
-            assert_eq!(
-                Points::of(&counts(series)).unwrap_err(),
-                error,
-                "{series:?}"
-            );
+            assert_eq!(Points::of(&counts(series)).unwrap_err(), error, "{series:?}");
         }
     }
 
     #[test]
     fn the_largest_numbers_and_both_ends_of_time_are_written_whole() {
         for nanos in [i64::MIN, -1, i64::MAX] {
-            let counts = SealedCounts {
-                minute: Minute::of_nanos(nanos),
-                unique: u64::MAX,
-                ..counts("a=b")
-            };
+            let counts =
+                SealedCounts { minute: Minute::of_nanos(nanos), unique: u64::MAX, ..counts("a=b") };
             let lines = Points::of(&counts).unwrap().to_string();
             let start = counts.minute.start_nanos();
             let first = format!("unique_user_event,a=b value=18446744073709551615 {start}\n");

@@ -56,10 +56,7 @@ pub enum WriteError {
 impl WriteError {
     /// Away, without a time when it comes back.
     pub fn unavailable(why: impl Into<String>) -> Self {
-        Self::Unavailable {
-            found: Diagnosis::new(Cause::OutputDown, why),
-            retry_after: None,
-        }
+        Self::Unavailable { found: Diagnosis::new(Cause::OutputDown, why), retry_after: None }
     }
 
     /// Returns what happened, and what to do about it.

@@ -30,10 +30,7 @@ impl Lines<io::Stdout> {
 impl<W> Lines<W> {
     /// Lines to this writer, which logs know by this name.
     pub fn new(writer: W, name: &'static str) -> Self {
-        Self {
-            writer: Arc::new(Mutex::new(writer)),
-            name,
-        }
+        Self { writer: Arc::new(Mutex::new(writer)), name }
     }
 
     fn unavailable(&self, reason: &dyn fmt::Display) -> WriteError {
@@ -43,9 +40,7 @@ impl<W> Lines<W> {
 
 impl<W> fmt::Debug for Lines<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lines")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Lines").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -128,18 +123,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_pipe_is_unavailable() {
-        let output = Lines::new(
-            Pipe {
-                closed: true,
-                ..Pipe::default()
-            },
-            "pipe",
-        );
+        let output = Lines::new(Pipe { closed: true, ..Pipe::default() }, "pipe");
         match output.write(&[counts("a=1")]).await.unwrap_err() {
-            WriteError::Unavailable {
-                found,
-                retry_after: None,
-            } => {
+            WriteError::Unavailable { found, retry_after: None } => {
                 assert!(found.why.contains("pipe: "), "{found}");
             }
             other => panic!("{other:?}"),

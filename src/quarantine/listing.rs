@@ -103,7 +103,5 @@ fn beginning(message: &str) -> String {
 
 /// On one line, and without what a terminal would obey.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -40,11 +40,7 @@ pub async fn run(
     out: &mut (dyn Write + Send),
     notes: &mut (dyn Write + Send),
 ) -> Result<(), QuarantineError> {
-    let table = Table {
-        store,
-        partitions,
-        output,
-    };
+    let table = Table { store, partitions, output };
     match action {
         Action::List(options) => table.list(options, out, notes).await,
         Action::Show(options) => table.show(options, out).await,
@@ -70,10 +66,7 @@ impl Table<'_> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self
-                .store
-                .quarantined_page(partition, self.output, at)
-                .await?;
+            let page = self.store.quarantined_page(partition, self.output, at).await?;
             let selected = page.items.into_iter().filter(|it| selection.holds(it));
             found.extend(selected);
             cursor = page.next;
@@ -145,10 +138,7 @@ impl Table<'_> {
         for partition in self.partitions.iter() {
             let mut minutes: BTreeMap<Minute, Vec<Quarantined>> = BTreeMap::new();
             for quarantined in self.read(partition, &options.selection).await? {
-                minutes
-                    .entry(quarantined.minute)
-                    .or_default()
-                    .push(quarantined);
+                minutes.entry(quarantined.minute).or_default().push(quarantined);
             }
             for (minute, quarantined) in &minutes {
                 for step in quarantined.chunks(STEP) {
@@ -159,10 +149,7 @@ impl Table<'_> {
                 }
             }
         }
-        writeln!(
-            notes,
-            "{taken} taken back; a node sends them in its next round"
-        )?;
+        writeln!(notes, "{taken} taken back; a node sends them in its next round")?;
         options.selection.answered_by(taken)
     }
 

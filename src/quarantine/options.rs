@@ -93,10 +93,6 @@ impl Selection {
     /// A selection that found nothing is a failure; all of nothing is none.
     pub(super) fn answered_by(&self, found: u64) -> Result<(), QuarantineError> {
         let is_all = self.minute.is_empty() && self.series.is_empty();
-        if found > 0 || is_all {
-            Ok(())
-        } else {
-            Err(QuarantineError::NothingSelected)
-        }
+        if found > 0 || is_all { Ok(()) } else { Err(QuarantineError::NothingSelected) }
     }
 }

@@ -69,10 +69,7 @@ async fn store(series: &[&str]) -> RedisStore {
             let mut done = store.compact(&claim, 99, lease, &outputs).await.unwrap();
             let claim = done.sending.remove(0);
             for unsent in store.unsent(&claim, 0).await.unwrap().items {
-                store
-                    .quarantine(&claim, &[(&unsent.series, MESSAGE)])
-                    .await
-                    .unwrap();
+                store.quarantine(&claim, &[(&unsent.series, MESSAGE)]).await.unwrap();
             }
             assert!(store.acknowledge(&claim, &[], lease).await.unwrap());
         }
@@ -91,11 +88,7 @@ async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>
 
 fn list(limit: Option<usize>, json: bool) -> Action {
     let selection = Selection::default();
-    Action::List(List {
-        selection,
-        limit,
-        json,
-    })
+    Action::List(List { selection, limit, json })
 }
 
 fn change(minute: &[&str], series: &[&str]) -> Change {
@@ -156,10 +149,7 @@ async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
     let store = store(&[]).await;
     let (result, out, notes) = act(&store, list(None, false)).await;
     result.unwrap();
-    assert_eq!(
-        (out.as_str(), notes.as_str()),
-        ("", "nothing is quarantined\n")
-    );
+    assert_eq!((out.as_str(), notes.as_str()), ("", "nothing is quarantined\n"));
     for action in [Action::Retry, Action::Drop] {
         let (result, ..) = act(&store, action(change(&[], &[]))).await;
         result.unwrap();
@@ -171,10 +161,7 @@ async fn an_empty_quarantine_is_no_failure_but_an_empty_selection_is() {
 #[tokio::test]
 async fn only_what_is_selected_is_shown_and_changed() {
     let store = store(&["a=1", "b=2"]).await;
-    let show = Show {
-        selection: selection(&["20161204:1119"], &["b=2"]),
-        json: false,
-    };
+    let show = Show { selection: selection(&["20161204:1119"], &["b=2"]), json: false };
     let (result, out, _) = act(&store, Action::Show(show)).await;
     result.unwrap();
     assert_eq!(out.matches("series      b=2").count(), 1, "{out}");
@@ -189,10 +176,7 @@ async fn only_what_is_selected_is_shown_and_changed() {
     assert!(notes.starts_with("1 taken back"), "{notes}");
     let (_, out, _) = act(&store, list(None, true)).await;
     assert_eq!(out.lines().count(), 1);
-    assert!(
-        out.contains("b=2") && out.contains("20161204:1119"),
-        "{out}"
-    );
+    assert!(out.contains("b=2") && out.contains("20161204:1119"), "{out}");
 }
 
 /// A writer that takes nothing.

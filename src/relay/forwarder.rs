@@ -34,11 +34,7 @@ impl Stamps {
     /// Those of the relay with this number, below 1000. In another unit than nanoseconds they repeat.
     #[must_use]
     pub fn new(number: u16, precision: Precision) -> Self {
-        Self {
-            arrivals: ArrivalStamps::default(),
-            number: i64::from(number) % NUMBERS,
-            precision,
-        }
+        Self { arrivals: ArrivalStamps::default(), number: i64::from(number) % NUMBERS, precision }
     }
 
     /// A timestamp of about now, which is in nanoseconds since the epoch.
@@ -151,11 +147,7 @@ impl Forwarder {
 
     /// Adds the lines of a datagram that arrived at this time, in nanoseconds since the epoch.
     pub fn add(&mut self, datagram: Received<'_>, now_nanos: i64) {
-        let Received {
-            bytes,
-            truncated,
-            source,
-        } = datagram;
+        let Received { bytes, truncated, source } = datagram;
         self.others.clear();
         self.ends.clear();
         self.cuts.clear();
@@ -247,10 +239,7 @@ impl Forwarder {
                 // What stood between them may be gone: an event, or a line that was rejected.
                 let mut begin = 0;
                 for end in self.cuts.iter().copied().chain([self.others.len()]) {
-                    let lines = self
-                        .ends
-                        .iter()
-                        .filter(|it| (begin + 1..=end).contains(*it));
+                    let lines = self.ends.iter().filter(|it| (begin + 1..=end).contains(*it));
                     if end > begin {
                         send(&self.others[begin..end], lines.count() as u64);
                     }

@@ -92,11 +92,7 @@ fn server_gets_lines_that_it_ends_where_they_end_and_no_others() {
     let totals = forwarder.ledger.totals();
     assert!(totals.is_balanced(), "{totals:?}");
     assert_eq!((totals.rest.queued, totals.rest.lost()), (2, 0));
-    for reason in [
-        Rejection::NotUtf8,
-        Rejection::TrailingBackslash,
-        Rejection::QuoteUnclosed,
-    ] {
+    for reason in [Rejection::NotUtf8, Rejection::TrailingBackslash, Rejection::QuoteUnclosed] {
         assert_eq!(totals.rejected[reason.index()], 1, "{reason}");
     }
     assert_eq!(forwarder.take_samples().len(), 3);
@@ -121,10 +117,7 @@ fn what_no_node_was_sent_is_lost() {
 fn a_cut_datagram_loses_its_last_line_and_is_not_passed_on_whole() {
     let rest = socket();
     let mut forwarder = forwarder(Vec::new(), Rest::Udp(outlet(&rest)));
-    let cut = Received {
-        truncated: true,
-        ..Received::from("cpu usage=1 5\ncpu usage=2")
-    };
+    let cut = Received { truncated: true, ..Received::from("cpu usage=1 5\ncpu usage=2") };
     forwarder.add(cut, NOW);
     assert_eq!(received(&rest), "cpu usage=1 5\n");
     let sample = forwarder.take_samples().remove(0);
@@ -163,22 +156,14 @@ fn lines_that_nobody_gets_are_discarded_and_not_lost() {
     assert_eq!((totals.rest.discarded(), totals.lost()), (2, 0));
     let samples = forwarder.take_samples();
     assert_eq!(samples.len(), 1);
-    assert_eq!(
-        (samples[0].reason, &*samples[0].line),
-        (Unsent::Discarded, "gorets:1|c")
-    );
+    assert_eq!((samples[0].reason, &*samples[0].line), (Unsent::Discarded, "gorets:1|c"));
 }
 
 #[test]
 fn timestamps_differ_within_a_relay_and_between_relays() {
     let [one, other] = [1, 2].map(|number| Stamps::new(number, Precision::Nanoseconds));
-    let mut all: Vec<_> = [&one, &other, &one, &one, &other]
-        .map(|stamps| stamps.stamp(NOW))
-        .into();
-    assert!(
-        all.iter()
-            .all(|stamp| (NOW - 1000..NOW + 4000).contains(stamp))
-    );
+    let mut all: Vec<_> = [&one, &other, &one, &one, &other].map(|stamps| stamps.stamp(NOW)).into();
+    assert!(all.iter().all(|stamp| (NOW - 1000..NOW + 4000).contains(stamp)));
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 5);

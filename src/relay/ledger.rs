@@ -233,10 +233,7 @@ mod tests {
     #[test]
     fn every_line_is_in_one_place_for_each_node() {
         let ledger = Ledger::new(2);
-        let mut intake = Intake {
-            events: 10,
-            ..Intake::default()
-        };
+        let mut intake = Intake { events: 10, ..Intake::default() };
         intake.rejected[Rejection::NotUtf8.index()] = 1;
         intake.rest.queued = 4;
         intake.rest.sent = 2;

@@ -74,10 +74,8 @@ impl Metrics {
             "What the kernel gives the receive buffers of the sockets together",
         );
         let http_connections = gauge("http_connections", "HTTP connections that are open");
-        let rest_up = gauge(
-            "rest_up",
-            "1 while the server of the rest takes lines, as far as is known",
-        );
+        let rest_up =
+            gauge("rest_up", "1 while the server of the rest takes lines, as far as is known");
         rest_up.set(1);
         let build = vec![("version", crate::VERSION), ("commit", crate::COMMIT)];
         ours.register("build", "What this relay was built from", Info::new(build));
@@ -134,22 +132,10 @@ impl Collector for Lines {
         let [received, events, nowhere] = [totals.received, totals.events, totals.nowhere];
         for (name, help, count) in [
             ("lines_received", "Lines read from the sockets", received),
-            (
-                "lines_looped",
-                "Lines that came back by other relays too often",
-                totals.looped,
-            ),
+            ("lines_looped", "Lines that came back by other relays too often", totals.looped),
             ("events", "Lines for the nodes, each once", events),
-            (
-                "events_nowhere",
-                "Lines for the nodes that no node was sent",
-                nowhere,
-            ),
-            (
-                "rest_sent",
-                "Other lines that the rest took",
-                totals.rest.sent,
-            ),
+            ("events_nowhere", "Lines for the nodes that no node was sent", nowhere),
+            ("rest_sent", "Other lines that the rest took", totals.rest.sent),
         ] {
             one(to, name, help, &ConstCounter::new(count))?;
         }
@@ -170,12 +156,7 @@ impl Collector for Lines {
         let dropped = Loss::ALL.iter().zip(totals.rest.dropped);
         let dropped =
             dropped.map(|(loss, lines)| ([("reason", loss.label())], ConstCounter::new(lines)));
-        family(
-            to,
-            "rest_dropped",
-            "Other lines that were not kept",
-            dropped,
-        )?;
+        family(to, "rest_dropped", "Other lines that were not kept", dropped)?;
         self.of_nodes(to, &totals)
     }
 }
@@ -192,26 +173,12 @@ impl Lines {
         family(to, "refusals", help, counter(Outlet::refusals))?;
         let sent =
             nodes().map(|(node, place)| ([("to", node.name())], ConstCounter::new(place.sent)));
-        family(
-            to,
-            "events_sent",
-            "Lines that the kernel took for a node",
-            sent,
-        )?;
+        family(to, "events_sent", "Lines that the kernel took for a node", sent)?;
         let queued =
             nodes().map(|(node, place)| ([("to", node.name())], ConstGauge::new(place.queued)));
-        family(
-            to,
-            "events_queued",
-            "Lines that wait for others to be sent with",
-            queued,
-        )?;
-        let up = nodes().map(|(node, _)| {
-            (
-                [("to", node.name())],
-                ConstGauge::new(u64::from(node.is_up())),
-            )
-        });
+        family(to, "events_queued", "Lines that wait for others to be sent with", queued)?;
+        let up = nodes()
+            .map(|(node, _)| ([("to", node.name())], ConstGauge::new(u64::from(node.is_up()))));
         let help = "1 while the kernel reports no trouble on the way to a node";
         family(to, "node_up", help, up)?;
         let dropped = nodes().flat_map(|(node, place)| {
@@ -221,11 +188,6 @@ impl Lines {
                 (labels, ConstCounter::new(lines))
             })
         });
-        family(
-            to,
-            "events_dropped",
-            "Lines that a node was not sent",
-            dropped,
-        )
+        family(to, "events_dropped", "Lines that a node was not sent", dropped)
     }
 }

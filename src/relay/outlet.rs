@@ -215,8 +215,7 @@ impl Outlet {
             let sent = self.attempt(|| link.send_cut(bytes, length));
             match sent {
                 Ok(()) => {
-                    self.datagrams
-                        .fetch_add(taken.len() as u64, Ordering::Relaxed);
+                    self.datagrams.fetch_add(taken.len() as u64, Ordering::Relaxed);
                     taken.fill(true);
                     outcome.sent = pack.lines();
                     return outcome;
@@ -357,11 +356,7 @@ fn is_lately(at: Option<Instant>) -> bool {
 
 impl Link {
     fn open(address: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::DGRAM,
-            Some(Protocol::UDP),
-        )?;
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         let any: SocketAddr = if address.is_ipv4() {
             (Ipv4Addr::UNSPECIFIED, 0).into()
         } else {
@@ -371,11 +366,7 @@ impl Link {
         socket.set_send_buffer_size(SEND_BUFFER)?;
         socket.bind(&any.into())?;
         socket.connect(&address.into())?;
-        Ok(Self {
-            socket,
-            address,
-            segments: AtomicBool::new(true),
-        })
+        Ok(Self { socket, address, segments: AtomicBool::new(true) })
     }
 
     /// Sends a buffer that the kernel cuts into datagrams of this length.
@@ -404,10 +395,7 @@ fn control(length: u16) -> [u8; CONTROL] {
         &length.to_ne_bytes(),
     ];
     let bytes = parts.into_iter().flatten();
-    control
-        .iter_mut()
-        .zip(bytes)
-        .for_each(|(to, from)| *to = *from);
+    control.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     control
 }
 

@@ -6,9 +6,7 @@ use super::*;
 
 fn receiver() -> (UdpSocket, Outlet) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let outlet = Outlet::new(&socket.local_addr().unwrap().to_string());
     (socket, outlet)
 }
@@ -32,11 +30,7 @@ fn a_pack_arrives_as_its_datagrams_whether_the_kernel_cuts_it_or_not() {
         let mut taken = [false; 3];
         let outcome = outlet.send(&pack, &mut taken);
         assert_eq!((outcome.sent, outcome.lost(), taken), (5, 0, [true; 3]));
-        assert_eq!(
-            link.segments.load(Ordering::Relaxed),
-            cuts,
-            "the kernel refuses"
-        );
+        assert_eq!(link.segments.load(Ordering::Relaxed), cuts, "the kernel refuses");
         let mut buffer = [0; 100];
         for expected in &expected {
             let length = socket.recv(&mut buffer).unwrap();

@@ -75,11 +75,7 @@ impl Pack {
             // Writing to a vector does not fail.
             let _ = write!(self.stamp, " {stamp}");
         }
-        let mark = if line.starts_with(BYTE_ORDER_MARK) {
-            BYTE_ORDER_MARK
-        } else {
-            b""
-        };
+        let mark = if line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" };
         let length = mark.len() + line.len() + self.stamp.len();
         let end = self.lines.len() * self.datagram_max;
         let is_whole = self.bytes.len() <= end;
@@ -136,11 +132,7 @@ impl Pack {
     /// All of it, and the length of each datagram but the last.
     pub(super) fn whole(&self) -> (&[u8], usize) {
         let is_one = self.lines.len() <= 1;
-        let length = if is_one {
-            self.bytes.len()
-        } else {
-            self.datagram_max
-        };
+        let length = if is_one { self.bytes.len() } else { self.datagram_max };
         (&self.bytes, length)
     }
 
@@ -172,14 +164,8 @@ mod tests {
     fn check(pack: &Pack, hops: u8, expected: &[(&str, u64)]) {
         let found: Vec<_> = pack.datagrams().collect();
         let head = format!("#eds-relay {hops}\n");
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|(text, n)| (head.clone() + text, *n))
-            .collect();
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|(text, n)| (text.as_bytes(), *n))
-            .collect();
+        let expected: Vec<_> = expected.iter().map(|(text, n)| (head.clone() + text, *n)).collect();
+        let expected: Vec<_> = expected.iter().map(|(text, n)| (text.as_bytes(), *n)).collect();
         assert_eq!(found, expected);
     }
 
@@ -242,13 +228,7 @@ mod tests {
         check(&pack, 3, &[("d=4", 1)]);
         let counted = pack.datagrams().map(|(datagram, _)| hops(datagram));
         assert_eq!(counted.collect::<Vec<_>>(), [3]);
-        for other in [
-            "",
-            "#eds-relay ",
-            "#eds-relay x\n",
-            "#eds-relay 12\n",
-            "a=b value=u",
-        ] {
+        for other in ["", "#eds-relay ", "#eds-relay x\n", "#eds-relay 12\n", "a=b value=u"] {
             assert_eq!(hops(other.as_bytes()), 0, "{other:?}");
         }
     }

@@ -32,18 +32,13 @@ impl Lines {
     /// The first line that is the same point whenever it is written: one with a timestamp.
     pub(super) fn repeatable(&self) -> Option<Self> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
-        let mut lines = begins
-            .zip(&self.ends)
-            .map(|(begin, end)| &self.bytes[begin..*end]);
+        let mut lines = begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end]);
         let line = lines.find(|line| {
             let words = line.trim_ascii_end().rsplit(|byte| *byte == b' ');
             let last = words.take(1).find_map(|word| str::from_utf8(word).ok());
             last.is_some_and(|word| word.parse::<i64>().is_ok())
         })?;
-        Some(Self {
-            bytes: line.to_vec(),
-            ends: vec![line.len()],
-        })
+        Some(Self { bytes: line.to_vec(), ends: vec![line.len()] })
     }
 
     /// The first half and the second; `None` for a single line.
@@ -53,10 +48,8 @@ impl Lines {
         let (bytes, rest) = self.bytes.split_at(middle);
         let moved = second.iter().map(|end| end - middle).collect();
         Some(
-            [(bytes, first.to_vec()), (rest, moved)].map(|(bytes, ends)| Self {
-                bytes: bytes.to_vec(),
-                ends,
-            }),
+            [(bytes, first.to_vec()), (rest, moved)]
+                .map(|(bytes, ends)| Self { bytes: bytes.to_vec(), ends }),
         )
     }
 }
@@ -84,11 +77,7 @@ impl Queue {
     /// A queue of lines that take so many bytes at most.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        Self {
-            waiting: Mutex::default(),
-            bytes_max,
-            filled: Notify::new(),
-        }
+        Self { waiting: Mutex::default(), bytes_max, filled: Notify::new() }
     }
 
     /// Adds lines, each with its end at one of these places. Answers whether there was room; where nothing waits there is.
@@ -166,11 +155,7 @@ mod tests {
     #[test]
     fn a_line_with_a_timestamp_can_be_repeated() {
         for (text, ends, expected) in [
-            (
-                "a b=1\nc d=1 5\ne f=1 6\n",
-                vec![6, 14, 22],
-                Some("c d=1 5\n"),
-            ),
+            ("a b=1\nc d=1 5\ne f=1 6\n", vec![6, 14, 22], Some("c d=1 5\n")),
             ("a b=1\n", vec![6], None),
             ("a b=\"x\n5\"\n", vec![10], None),
         ] {

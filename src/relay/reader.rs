@@ -51,11 +51,8 @@ impl Reader {
         while !self.stop.is_cancelled() {
             let mut arrived = Some(false);
             if !failure.is_resting(now) {
-                let read = if since.is_none() {
-                    self.receiver.wait()
-                } else {
-                    self.receiver.poll()
-                };
+                let read =
+                    if since.is_none() { self.receiver.wait() } else { self.receiver.poll() };
                 now = Instant::now();
                 arrived = failure.note(read, &self.receiver, &self.metrics.listeners_failing, now);
             }

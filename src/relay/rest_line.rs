@@ -98,9 +98,8 @@ fn until(text: &str, ends: &[char]) -> usize {
 
 /// Returns whether this is a number or a truth value, in the spelling of any server.
 fn is_number(value: &str) -> bool {
-    const WORDS: [&str; 10] = [
-        "t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE",
-    ];
+    const WORDS: [&str; 10] =
+        ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE"];
     let number = value.strip_suffix(['i', 'u']).unwrap_or(value);
     number.parse::<f64>().is_ok() || WORDS.contains(&value)
 }

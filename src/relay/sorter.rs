@@ -72,10 +72,7 @@ impl Sorter {
     /// By these rules; none: an event is what a node counts by `grammar`.
     #[must_use]
     pub fn new(grammar: &LineRules, rules: Vec<EventRule>) -> Self {
-        Self {
-            parser: Parser::new(grammar),
-            rules,
-        }
+        Self { parser: Parser::new(grammar), rules }
     }
 
     /// Says what a line is, without its end.
@@ -89,9 +86,7 @@ impl Sorter {
             Ok(parsed) if parsed.timestamp.is_none() && line.ends_with(br"\") => {
                 Kind::Rejected(Rejection::TrailingBackslash)
             }
-            Ok(parsed) => Kind::Event {
-                has_time: parsed.timestamp.is_some(),
-            },
+            Ok(parsed) => Kind::Event { has_time: parsed.timestamp.is_some() },
             Err(reason) if !self.rules.is_empty() => Kind::Rejected(reason),
             Err(_) => Kind::Rest,
         }

@@ -133,11 +133,7 @@ impl Writer {
 
     /// Writes lines until the server takes them, or they are known to be at fault. While it is away it is waited for.
     async fn judge(&mut self, part: &Lines, may_divide: bool) -> Verdict {
-        let failures_max = if may_divide && part.count() > 1 {
-            1
-        } else {
-            FAILURES_MAX
-        };
+        let failures_max = if may_divide && part.count() > 1 { 1 } else { FAILURES_MAX };
         let mut failures = 0;
         loop {
             let (found, is_refused) = match self.request(part).await {
@@ -193,10 +189,9 @@ impl Writer {
                 self.up.set(1);
                 self.pause = PAUSES.0;
             }
-            Err(WriteError::Unavailable {
-                retry_after: Some(wanted),
-                ..
-            }) => self.pause = self.pause.max(*wanted),
+            Err(WriteError::Unavailable { retry_after: Some(wanted), .. }) => {
+                self.pause = self.pause.max(*wanted)
+            }
             Err(_) => {}
         }
         written

@@ -94,10 +94,7 @@ impl Directory {
     /// Takes a directory, with the segments that are in it.
     pub(super) fn open(settings: &SpoolSettings) -> Result<Self, SpoolError> {
         let path = settings.directory.clone();
-        let failed = |source| SpoolError::Io {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| SpoolError::Io { path: path.clone(), source };
         let opened = files::open_directory(&path).map_err(failed)?;
         let lock = files::open_lock(&path.join(LOCK)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
@@ -162,20 +159,14 @@ impl Directory {
         mut again: impl FnMut(&io::Error) -> bool,
     ) -> Appended {
         let (frames, unwritten) = segment::frames(batch);
-        let mut appended = Appended {
-            failed: unwritten,
-            ..Appended::default()
-        };
+        let mut appended = Appended { failed: unwritten, ..Appended::default() };
         for frame in &frames {
             if self.bytes + (segment::MAGIC.len() + frame.bytes.len()) as u64 > self.bytes_max {
                 appended.full += frame.events;
                 continue;
             }
             let mut written = self.write(frame);
-            while written
-                .as_ref()
-                .is_err_and(|error| is_shortage(error) && again(error))
-            {
+            while written.as_ref().is_err_and(|error| is_shortage(error) && again(error)) {
                 written = self.write(frame);
             }
             match written {
@@ -272,11 +263,7 @@ impl Growing {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        let segment = Closed {
-            number,
-            bytes: segment::MAGIC.len() as u64,
-            events: Some(0),
-        };
+        let segment = Closed { number, bytes: segment::MAGIC.len() as u64, events: Some(0) };
         Ok(Self { file, segment })
     }
 
@@ -296,16 +283,8 @@ impl Growing {
 
 /// Whether the process or the system lacks something that comes back, and the disk is not to blame.
 fn is_shortage(error: &io::Error) -> bool {
-    let codes = [
-        libc::EMFILE,
-        libc::ENFILE,
-        libc::ENOMEM,
-        libc::EAGAIN,
-        libc::EINTR,
-    ];
-    error
-        .raw_os_error()
-        .is_some_and(|code| codes.contains(&code))
+    let codes = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// Whether a segment is not there any more, although its directory is: somebody took it away.

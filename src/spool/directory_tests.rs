@@ -6,10 +6,7 @@ use super::*;
 use crate::event::Minute;
 
 fn open(directory: &TempDir, bytes_max: u64) -> Directory {
-    let settings = SpoolSettings {
-        directory: directory.path().join("spool"),
-        bytes_max,
-    };
+    let settings = SpoolSettings { directory: directory.path().join("spool"), bytes_max };
     Directory::open(&settings).unwrap()
 }
 
@@ -49,12 +46,7 @@ fn what_is_appended_is_taken_in_order_and_then_gone() {
     let mut directory = open(&home, 1 << 20);
     assert!(directory.is_empty());
     for from in 0..100 {
-        assert_eq!(
-            directory
-                .append(&batch(from * 100..from * 100 + 100), never)
-                .kept,
-            100
-        );
+        assert_eq!(directory.append(&batch(from * 100..from * 100 + 100), never).kept, 100);
     }
     assert!(!directory.is_empty());
     assert_eq!(drain(&mut directory), (0..10_000).collect::<Vec<_>>());
@@ -74,11 +66,7 @@ fn the_next_process_takes_up_what_is_there_and_goes_on_behind_it() {
     drop(first);
     let torn = home.path().join("spool").join(format!("{:020}.spool", 2));
     let bytes = fs::read(&torn).unwrap();
-    fs::write(
-        &torn,
-        [&bytes, &bytes[segment::MAGIC.len()..bytes.len() - 1]].concat(),
-    )
-    .unwrap();
+    fs::write(&torn, [&bytes, &bytes[segment::MAGIC.len()..bytes.len() - 1]].concat()).unwrap();
 
     let mut second = open(&home, 1 << 20);
     assert_eq!(second.append(&batch(20..30), never).kept, 10);
@@ -114,10 +102,7 @@ fn the_bound_holds_and_room_comes_back() {
 fn a_second_process_is_kept_out_until_the_first_ends() {
     let home = TempDir::new().unwrap();
     let first = open(&home, 1 << 20);
-    let settings = SpoolSettings {
-        directory: home.path().join("spool"),
-        bytes_max: 1 << 20,
-    };
+    let settings = SpoolSettings { directory: home.path().join("spool"), bytes_max: 1 << 20 };
     let refused = Directory::open(&settings).unwrap_err();
     assert!(matches!(refused, SpoolError::InUse(_)));
     assert!(refused.to_string().contains("input.spool_dir"), "{refused}");
@@ -141,10 +126,7 @@ fn a_place_that_cannot_be_written_to_is_named() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("file");
     fs::write(&file, "").unwrap();
-    let settings = SpoolSettings {
-        directory: file.join("spool"),
-        bytes_max: 1 << 20,
-    };
+    let settings = SpoolSettings { directory: file.join("spool"), bytes_max: 1 << 20 };
     let refused = Directory::open(&settings).unwrap_err().to_string();
     assert!(refused.contains("input.spool_dir"), "{refused}");
     assert!(refused.contains(&*file.to_string_lossy()), "{refused}");
@@ -165,10 +147,7 @@ fn a_segment_that_could_not_be_read_is_kept_apart() {
     directory.append(&batch(10..20), never);
     let (next, _) = directory.take().unwrap();
     directory.done(next.number, true).unwrap();
-    assert_eq!(
-        read(&path.with_extension("damaged")),
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    );
+    assert_eq!(read(&path.with_extension("damaged")), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
 #[test]

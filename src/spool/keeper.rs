@@ -169,12 +169,8 @@ impl Keeper {
         if appended.kept > 0 {
             self.short_since = None;
         }
-        self.node
-            .ledger
-            .refused_by_spool(LossCause::SpoolFull, appended.full);
-        self.node
-            .ledger
-            .refused_by_spool(LossCause::SpoolFailed, appended.failed);
+        self.node.ledger.refused_by_spool(LossCause::SpoolFull, appended.full);
+        self.node.ledger.refused_by_spool(LossCause::SpoolFailed, appended.failed);
         self.node.ledger.written(appended.kept);
         self.metrics.spool_written.inc_by(appended.kept as u64);
         // Also when nothing was kept. Whoever waits for this then finds nothing, which ends the spilling: events whose
@@ -262,10 +258,7 @@ impl Keeper {
         node: &Arc<Node>,
         metrics: &Arc<Metrics>,
     ) -> (Self, Spool) {
-        let settings = SpoolSettings {
-            directory: directory.to_owned(),
-            bytes_max: 1 << 20,
-        };
+        let settings = SpoolSettings { directory: directory.to_owned(), bytes_max: 1 << 20 };
         Self::open(&settings, Arc::clone(node), Arc::clone(metrics))
             .expect("a directory of the test's own")
     }

@@ -28,10 +28,7 @@ impl Running {
     async fn overflow(&self) {
         let mut batch = Batch::default();
         assert!(batch.push(Minute::of_nanos(0), "a=1", "user", 0));
-        self.node.ledger.take_in(&Intake {
-            spooled: 1,
-            ..Intake::default()
-        });
+        self.node.ledger.take_in(&Intake { spooled: 1, ..Intake::default() });
         self.spool.begin_spilling();
         self.spool.keep(batch).await.unwrap();
     }

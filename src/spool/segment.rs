@@ -186,11 +186,7 @@ pub fn read<'a>(
         for group in groups {
             for event in group.events {
                 contents.events += 1;
-                each(Kept {
-                    series: group.series,
-                    user: event.user,
-                    timestamp: event.timestamp,
-                });
+                each(Kept { series: group.series, user: event.user, timestamp: event.timestamp });
             }
         }
     }

@@ -48,19 +48,15 @@ fn a_large_batch_takes_several_frames() {
     let (frames, unwritten) = frames(&batch(&events));
     assert!(frames.len() > 2, "{}", frames.len());
     assert_eq!(unwritten, 0);
-    assert_eq!(
-        frames.iter().map(|frame| frame.events).sum::<usize>(),
-        100_000
-    );
+    assert_eq!(frames.iter().map(|frame| frame.events).sum::<usize>(), 100_000);
     assert_eq!(read_all(&segment(&frames)).0, events);
 }
 
 #[test]
 fn the_longest_names_are_kept() {
     let name = "n".repeat(64 * 1024);
-    let events: Vec<_> = (0..40)
-        .map(|number| (format!("a{number}={name}"), format!("{name}{number}"), 0))
-        .collect();
+    let events: Vec<_> =
+        (0..40).map(|number| (format!("a{number}={name}"), format!("{name}{number}"), 0)).collect();
     let (frames, unwritten) = frames(&batch(&events));
     assert_eq!(unwritten, 0);
     assert_eq!(read_all(&segment(&frames)).0, events);
@@ -86,10 +82,7 @@ fn a_damaged_frame_costs_itself_alone() {
     let mut bytes = segment(&[first.clone(), second].concat());
     bytes[MAGIC.len() + HEADER + 5] ^= 1;
     let (read, contents) = read_all(&bytes);
-    assert_eq!(
-        (read.len(), contents.damaged, contents.torn_bytes),
-        (3, 1, 0)
-    );
+    assert_eq!((read.len(), contents.damaged, contents.torn_bytes), (3, 1, 0));
 }
 
 #[test]

@@ -19,11 +19,7 @@ pub(super) fn of(scene: &Scene<'_>) -> Vec<Diagnosis> {
 
 /// What is wrong with the relays alone, worst first.
 pub(super) fn of_relays(status: &Status) -> Vec<Diagnosis> {
-    let scene = Scene {
-        status,
-        expected: &Expected::default(),
-        difference: None,
-    };
+    let scene = Scene { status, expected: &Expected::default(), difference: None };
     let mut found = relay_findings::of(&scene);
     found.extend(lost(&scene));
     sorted(found)
@@ -68,11 +64,7 @@ fn lost(scene: &Scene<'_>) -> Vec<Diagnosis> {
         // The output whose quarantine is fullest.
         let outputs = scene.status.outputs.iter();
         let fullest = outputs.max_by_key(|output| output.quarantined);
-        Some(
-            found
-                .remedy(remedy)
-                .named(fullest.map_or("NAME", |it| &it.name)),
-        )
+        Some(found.remedy(remedy).named(fullest.map_or("NAME", |it| &it.name)))
     });
     found.collect()
 }
@@ -100,11 +92,7 @@ fn of_the_whole(scene: &Scene<'_>) -> Vec<Diagnosis> {
             Cause::OldMinutes.what(),
             status.partitions.count
         );
-        found.push(
-            Diagnosis::new(Cause::OldMinutes, why)
-                .at("minutes")
-                .what(what),
-        );
+        found.push(Diagnosis::new(Cause::OldMinutes, why).at("minutes").what(what));
     }
     if status.redis.is_none() {
         let why = "store.url is memory:, which is for one node and ends with it";
@@ -125,11 +113,7 @@ fn of_output(output: &OutputStatus) -> Vec<Diagnosis> {
     }
     if let Some(quarantined) = output.quarantined.filter(|counts| *counts > 0) {
         let fill = percent(quarantined, output.quarantined_max);
-        let cause = if fill >= 50 {
-            Cause::QuarantineFull
-        } else {
-            Cause::Quarantine
-        };
+        let cause = if fill >= 50 { Cause::QuarantineFull } else { Cause::Quarantine };
         let what = format!("{quarantined} counts are quarantined, {fill} % of what fits");
         let why = "the output refused them for good";
         found.push(Diagnosis::new(cause, why).what(what).named(&output.name));
@@ -153,8 +137,6 @@ fn unsent(scene: &Scene<'_>) -> Option<Diagnosis> {
         _ => Cause::Unsent,
     };
     let found = Diagnosis::new(cause, &oldest.why).at(format_args!("output {}", oldest.output));
-    let found = found.what(format!(
-        "lacks the minute {minute}, which ended {age} s ago"
-    ));
+    let found = found.what(format!("lacks the minute {minute}, which ended {age} s ago"));
     Some(found.named(&oldest.output))
 }

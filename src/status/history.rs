@@ -54,10 +54,7 @@ impl<T: Copy + Default> History<T> {
         let is_before = |(at, _): &&(Instant, T)| now - *at >= span;
         let found = self.0.iter().rev().find(is_before).or(self.0.front());
         let (at, totals) = found.copied().unwrap_or((now, T::default()));
-        Earlier {
-            ago: now - at,
-            totals,
-        }
+        Earlier { ago: now - at, totals }
     }
 }
 
@@ -65,10 +62,7 @@ impl<T> Earlier<T> {
     /// Returns the rate per second since then, to a tenth.
     #[must_use]
     pub fn rate(&self, now: u64, then: u64) -> f64 {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a rate needs no more than 52 bits"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
         let events = now.saturating_sub(then) as f64;
         (events / self.ago.as_secs_f64().max(0.001) * 10.0).round() / 10.0
     }

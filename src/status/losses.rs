@@ -51,12 +51,7 @@ impl LossReporter {
             on_disk: Vec::new(),
             complaint: Throttle::new(LOG_INTERVAL),
         };
-        Self {
-            record,
-            losses,
-            file,
-            state: Mutex::new(state),
-        }
+        Self { record, losses, file, state: Mutex::new(state) }
     }
 
     /// Takes up what an earlier process left in the file. The directory must be this process' alone by now.
@@ -192,9 +187,7 @@ fn read(file: &Path) -> Vec<Loss> {
     match read() {
         Ok(losses) => {
             let losses = losses.iter();
-            losses
-                .filter_map(|(key, amount)| Loss::of_key(key, *amount))
-                .collect()
+            losses.filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
@@ -229,10 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("losses.json");
         assert_eq!(read(&file), []);
-        let losses = [
-            loss("20161204:1118|queue_full|a|b#1", 7),
-            loss("earlier|late|a#2", 1),
-        ];
+        let losses = [loss("20161204:1118|queue_full|a|b#1", 7), loss("earlier|late|a#2", 1)];
         write(&file, &losses).unwrap();
         assert_eq!(read(&file), losses);
         write(&file, &[]).unwrap();
@@ -247,10 +237,7 @@ mod tests {
         let mut known = loss("20161204:1118|late|a#1", 5);
         known.acknowledged = 5;
         let other = loss("20161204:1118|late|b#1", 2);
-        let own = [
-            loss("20161204:1118|late|a#1", 8),
-            loss("20161204:1119|late|a#1", 1),
-        ];
+        let own = [loss("20161204:1118|late|a#1", 8), loss("20161204:1119|late|a#1", 1)];
         let all = merged(vec![known, other], &own);
         let left: Vec<_> = all.iter().map(Loss::left).collect();
         assert_eq!(left, [3, 2, 1]);

@@ -64,10 +64,7 @@ pub(super) fn rejects_much(node: &NodeStatus) -> bool {
 fn of_work(scene: &Scene<'_>, node: &NodeStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&node.report, Vec::new());
     if !report.stalled.is_empty() {
-        found.push(Diagnosis::new(
-            Cause::NodeStalled,
-            report.stalled.join(", "),
-        ));
+        found.push(Diagnosis::new(Cause::NodeStalled, report.stalled.join(", ")));
     }
     // What is wrong with Redis for all is said there.
     if let Some(why) = &report.store_error
@@ -129,10 +126,7 @@ fn of_input(report: &NodeReport) -> Vec<Diagnosis> {
     let (recent, seconds) = (&report.recent, report.recent_seconds);
     let mut found = Vec::new();
     if report.sockets_failing > 0 {
-        let what = format!(
-            "{} of its threads cannot read their socket",
-            report.sockets_failing
-        );
+        let what = format!("{} of its threads cannot read their socket", report.sockets_failing);
         found.push(Diagnosis::new(Cause::SocketFails, "its log says which and why").what(what));
     }
     if recent.rejected > 0 {
@@ -174,11 +168,7 @@ fn of_input(report: &NodeReport) -> Vec<Diagnosis> {
 fn rejection(report: &NodeReport) -> Diagnosis {
     let recent = &report.recent;
     let share = percent(recent.rejected, recent.received);
-    let cause = if share >= REJECTED_PERCENT_MIN {
-        Cause::RejectsLines
-    } else {
-        Cause::RejectsFew
-    };
+    let cause = if share >= REJECTED_PERCENT_MIN { Cause::RejectsLines } else { Cause::RejectsFew };
     let what = format!(
         "rejects {} of {} lines ({share} %) in the last {} s; they are not counted",
         recent.rejected, recent.received, report.recent_seconds

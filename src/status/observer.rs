@@ -38,12 +38,7 @@ impl Observer {
     /// An observer of this store, beside a node or apart.
     #[must_use]
     pub fn new(store: Arc<dyn Survey>, expected: Expected, own: Option<Arc<Latest>>) -> Self {
-        Self {
-            store,
-            expected,
-            own,
-            current: Mutex::new(None),
-        }
+        Self { store, expected, own, current: Mutex::new(None) }
     }
 
     /// How everything is.
@@ -62,9 +57,8 @@ impl Observer {
     async fn look(&self) -> Status {
         let last = Utc::now().timestamp().div_euclid(60) - MINUTES_LEFT_OUT;
         // And those beside them, which tell who was there.
-        let minutes: Vec<_> = (last - MINUTES - 1..=last)
-            .filter_map(Minute::from_epoch_minutes)
-            .collect();
+        let minutes: Vec<_> =
+            (last - MINUTES - 1..=last).filter_map(Minute::from_epoch_minutes).collect();
         let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
         let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
         let old_before = now_nanos.saturating_sub(i64::try_from(old_after).unwrap_or(i64::MAX));

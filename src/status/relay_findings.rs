@@ -43,27 +43,12 @@ fn of_lines(relay: &RelayStatus) -> Vec<Diagnosis> {
     };
     let looped = example(relay, |reason| reason == "looped");
     let looped = format!("relays send to each other in a circle; {looped}");
-    count(
-        Cause::RelayLoop,
-        recent.looped,
-        "lines came back by other relays",
-        looped,
-    );
+    count(Cause::RelayLoop, recent.looped, "lines came back by other relays", looped);
     let rejected = example(relay, |reason| !["discarded", "looped"].contains(&reason));
-    count(
-        Cause::RelayRejects,
-        recent.rejected,
-        "lines rejected",
-        rejected,
-    );
+    count(Cause::RelayRejects, recent.rejected, "lines rejected", rejected);
     let discarded = example(relay, |reason| reason == "discarded");
     let discarded = format!("they are no events, and rest.url is none:; {discarded}");
-    count(
-        Cause::RelayDiscards,
-        recent.rest_discarded,
-        "lines discarded",
-        discarded,
-    );
+    count(Cause::RelayDiscards, recent.rest_discarded, "lines discarded", discarded);
     let to = &report.rest.to;
     if report.rest.is_loop {
         let what = format!("lines of the rest that it sends to {to} come back; it drops them");
@@ -79,10 +64,7 @@ fn of_lines(relay: &RelayStatus) -> Vec<Diagnosis> {
         found.push(Diagnosis::new(Cause::RelayNodeDown, why).what(what));
     }
     if !report.rest.up {
-        let why = format!(
-            "{} lines wait for it, up to rest.queue_bytes",
-            report.rest.queued
-        );
+        let why = format!("{} lines wait for it, up to rest.queue_bytes", report.rest.queued);
         let what = format!("{} to {to}", Cause::RelayRestDown.what());
         found.push(Diagnosis::new(Cause::RelayRestDown, why).what(what));
     }
@@ -92,10 +74,7 @@ fn of_lines(relay: &RelayStatus) -> Vec<Diagnosis> {
 fn of_process(relay: &RelayStatus) -> Vec<Diagnosis> {
     let (report, mut found) = (&relay.report, Vec::new());
     if report.sockets_failing > 0 {
-        let what = format!(
-            "{} of its threads cannot read their socket",
-            report.sockets_failing
-        );
+        let what = format!("{} of its threads cannot read their socket", report.sockets_failing);
         found.push(Diagnosis::new(Cause::RelayFails, "its log says which and why").what(what));
     } else if !report.stalled.is_empty() {
         let stalled = Diagnosis::new(Cause::RelayFails, report.stalled.join(", "));
@@ -119,11 +98,8 @@ mod tests {
     use crate::status::{RelayReport, TargetReport, UnsentReport, findings};
 
     fn report() -> RelayReport {
-        let place = |to: &str| TargetReport {
-            to: to.to_owned(),
-            up: true,
-            ..TargetReport::default()
-        };
+        let place =
+            |to: &str| TargetReport { to: to.to_owned(), up: true, ..TargetReport::default() };
         RelayReport {
             name: "east".to_owned(),
             to: vec![place("node-1:8094")],
@@ -139,10 +115,7 @@ mod tests {
         let mut changed = report();
         change(&mut changed);
         let found = findings::of_relays(&status_of(String::new(), changed));
-        let ids: Vec<_> = found
-            .iter()
-            .map(|it| (it.cause.id(), it.cause.severity()))
-            .collect();
+        let ids: Vec<_> = found.iter().map(|it| (it.cause.id(), it.cause.severity())).collect();
         assert_eq!(ids, [(id, severity)]);
         let text = format!("{} {} {}", found[0].r#where, found[0].what, found[0].why);
         for word in ["relay east"].iter().chain(words) {
@@ -151,10 +124,7 @@ mod tests {
     }
 
     fn unsent(reason: &str) -> Vec<UnsentReport> {
-        let other = UnsentReport {
-            reason: "other".to_owned(),
-            ..UnsentReport::default()
-        };
+        let other = UnsentReport { reason: "other".to_owned(), ..UnsentReport::default() };
         let meant = UnsentReport {
             reason: reason.to_owned(),
             source: Some("10.0.0.9:4242".to_owned()),
@@ -171,12 +141,7 @@ mod tests {
 
     #[test]
     fn lines_that_a_relay_sends_nowhere_are_found_with_an_example() {
-        let example = [
-            "7 lines",
-            "in the last 300 s",
-            "gorets:1|c",
-            "10.0.0.9:4242",
-        ];
+        let example = ["7 lines", "in the last 300 s", "gorets:1|c", "10.0.0.9:4242"];
         check(
             |it| {
                 it.recent.looped = 7;
@@ -208,48 +173,23 @@ mod tests {
 
     #[test]
     fn what_a_relay_loses_and_whom_it_cannot_reach_is_found() {
-        check(
-            |it| it.recent.nowhere = 7,
-            "relay-nowhere",
-            Critical,
-            &["7 events"],
-        );
+        check(|it| it.recent.nowhere = 7, "relay-nowhere", Critical, &["7 events"]);
         check(
             |it| it.recent.rest_dropped = 7,
             "relay-rest-drops",
             Critical,
             &["7 lines of the rest"],
         );
-        check(
-            |it| it.recent.kernel_drops = 7,
-            "relay-kernel-drops",
-            Critical,
-            &["7 datagrams"],
-        );
-        check(
-            |it| it.sockets_failing = 1,
-            "relay-fails",
-            Critical,
-            &["1 of its threads"],
-        );
+        check(|it| it.recent.kernel_drops = 7, "relay-kernel-drops", Critical, &["7 datagrams"]);
+        check(|it| it.sockets_failing = 1, "relay-fails", Critical, &["1 of its threads"]);
         check(
             |it| it.stalled = vec!["reader 0".to_owned()],
             "relay-fails",
             Critical,
             &["reader 0"],
         );
-        check(
-            |it| it.to[0].up = false,
-            "relay-node-down",
-            Warning,
-            &["node-1:8094"],
-        );
-        check(
-            |it| it.rest.up = false,
-            "relay-rest-down",
-            Warning,
-            &["none:"],
-        );
+        check(|it| it.to[0].up = false, "relay-node-down", Warning, &["node-1:8094"]);
+        check(|it| it.rest.up = false, "relay-rest-down", Warning, &["none:"]);
         check(|it| it.name_taken = true, "relay-name-taken", Warning, &[]);
     }
 }

@@ -196,15 +196,9 @@ impl Totals {
     /// are not among them: copies of published ones may be.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        [
-            self.dropped,
-            self.kernel_drops,
-            self.forgotten,
-            self.unconfirmed,
-            self.discarded,
-        ]
-        .iter()
-        .fold(0, |sum, each| sum.saturating_add(*each))
+        [self.dropped, self.kernel_drops, self.forgotten, self.unconfirmed, self.discarded]
+            .iter()
+            .fold(0, |sum, each| sum.saturating_add(*each))
     }
 }
 

@@ -181,10 +181,7 @@ impl Reporter {
     fn rejected(&self, now: &LedgerTotals, then: &Earlier<Past>) -> Vec<RejectedReport> {
         let each = Rejection::ALL.iter().map(|reason| {
             let index = reason.index();
-            (
-                now.rejected[index] - then.totals.rejected[index],
-                reason.label(),
-            )
+            (now.rejected[index] - then.totals.rejected[index], reason.label())
         });
         let mut each: Vec<_> = each.filter(|(lines, _)| *lines > 0).collect();
         each.sort_by_key(|(lines, _)| Reverse(*lines));
@@ -193,9 +190,7 @@ impl Reporter {
         let report = |(lines, reason): (u64, &str)| RejectedReport {
             reason: reason.to_owned(),
             lines,
-            example: examples
-                .get(reason)
-                .map_or_else(String::new, |it| it.line.clone()),
+            example: examples.get(reason).map_or_else(String::new, |it| it.line.clone()),
         };
         each.into_iter().map(report).collect()
     }
@@ -232,10 +227,7 @@ impl Reporter {
     fn report(
         &self,
         memory: &mut Memory,
-        (difference, checked): (
-            Result<Option<Diagnosis>, StoreError>,
-            Result<(), StoreError>,
-        ),
+        (difference, checked): (Result<Option<Diagnosis>, StoreError>, Result<(), StoreError>),
     ) -> NodeReport {
         let now = Instant::now();
         let ledger = self.node.ledger.totals();
@@ -277,10 +269,8 @@ impl Reporter {
             settings_error,
             received_per_second: rated.rate(totals.received, rated.totals.totals.received),
             recorded_per_second: rated.rate(totals.recorded, rated.totals.totals.recorded),
-            old_minutes_per_second: rated.rate(
-                totals.old_minutes_sealed,
-                rated.totals.totals.old_minutes_sealed,
-            ),
+            old_minutes_per_second: rated
+                .rate(totals.old_minutes_sealed, rated.totals.totals.old_minutes_sealed),
             recent: totals.since(&recent.totals.totals),
             recent_seconds: recent.ago.as_secs(),
             rejected: self.rejected(&ledger, &recent),

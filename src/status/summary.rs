@@ -42,15 +42,11 @@ pub(super) struct Looked<'a> {
 
 /// The answer.
 pub(super) fn summarize(looked: &Looked<'_>) -> Status {
-    let Looked {
-        at, expected, seen, ..
-    } = looked;
+    let Looked { at, expected, seen, .. } = looked;
     let mut nodes = nodes(looked);
     let relays = relays(&seen.relays);
-    let ahead_ms = seen
-        .servers
-        .iter()
-        .find_map(|server| Some(server.found.as_ref()?.clock_offset_ms));
+    let ahead_ms =
+        seen.servers.iter().find_map(|server| Some(server.found.as_ref()?.clock_offset_ms));
     let now_ms = at.timestamp_millis() + ahead_ms.unwrap_or(0);
     if let Ok(seen) = &seen.seen {
         cover(&mut nodes, seen, now_ms);
@@ -84,19 +80,12 @@ pub(super) fn summarize(looked: &Looked<'_>) -> Status {
         findings: Vec::new(),
         nodes,
         relays,
-        partitions: PartitionsStatus {
-            oldest_unsent: oldest,
-            old,
-            ..partitions
-        },
+        partitions: PartitionsStatus { oldest_unsent: oldest, old, ..partitions },
         outputs,
         redis,
     };
-    status.findings = findings::of(&Scene {
-        status: &status,
-        expected,
-        difference: seen.difference.as_ref(),
-    });
+    status.findings =
+        findings::of(&Scene { status: &status, expected, difference: seen.difference.as_ref() });
     let is_note = |it: &Diagnosis| it.cause.severity() == Severity::Note;
     status.healthy = status.findings.iter().all(is_note);
     status
@@ -156,9 +145,7 @@ fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i6
             let outlived = |process: &String| {
                 let is_of_it = process.split('#').next() == Some(name);
                 // A minute without any event says nothing.
-                let saw_beside = [before, after]
-                    .iter()
-                    .all(|it| it.is_empty() || saw(process, it));
+                let saw_beside = [before, after].iter().all(|it| it.is_empty() || saw(process, it));
                 is_of_it && saw(process, coverage) && saw_beside
             };
             if was_there || coverage.keys().any(outlived) {
@@ -172,10 +159,7 @@ fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i6
                 most = most.saturating_add(by_node.into_values().max().unwrap_or(0));
             }
         }
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a share needs no more than 52 bits"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
         let share = own as f64 / most.max(1) as f64;
         node.coverage = (most >= COVERED_MIN).then_some(share);
     }
@@ -195,12 +179,7 @@ fn outputs(
     let mut places: BTreeMap<&str, &str> = BTreeMap::new();
     places.extend(lacks.keys().map(|name| (*name, "")));
     places.extend(reported().map(|it| (it.name.as_str(), it.url.as_str())));
-    places.extend(
-        expected
-            .outputs
-            .iter()
-            .map(|(name, url)| (name.as_str(), url.as_str())),
-    );
+    places.extend(expected.outputs.iter().map(|(name, url)| (name.as_str(), url.as_str())));
     let of = |(name, url): (&str, &str)| {
         let mut told = reported().filter(|it| it.name == name);
         let told = told.clone().find(|it| !it.up).or_else(|| told.next());
@@ -241,12 +220,7 @@ fn partitions(
             None if is_gone => "no node has this output any more".to_owned(),
             None => "it is about to be sent".to_owned(),
         };
-        OldestUnsent {
-            minute: minute.shown(),
-            age_seconds,
-            output: name.to_string(),
-            why,
-        }
+        OldestUnsent { minute: minute.shown(), age_seconds, output: name.to_string(), why }
     });
     let partitions = PartitionsStatus {
         count: expected.partitions,
@@ -272,20 +246,13 @@ fn old_minutes(backlogs: &[Backlog], nodes: &[NodeStatus]) -> Option<OldMinutes>
         reason = "an estimate of something positive"
     )]
     let done_in_seconds = (rate > 0.0).then(|| (waiting as f64 / rate).ceil() as u64);
-    (waiting > 0).then_some(OldMinutes {
-        waiting,
-        done_in_seconds,
-    })
+    (waiting > 0).then_some(OldMinutes { waiting, done_in_seconds })
 }
 
 /// What Redis needs for what came in the last minutes, by the formula of `docs/limits.md`.
 fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed) -> u64 {
     let (mut events, mut series) = (0.0, 0.0);
-    for report in nodes
-        .iter()
-        .filter(|node| !node.silent)
-        .map(|node| &node.report)
-    {
+    for report in nodes.iter().filter(|node| !node.silent).map(|node| &node.report) {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let a_minute = |count: u64| count as f64 * 60.0 / report.recent_seconds.max(60) as f64;
         let recent = &report.recent;
@@ -299,11 +266,7 @@ fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed)
     let open = 1.0 + (expected.grace + expected.linger).as_secs_f64() / 60.0;
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let kept = (series * expected.retention.as_secs_f64() / 60.0).min(seen.counts_max as f64);
-    let event_bytes = if seen.in_logs {
-        LOGGED_BYTES
-    } else {
-        EVENT_BYTES
-    };
+    let event_bytes = if seen.in_logs { LOGGED_BYTES } else { EVENT_BYTES };
     let bytes = events * open * event_bytes + kept * COUNT_BYTES;
     #[expect(
         clippy::cast_possible_truncation,
@@ -386,11 +349,7 @@ fn is_anything_lost(
     let names: BTreeSet<_> = nodes.iter().map(|node| &node.report.name).collect();
     let is_lost = losses.iter().any(is_certain);
     let (answer, sentence) = if is_lost {
-        let copy = if names.len() > 1 {
-            ", as far as no other node had a copy"
-        } else {
-            ""
-        };
+        let copy = if names.len() > 1 { ", as far as no other node had a copy" } else { "" };
         let amounts = amounts(losses.iter().filter(|loss| is_certain(loss)));
         let sentence =
             format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.");

@@ -26,11 +26,7 @@ fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> 
 #[must_use]
 pub fn lines(status: &Status, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    let health = if status.healthy {
-        "healthy"
-    } else {
-        "not healthy"
-    };
+    let health = if status.healthy { "healthy" } else { "not healthy" };
     lines.push(format!("{health}, at {}", status.at));
     let lost = &status.is_anything_lost.sentence;
     lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
@@ -73,12 +69,7 @@ pub(super) fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     for finding in findings {
         lines.push(String::new());
         let severity = finding.cause.severity().word().to_uppercase();
-        let head = format!(
-            "{}: {} ({})",
-            finding.r#where,
-            finding.what,
-            finding.cause.id()
-        );
+        let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.cause.id());
         lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
         lines.extend(wrapped("  why: ", &finding.why, "       ", width));
         lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
@@ -96,10 +87,7 @@ pub(super) fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
         let report = &relay.report;
         let name: String = report.name.chars().take(14).collect();
         if relay.silent {
-            lines.push(format!(
-                "{name:14} silent for {} s",
-                relay.last_seen_seconds
-            ));
+            lines.push(format!("{name:14} silent for {} s", relay.last_seen_seconds));
             continue;
         }
         let totals = &report.totals;
@@ -113,17 +101,9 @@ pub(super) fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
             totals.rest_discarded,
             totals.looped,
         ));
-        let text = format!(
-            "{}  listens at {}",
-            report.version,
-            report.listen.join(", ")
-        );
+        let text = format!("{}  listens at {}", report.version, report.listen.join(", "));
         lines.extend(wrapped("  ", &text, "  ", width));
-        for (kind, target) in report
-            .to
-            .iter()
-            .map(|to| ("to", to))
-            .chain([("rest", &report.rest)])
+        for (kind, target) in report.to.iter().map(|to| ("to", to)).chain([("rest", &report.rest)])
         {
             let state = if target.up { "up" } else { "DOWN" };
             let (sent, dropped, queued) = (target.sent, target.dropped, target.queued);
@@ -149,9 +129,7 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
             lines.push(format!("{name:14} silent for {} s", node.last_seen_seconds));
             continue;
         }
-        let cover = node
-            .coverage
-            .map_or("-".to_owned(), |it| format!("{:.0}%", it * 100.0));
+        let cover = node.coverage.map_or("-".to_owned(), |it| format!("{:.0}%", it * 100.0));
         lines.push(format!(
             "{name:14} {:>8} {:>9.0} {:>9.0} {:>7} {:>6} {:>6} {cover:>5} {:>7}",
             span(report.uptime_seconds),
@@ -213,11 +191,7 @@ fn output(output: &OutputStatus, width: usize) -> Vec<String> {
         Some(true) => "up",
         None => "not known whether up",
     };
-    let place = if output.url.is_empty() {
-        "of no node any more"
-    } else {
-        &output.url
-    };
+    let place = if output.url.is_empty() { "of no node any more" } else { &output.url };
     let waits = match (output.unsent, output.quarantined) {
         (Some(unsent), Some(quarantined)) => format!("{unsent} unsent, {quarantined} quarantined"),
         _ => "not known how much is unsent or quarantined".to_owned(),
@@ -236,11 +210,7 @@ fn server(server: &ServerSeen) -> String {
         0 => "no limit".to_owned(),
         most => bytes(most),
     };
-    let aof = if server.persistence.aof {
-        "append-only file"
-    } else {
-        "NO append-only file"
-    };
+    let aof = if server.persistence.aof { "append-only file" } else { "NO append-only file" };
     format!(
         "{address}: {}, {}, {} of {most}, {aof}",
         server.version,

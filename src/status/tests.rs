@@ -71,11 +71,7 @@ fn server() -> ServerFound {
         used_memory: 1 << 20,
         maxmemory: 1 << 30,
         policy: "noeviction".to_owned(),
-        persistence: Persistence {
-            aof: true,
-            unsaved_changes: 0,
-            last_save_ok: true,
-        },
+        persistence: Persistence { aof: true, unsaved_changes: 0, last_save_ok: true },
         ..ServerFound::default()
     }
 }
@@ -116,13 +112,8 @@ impl Seen {
 
     /// With this record of losses.
     fn with_losses(losses: &[(&str, u64)]) -> Self {
-        let losses = losses
-            .iter()
-            .map(|(key, amount)| Loss::of_key(key, *amount).unwrap());
-        Self {
-            losses: losses.collect(),
-            ..Self::default()
-        }
+        let losses = losses.iter().map(|(key, amount)| Loss::of_key(key, *amount).unwrap());
+        Self { losses: losses.collect(), ..Self::default() }
     }
 
     fn with_server(change: impl FnOnce(&mut ServerFound)) -> Self {
@@ -148,10 +139,7 @@ impl Seen {
     }
 
     fn status(self) -> Status {
-        let away = self
-            .servers
-            .iter()
-            .find_map(|it| it.as_ref().err().cloned());
+        let away = self.servers.iter().find_map(|it| it.as_ref().err().cloned());
         let all = |found| away.clone().map_or(Ok(found), Err);
         let servers = self.servers.into_iter().map(|found| ServerSeen {
             address: "127.0.0.1:6379".to_owned(),
@@ -169,12 +157,7 @@ impl Seen {
             counts_max: 1_000_000,
             in_logs: false,
         };
-        summarize(&Looked {
-            at: now(),
-            own: None,
-            expected: &expected(),
-            seen: surveyed,
-        })
+        summarize(&Looked { at: now(), own: None, expected: &expected(), seen: surveyed })
     }
 
     /// The only finding, which must be this one.
@@ -186,10 +169,8 @@ impl Seen {
         assert_eq!(status.healthy, severity == Severity::Note);
         let finding = status.findings[0].clone();
         assert_eq!(finding.cause.severity(), severity);
-        let text = format!(
-            "{} {} {} {}",
-            finding.r#where, finding.what, finding.why, finding.remedy
-        );
+        let text =
+            format!("{} {} {} {}", finding.r#where, finding.what, finding.why, finding.remedy);
         for word in words {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
@@ -218,10 +199,7 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
     let status = seen.status();
     assert_eq!(status.is_anything_lost.answer, Answer::Unknown);
     let output = &status.outputs[0];
-    assert_eq!(
-        (output.up, output.unsent, output.quarantined),
-        (None, None, None)
-    );
+    assert_eq!((output.up, output.unsent, output.quarantined), (None, None, None));
     assert_eq!(status.partitions.by_state, None);
     assert_eq!(status.redis.as_ref().unwrap().memory_by_formula, None);
     let table = super::lines(&status, 200).join("\n");
@@ -244,14 +222,8 @@ fn a_redis_that_is_away_is_the_finding_and_nothing_is_known_of_the_nodes() {
 fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
     for (cause, words) in [
         (Cause::RedisReplica, &["replica", "name the master"][..]),
-        (
-            Cause::RedisTooFewReplicas,
-            &["min-replicas-to-write", "bring a replica back"],
-        ),
-        (
-            Cause::RedisDiskFails,
-            &["cannot write to its disk", "BGSAVE"],
-        ),
+        (Cause::RedisTooFewReplicas, &["min-replicas-to-write", "bring a replica back"]),
+        (Cause::RedisDiskFails, &["cannot write to its disk", "BGSAVE"]),
         (Cause::RedisRights, &["redis-acl.conf"]),
         (Cause::RedisReadOnly, &["something else"]),
     ] {
@@ -266,16 +238,9 @@ fn a_redis_that_takes_no_writes_says_which_kind_of_it() {
     seen.finds("redis-read-only", Critical, &["cannot write to its disk"]);
     let seen = Seen::with_server(|it| {
         it.role = "slave".to_owned();
-        it.unfit = Some(Diagnosis::new(
-            Cause::RedisReplica,
-            "the server is a replica",
-        ));
+        it.unfit = Some(Diagnosis::new(Cause::RedisReplica, "the server is a replica"));
     });
-    seen.finds(
-        "redis-read-only",
-        Critical,
-        &["is a replica", "name the master"],
-    );
+    seen.finds("redis-read-only", Critical, &["is a replica", "name the master"]);
 }
 
 #[test]
@@ -299,10 +264,7 @@ fn memory_and_disk_of_redis_are_reported() {
 
 #[test]
 fn a_store_in_memory_is_a_note() {
-    let seen = Seen {
-        servers: Vec::new(),
-        ..Seen::default()
-    };
+    let seen = Seen { servers: Vec::new(), ..Seen::default() };
     seen.finds("memory-store", Note, &["ends with it", "name a Redis"]);
 }
 
@@ -310,29 +272,14 @@ fn a_store_in_memory_is_a_note() {
 fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
     let reason = "status 401: unauthorized access";
     let seen = Seen::with_output((reason, Some("look at output.token_file")));
-    seen.finds(
-        "output-down",
-        Critical,
-        &["output default", reason, "output.token_file"],
-    );
+    seen.finds("output-down", Critical, &["output default", reason, "output.token_file"]);
     let seen = Seen::with_output(("output is unavailable: connection refused", None));
-    seen.finds(
-        "output-down",
-        Critical,
-        &["connection refused", "start the server"],
-    );
+    seen.finds("output-down", Critical, &["connection refused", "start the server"]);
     let mut seen = Seen::with_output(("timed out", None));
-    let lacks = OutputBacklog {
-        unsent: 3,
-        oldest: Some(minute(60)),
-        quarantined: 0,
-    };
+    let lacks = OutputBacklog { unsent: 3, oldest: Some(minute(60)), quarantined: 0 };
     seen.backlog.outputs = [("default".parse().unwrap(), lacks)].into();
     let oldest = seen.status().partitions.oldest_unsent.unwrap();
-    assert_eq!(
-        (oldest.why.as_str(), oldest.age_seconds),
-        ("timed out", 59 * 60 + 30)
-    );
+    assert_eq!((oldest.why.as_str(), oldest.age_seconds), ("timed out", 59 * 60 + 30));
 }
 
 #[test]
@@ -348,11 +295,8 @@ fn what_is_worst_comes_first() {
 
 #[test]
 fn what_waits_too_long_or_is_quarantined_is_reported() {
-    let lacks = |ago, quarantined| OutputBacklog {
-        unsent: 1,
-        oldest: Some(minute(ago)),
-        quarantined,
-    };
+    let lacks =
+        |ago, quarantined| OutputBacklog { unsent: 1, oldest: Some(minute(ago)), quarantined };
     let seen = Seen::with_backlog(lacks(1, 0));
     assert!(seen.status().healthy, "it was over just now");
     let seen = Seen::with_backlog(lacks(60, 0));
@@ -360,11 +304,7 @@ fn what_waits_too_long_or_is_quarantined_is_reported() {
     let seen = Seen::with_backlog(lacks(1, 1));
     seen.finds("quarantine", Warning, &["1 counts", "eds quarantine retry"]);
     let seen = Seen::with_backlog(lacks(1, 10_000));
-    seen.finds(
-        "quarantine-full",
-        Critical,
-        &["50 %", "eds quarantine retry"],
-    );
+    seen.finds("quarantine-full", Critical, &["50 %", "eds quarantine retry"]);
 }
 
 #[test]
@@ -405,19 +345,12 @@ fn the_state_of_a_node_is_reported() {
         &["2.5 s behind", "chronyc"],
     );
     Seen::with(|it| it.clock_offset_ms = Some(-2501)).finds("clock", Warning, &["2.5 s ahead of"]);
-    assert!(
-        Seen::with(|it| it.clock_offset_ms = Some(2500))
-            .status()
-            .healthy
-    );
+    assert!(Seen::with(|it| it.clock_offset_ms = Some(2500)).status().healthy);
     let mut seen = Seen::default();
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
     let seen = Seen {
-        difference: Some(Diagnosis::new(
-            Cause::SettingsFormat,
-            "its keys have format 4",
-        )),
+        difference: Some(Diagnosis::new(Cause::SettingsFormat, "its keys have format 4")),
         ..Seen::default()
     };
     seen.finds("settings", Warning, &["format 4", "run a version"]);
@@ -426,11 +359,7 @@ fn the_state_of_a_node_is_reported() {
 #[test]
 fn copies_of_lines_without_a_timestamp_are_reported() {
     let seen = Seen::with(|it| it.unstamped_copies_at = Some("a".to_owned()));
-    seen.finds(
-        "unstamped-copies",
-        Warning,
-        &["node b", "node a", "eds relay", "timestamp"],
-    );
+    seen.finds("unstamped-copies", Warning, &["node b", "node a", "eds relay", "timestamp"]);
 }
 
 #[test]
@@ -442,16 +371,8 @@ fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() 
                 Some("timestamps are whole milliseconds, as those of a=1".to_owned());
         })
     };
-    with(1000, 10).finds(
-        "stamps-coincide",
-        Warning,
-        &["10 events", "whole milliseconds", "a=1"],
-    );
-    with(100, 9).finds(
-        "stamps-rounded",
-        Note,
-        &["100 events", "a=1", "nanoseconds"],
-    );
+    with(1000, 10).finds("stamps-coincide", Warning, &["10 events", "whole milliseconds", "a=1"]);
+    with(100, 9).finds("stamps-rounded", Note, &["100 events", "a=1", "nanoseconds"]);
     assert!(with(99, 9).status().findings.is_empty());
 }
 
@@ -482,28 +403,18 @@ fn a_silent_node_and_one_that_never_was_there_are_told_apart() {
     let mut seen = Seen::default();
     seen.nodes[1].ago = Duration::from_secs(14);
     assert!(seen.status().healthy);
-    let seen = Seen {
-        nodes: Vec::new(),
-        ..Seen::default()
-    };
+    let seen = Seen { nodes: Vec::new(), ..Seen::default() };
     seen.finds("no-node", Critical, &["store.prefix"]);
 }
 
 #[test]
 fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
     let minutes = |share| {
-        let of = |ago| {
-            (
-                minute(ago),
-                BTreeMap::from([("a".to_owned(), 1000), ("b".to_owned(), share)]),
-            )
-        };
+        let of =
+            |ago| (minute(ago), BTreeMap::from([("a".to_owned(), 1000), ("b".to_owned(), share)]));
         (2..7).map(of).collect()
     };
-    let seen = |share| Seen {
-        coverage: minutes(share),
-        ..Seen::default()
-    };
+    let seen = |share| Seen { coverage: minutes(share), ..Seen::default() };
     seen(980).finds("node-loses", Warning, &["node b", "98.0 %"]);
     assert!(seen(995).status().healthy);
     seen(0).finds("node-loses", Warning, &["0.0 %"]);
@@ -525,22 +436,12 @@ fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
     assert!(report.received_per_second.abs() < f64::EPSILON);
     assert!(
         report.store.len() < 300
-            && report
-                .store
-                .chars()
-                .all(|c| !c.is_control() && c != '\u{202e}')
+            && report.store.chars().all(|c| !c.is_control() && c != '\u{202e}')
     );
-    let many = format!(
-        "{{\"outputs\": [{}]}}",
-        vec!["{\"name\": \"o\"}"; 500].join(",")
-    );
+    let many = format!("{{\"outputs\": [{}]}}", vec!["{\"name\": \"o\"}"; 500].join(","));
     assert_eq!(NodeReport::read(&many).0.outputs.len(), 16);
     for text in ["", "null", "{", "\u{0}", "{\"totals\": null}"] {
-        assert_eq!(
-            NodeReport::read(text),
-            (NodeReport::default(), false),
-            "{text:?}"
-        );
+        assert_eq!(NodeReport::read(text), (NodeReport::default(), false), "{text:?}");
     }
     let mut seen = Seen::default();
     seen.nodes[1].text = "{".to_owned();

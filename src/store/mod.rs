@@ -116,15 +116,9 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Of a store that nodes share, which is told the users that are new.
-    pub const SHARED: Self = Self {
-        is_remote: true,
-        finds_new_users: false,
-    };
+    pub const SHARED: Self = Self { is_remote: true, finds_new_users: false };
     /// Of this process' memory.
-    pub const IN_PROCESS: Self = Self {
-        is_remote: false,
-        finds_new_users: true,
-    };
+    pub const IN_PROCESS: Self = Self { is_remote: false, finds_new_users: true };
 }
 
 /// What whoever has a store may ask of it, whatever the role.

@@ -180,11 +180,7 @@ impl Surveyed {
     #[must_use]
     pub fn nothing(address: String, why: &StoreError) -> Self {
         Self {
-            servers: vec![ServerSeen {
-                address,
-                error: Some(why.clone().into()),
-                found: None,
-            }],
+            servers: vec![ServerSeen { address, error: Some(why.clone().into()), found: None }],
             reports: Err(why.clone()),
             relays: Err(why.clone()),
             backlogs: Err(why.clone()),

@@ -18,9 +18,7 @@ impl Format {
     pub fn wanted(accept: &str) -> Self {
         let (mut open, mut classic) = (0.0, (0, 0.0));
         for range in accept.split(',') {
-            let mut parts = range
-                .split(';')
-                .map(|part| part.trim().to_ascii_lowercase());
+            let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
             let kind = parts.next().unwrap_or_default();
             let (mut quality, mut version) = (1.0, None);
             for part in parts {
@@ -46,11 +44,7 @@ impl Format {
                 classic = (exactness, quality);
             }
         }
-        if open > 0.0 && open >= classic.1 {
-            Self::OpenMetrics
-        } else {
-            Self::Classic
-        }
+        if open > 0.0 && open >= classic.1 { Self::OpenMetrics } else { Self::Classic }
     }
 
     /// The media type.
@@ -73,9 +67,8 @@ impl Format {
         for line in text.lines() {
             if let Some(line) = line.strip_prefix("# HELP ") {
                 help = line.split_once(' ').map_or("", |(_, help)| help);
-            } else if let Some((name, kind)) = line
-                .strip_prefix("# TYPE ")
-                .and_then(|line| line.split_once(' '))
+            } else if let Some((name, kind)) =
+                line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
             {
                 // Here a metric has the name of its samples.
                 let (suffix, kind) = match kind {
@@ -85,10 +78,8 @@ impl Format {
                     kind => ("", kind),
                 };
                 // Writing to a string does not fail.
-                let _ = write!(
-                    classic,
-                    "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n"
-                );
+                let _ =
+                    write!(classic, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
             } else if !line.starts_with('#') {
                 classic.push_str(line);
                 classic.push('\n');
@@ -113,10 +104,7 @@ mod tests {
             ("text/html,application/xhtml+xml,*/*;q=0.8", Classic),
             ("application/json", Classic),
             ("application/openmetrics-text", OpenMetrics),
-            (
-                "Application/OpenMetrics-Text; Version=\"1.0.0\"",
-                OpenMetrics,
-            ),
+            ("Application/OpenMetrics-Text; Version=\"1.0.0\"", OpenMetrics),
             // Prometheus 2.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
@@ -141,14 +129,8 @@ mod tests {
             // Prometheus 3 that scrapes with the classic text only.
             ("text/plain;version=0.0.4;q=0.5,*/*;q=0.4", Classic),
             ("text/plain, application/openmetrics-text;q=0.9", Classic),
-            (
-                "application/openmetrics-text;q=0.2, text/*;q=0.1, */*",
-                OpenMetrics,
-            ),
-            (
-                "application/openmetrics-text;q=0, text/plain;q=0.1",
-                Classic,
-            ),
+            ("application/openmetrics-text;q=0.2, text/*;q=0.1, */*", OpenMetrics),
+            ("application/openmetrics-text;q=0, text/plain;q=0.1", Classic),
             ("application/openmetrics-text;q=much", Classic),
             ("application/openmetrics-text;version=0.0.1", Classic),
             (";;q=,,q=1;*/*", Classic),

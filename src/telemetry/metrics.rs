@@ -249,31 +249,15 @@ impl Collector for NodeCollector {
         let totals = node.ledger.totals();
         let to = &mut encoder;
         for (name, help, count) in [
-            (
-                "events_received",
-                "Events read from the sockets",
-                totals.received,
-            ),
-            (
-                "events_recorded",
-                "Events confirmed by the store",
-                totals.recorded,
-            ),
+            ("events_received", "Events read from the sockets", totals.received),
+            ("events_recorded", "Events confirmed by the store", totals.recorded),
         ] {
             one(to, name, help, &ConstCounter::new(count))?;
         }
         let bytes_help = "Memory of the events on the way to the store that are not on disk";
         for (name, help, level) in [
-            (
-                "events_queued",
-                "Events on the way to the store",
-                totals.queued,
-            ),
-            (
-                "events_spooled",
-                "Events among those that are on disk only",
-                totals.spooled,
-            ),
+            ("events_queued", "Events on the way to the store", totals.queued),
+            ("events_spooled", "Events among those that are on disk only", totals.spooled),
             ("queue_bytes", bytes_help, totals.queued_bytes),
             (
                 "partitions_lagging",
@@ -312,20 +296,9 @@ impl Collector for NodeCollector {
             "Events among the recorded ones that are counted under an overflow series",
             std::iter::once(("too_many_series", totals.overflowed)),
         )?;
-        let rejected = Rejection::ALL
-            .iter()
-            .map(|reason| reason.label())
-            .zip(totals.rejected);
-        by_reason(
-            to,
-            "events_rejected",
-            "Lines that are not counted",
-            rejected,
-        )?;
-        let dropped = LossCause::DROPPED
-            .iter()
-            .map(|reason| reason.label())
-            .zip(totals.dropped);
+        let rejected = Rejection::ALL.iter().map(|reason| reason.label()).zip(totals.rejected);
+        by_reason(to, "events_rejected", "Lines that are not counted", rejected)?;
+        let dropped = LossCause::DROPPED.iter().map(|reason| reason.label()).zip(totals.dropped);
         by_reason(to, "events_dropped", "Events that were not kept", dropped)
     }
 }
@@ -348,10 +321,7 @@ mod tests {
     #[test]
     fn the_ledger_is_reported_with_its_reasons() {
         let node = Arc::new(Node::default());
-        let mut intake = Intake {
-            queued: 5,
-            ..Intake::default()
-        };
+        let mut intake = Intake { queued: 5, ..Intake::default() };
         intake.rejected[Rejection::NotUtf8.index()] = 2;
         node.ledger.take_in(&intake);
         let metrics = Metrics::new(node);

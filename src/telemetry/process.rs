@@ -20,9 +20,7 @@ pub(super) struct Process {
 impl Default for Process {
     /// Started just now. The kernel would say it in `/proc/stat`, which `ProcSubset=pid` hides.
     fn default() -> Self {
-        Self {
-            started: SystemTime::now(),
-        }
+        Self { started: SystemTime::now() }
     }
 }
 
@@ -46,31 +44,15 @@ impl Collector for Process {
         let stat = process.as_ref().and_then(|process| process.stat().ok());
         let files = process.and_then(|process| process.fd_count().ok());
         if let Some(stat) = &stat {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "hundredths of seconds, of centuries"
-            )]
+            #[expect(clippy::cast_precision_loss, reason = "hundredths of seconds, of centuries")]
             let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
             let help = "CPU time of the process, of user and system";
-            one(
-                &mut encoder,
-                "process_cpu_seconds",
-                help,
-                &ConstCounter::new(cpu_seconds),
-            )?;
+            one(&mut encoder, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
         }
         let of_stat = |part: fn(&Stat) -> u64| stat.as_ref().map(part);
         for (name, help, value) in [
-            (
-                "max_fds",
-                "The most files that the process may have open",
-                open_files_max(),
-            ),
-            (
-                "open_fds",
-                "Files that the process has open",
-                files.map(|files| files as u64),
-            ),
+            ("max_fds", "The most files that the process may have open", open_files_max()),
+            ("open_fds", "Files that the process has open", files.map(|files| files as u64)),
             (
                 "resident_memory_bytes",
                 "Memory of the process that is in RAM",
@@ -81,11 +63,7 @@ impl Collector for Process {
                 "Addresses that the process has taken",
                 of_stat(|stat| stat.vsize),
             ),
-            (
-                "threads",
-                "Threads of the process",
-                of_stat(|stat| stat.num_threads.unsigned_abs()),
-            ),
+            ("threads", "Threads of the process", of_stat(|stat| stat.num_threads.unsigned_abs())),
         ] {
             // What cannot be read now is left out.
             if let Some(value) = value {

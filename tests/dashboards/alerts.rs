@@ -31,19 +31,10 @@ fn every_alert_is_tested_and_says_what_to_do_here_and_in_the_documents() {
     for key in ["severity", "summary", "action"] {
         assert_eq!(texts(alerts, key).len(), names.len(), "each has a {key}");
     }
-    let (tests, document) = (
-        read("dashboards/alerts.test.yml"),
-        read("docs/monitoring.md"),
-    );
+    let (tests, document) = (read("dashboards/alerts.test.yml"), read("docs/monitoring.md"));
     for name in names {
-        assert!(
-            tests.contains(&format!("alertname=\"{name}\"")),
-            "nothing tests {name}"
-        );
-        assert!(
-            document.contains(&format!("`{name}`")),
-            "docs/monitoring.md does not have {name}"
-        );
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "nothing tests {name}");
+        assert!(document.contains(&format!("`{name}`")), "docs/monitoring.md does not have {name}");
     }
 }
 
@@ -59,27 +50,15 @@ fn every_metric_and_label_of_the_alerts_is_reported() {
     for file in ["dashboards/alerts.yml", "dashboards/alerts.test.yml"] {
         let text = read(file);
         for name in words(&text).filter(|word| word.starts_with("eds_")) {
-            assert!(
-                written.metrics.contains(name),
-                "{file}: nothing reports {name}"
-            );
+            assert!(written.metrics.contains(name), "{file}: nothing reports {name}");
             metrics += 1;
         }
-        let named = text
-            .split("$labels.")
-            .skip(1)
-            .filter_map(|rest| words(rest).next());
+        let named = text.split("$labels.").skip(1).filter_map(|rest| words(rest).next());
         let lists = ["on(", "ignoring(", "without("].map(|open| {
-            let lists = text
-                .split(open)
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next());
+            let lists = text.split(open).skip(1).filter_map(|rest| rest.split(')').next());
             lists.flat_map(words).collect::<Vec<_>>()
         });
-        for label in named
-            .chain(lists.into_iter().flatten())
-            .filter(|label| !label.is_empty())
-        {
+        for label in named.chain(lists.into_iter().flatten()).filter(|label| !label.is_empty()) {
             // Prometheus adds two of its own.
             let known = ["job", "instance"].contains(&label) || written.labels.contains(label);
             assert!(known, "{file}: nothing has the label {label}");

@@ -33,19 +33,14 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 fn variables(dashboard: &Value) -> Vec<(&str, &str)> {
     let all = list(&dashboard["templating"], "list").iter();
     let asked = all.filter(|variable| variable["type"] == "query");
-    asked
-        .map(|it| (it["name"].as_str().unwrap(), it["query"].as_str().unwrap()))
-        .collect()
+    asked.map(|it| (it["name"].as_str().unwrap(), it["query"].as_str().unwrap())).collect()
 }
 
 /// Puts values in the places of Grafana's macros and of variables. What is left of these is a mistake.
 fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> String {
     let [from, to] = world.range_ms;
     let mut query = query
-        .replace(
-            "$timeFilter",
-            &format!("time >= {from}ms AND time <= {to}ms"),
-        )
+        .replace("$timeFilter", &format!("time >= {from}ms AND time <= {to}ms"))
         .replace("${__from}", &from.to_string())
         .replace("${__to}", &to.to_string())
         .replace("$__interval", "1s");
@@ -53,10 +48,7 @@ fn filled(query: &str, values: &BTreeMap<String, String>, world: &World) -> Stri
         query = query.replace(&format!("${name}"), value);
     }
     let is_left = |rest: &str| rest.starts_with(|c: char| c.is_alphabetic() || "_{".contains(c));
-    assert!(
-        !query.split('$').skip(1).any(is_left),
-        "{query} has a variable that is not there"
-    );
+    assert!(!query.split('$').skip(1).any(is_left), "{query} has a variable that is not there");
     query
 }
 
@@ -73,10 +65,8 @@ fn every_query_of_every_panel_and_variable_answers() {
     let written = Written::by(&world);
     for (file, dashboard) in dashboards() {
         // The first variable divides by what it says, so each of its values is tried.
-        let (first, rest) = variables(&dashboard)
-            .split_first()
-            .map(|(a, b)| (*a, b.to_vec()))
-            .unwrap();
+        let (first, rest) =
+            variables(&dashboard).split_first().map(|(a, b)| (*a, b.to_vec())).unwrap();
         let is_tag_keys = first.1.starts_with("SHOW TAG KEYS");
         let options = values_of(
             &world,
@@ -96,16 +86,10 @@ fn every_query_of_every_panel_and_variable_answers() {
                     let answer = world.query(&query);
                     let cells = answer.iter().flat_map(|series| list(series, "values"));
                     let has_value = |row: &Value| {
-                        row.as_array().unwrap()[1..]
-                            .iter()
-                            .any(|cell| !cell.is_null())
+                        row.as_array().unwrap()[1..].iter().any(|cell| !cell.is_null())
                     };
                     let rows = cells.filter(|row| has_value(row)).count();
-                    assert!(
-                        rows > 0,
-                        "{file}, {}: {query} finds nothing",
-                        panel["title"]
-                    );
+                    assert!(rows > 0, "{file}, {}: {query} finds nothing", panel["title"]);
                 }
             }
         }
@@ -120,25 +104,16 @@ fn the_datasource_is_a_variable_of_every_dashboard_and_ids_are_their_own() {
         assert!(dashboard["schemaVersion"].as_u64() >= Some(39), "{file}");
         uids.push(dashboard["uid"].as_str().unwrap().to_owned());
         let all = list(&dashboard["templating"], "list");
-        let source = all
-            .iter()
-            .find(|variable| variable["type"] == "datasource")
-            .unwrap();
+        let source = all.iter().find(|variable| variable["type"] == "datasource").unwrap();
         assert_eq!(
             (&source["name"], &source["query"]),
             (&"datasource".into(), &"influxdb".into()),
             "{file}"
         );
         let panels = list(&dashboard, "panels");
-        let mut ids: Vec<_> = panels
-            .iter()
-            .map(|panel| panel["id"].as_u64().unwrap())
-            .collect();
+        let mut ids: Vec<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
         ids.dedup();
-        assert!(
-            ids.len() == panels.len() && !ids.is_empty(),
-            "{file}: {ids:?}"
-        );
+        assert!(ids.len() == panels.len() && !ids.is_empty(), "{file}: {ids:?}");
         for panel in panels {
             let targets = list(panel, "targets");
             assert!(!targets.is_empty(), "{file}: {panel}");
@@ -173,10 +148,7 @@ fn users_are_never_summed_and_each_panel_of_them_says_what_it_shows() {
                 assert!(!queries.to_lowercase().contains(adds), "{file}: {queries}");
             }
             let says = panel["description"].as_str().unwrap();
-            assert!(
-                ["max", "last"].iter().any(|word| says.contains(word)),
-                "{file}: {says}"
-            );
+            assert!(["max", "last"].iter().any(|word| says.contains(word)), "{file}: {says}");
         }
     }
     assert!(panels_of_users > 5);
@@ -186,10 +158,7 @@ fn users_are_never_summed_and_each_panel_of_them_says_what_it_shows() {
 fn what_is_provisioned_is_where_the_containers_have_it() {
     let compose = &yaml("docker-compose.yml")[0]["services"];
     let grafana = &compose["grafana"];
-    let mounts: Vec<_> = list(grafana, "volumes")
-        .iter()
-        .map(|it| it.as_str().unwrap())
-        .collect();
+    let mounts: Vec<_> = list(grafana, "volumes").iter().map(|it| it.as_str().unwrap()).collect();
     let mounted = |at: &str| {
         mounts.iter().any(|mount| {
             let mut parts = mount.split(':');
@@ -205,21 +174,13 @@ fn what_is_provisioned_is_where_the_containers_have_it() {
         source["jsonData"]["dbName"],
         compose["influxdb"]["environment"]["DOCKER_INFLUXDB_INIT_BUCKET"]
     );
-    let header = source["secureJsonData"]["httpHeaderValue1"]
-        .as_str()
-        .unwrap();
-    let token = header
-        .split("$__file{")
-        .nth(1)
-        .unwrap()
-        .trim_end_matches('}');
+    let header = source["secureJsonData"]["httpHeaderValue1"].as_str().unwrap();
+    let token = header.split("$__file{").nth(1).unwrap().trim_end_matches('}');
     assert!(mounted(token), "{token} is in none of {mounts:?}");
     let provider = &yaml(&format!("{provisioning}/dashboards/eds.yml"))[0]["providers"][0];
     let directory = provider["options"]["path"].as_str().unwrap();
     assert!(mounted(directory), "{directory} is in none of {mounts:?}");
-    let from = grafana["environment"]["GF_PATHS_PROVISIONING"]
-        .as_str()
-        .unwrap();
+    let from = grafana["environment"]["GF_PATHS_PROVISIONING"].as_str().unwrap();
     assert_eq!(from, format!("{directory}/provisioning"));
     // Without them the dashboard of the nodes' health is empty.
     let nodes = &yaml("docker-compose.yml")[0]["x-node-environment"];

@@ -81,55 +81,25 @@ const fn happens(
 const OUTPUT: &str = "output=\"default\"";
 
 static FAULTS: &[Fault] = &[
-    lasts(
-        "EdsNodeGone",
-        &[
-            (Node, "eds_store_up", "", Missing),
-            (Node, "up", "", Level("1", "0")),
-        ],
-    ),
+    lasts("EdsNodeGone", &[(Node, "eds_store_up", "", Missing), (Node, "up", "", Level("1", "0"))]),
     lasts(
         "EdsLossUnacknowledged",
-        &[(
-            Node,
-            "eds_losses_unacknowledged",
-            "reason=\"queue_full\"",
-            Level("0", "7"),
-        )],
+        &[(Node, "eds_losses_unacknowledged", "reason=\"queue_full\"", Level("0", "7"))],
     ),
     lasts(
         "EdsLinesRejected",
         &[
             (Node, "eds_events_received_total", "", Rate(1000, 1000)),
-            (
-                Node,
-                "eds_events_rejected_total",
-                "reason=\"user_missing\"",
-                Rate(0, 1000),
-            ),
+            (Node, "eds_events_rejected_total", "reason=\"user_missing\"", Rate(0, 1000)),
         ],
     ),
-    happens(
-        "EdsCountsDiscarded",
-        &[(Node, "eds_points_discarded_total", OUTPUT, Rises)],
-    ),
+    happens("EdsCountsDiscarded", &[(Node, "eds_points_discarded_total", OUTPUT, Rises)]),
     happens(
         "EdsEventsDropped",
-        &[(
-            Node,
-            "eds_events_dropped_total",
-            "reason=\"spool_full\"",
-            Rises,
-        )],
+        &[(Node, "eds_events_dropped_total", "reason=\"spool_full\"", Rises)],
     ),
-    happens(
-        "EdsKernelDrops",
-        &[(Node, "eds_kernel_drops_total", "", Rises)],
-    ),
-    happens(
-        "EdsStoreForgot",
-        &[(Node, "eds_events_forgotten_total", "", Rises)],
-    ),
+    happens("EdsKernelDrops", &[(Node, "eds_kernel_drops_total", "", Rises)]),
+    happens("EdsStoreForgot", &[(Node, "eds_events_forgotten_total", "", Rises)]),
     lasts(
         "EdsCoverageLow",
         &[
@@ -141,135 +111,55 @@ static FAULTS: &[Fault] = &[
             (Other, "eds_events_seen_total", "", Rate(600, 600)),
         ],
     ),
-    happens(
-        "EdsEventsLate",
-        &[(Node, "eds_events_late_total", "", Rises)],
-    ),
-    lasts(
-        "EdsCountsQuarantined",
-        &[(Node, "eds_counts_quarantined", OUTPUT, Level("0", "3"))],
-    ),
+    happens("EdsEventsLate", &[(Node, "eds_events_late_total", "", Rises)]),
+    lasts("EdsCountsQuarantined", &[(Node, "eds_counts_quarantined", OUTPUT, Level("0", "3"))]),
     lasts(
         "EdsQuarantineFilling",
         &[(Node, "eds_counts_quarantined", OUTPUT, Level("0", "200000"))],
     ),
     happens(
         "EdsSeriesOverflow",
-        &[(
-            Node,
-            "eds_events_overflowed_total",
-            "reason=\"too_many_series\"",
-            Rises,
-        )],
+        &[(Node, "eds_events_overflowed_total", "reason=\"too_many_series\"", Rises)],
     ),
-    lasts(
-        "EdsStoreDown",
-        &[(Node, "eds_store_up", "", Level("1", "0"))],
-    ),
-    lasts(
-        "EdsOutputDown",
-        &[(Node, "eds_output_up", OUTPUT, Level("1", "0"))],
-    ),
+    lasts("EdsStoreDown", &[(Node, "eds_store_up", "", Level("1", "0"))]),
+    lasts("EdsOutputDown", &[(Node, "eds_output_up", OUTPUT, Level("1", "0"))]),
     lasts(
         "EdsPublishingBehind",
-        &[(
-            Node,
-            "eds_oldest_unsent_minute_age_seconds",
-            OUTPUT,
-            Level("20", "900"),
-        )],
+        &[(Node, "eds_oldest_unsent_minute_age_seconds", OUTPUT, Level("20", "900"))],
     ),
     lasts(
         "EdsOutputForgotten",
-        &[(
-            Node,
-            "eds_backlog_unsent",
-            "output=\"removed\"",
-            Level("0", "3"),
-        )],
+        &[(Node, "eds_backlog_unsent", "output=\"removed\"", Level("0", "3"))],
     ),
-    lasts(
-        "EdsListenerFailing",
-        &[(Node, "eds_listeners_failing", "", Level("0", "1"))],
-    ),
-    lasts(
-        "EdsListenersFull",
-        &[(Node, "eds_listeners_full", "", Level("0", "1"))],
-    ),
-    lasts(
-        "EdsQueueFilling",
-        &[(Node, "eds_events_queued", "", Level("0", "900000"))],
-    ),
-    lasts(
-        "EdsSpooling",
-        &[(Node, "eds_spool_bytes", "", Level("0", "4096"))],
-    ),
-    lasts(
-        "EdsClockOffset",
-        &[(Node, "eds_clock_offset_seconds", "", Level("0", "-3"))],
-    ),
-    lasts(
-        "EdsSettingsDiffer",
-        &[(Node, "eds_settings_differ", "", Level("0", "1"))],
-    ),
-    lasts(
-        "EdsNameTaken",
-        &[(Node, "eds_name_taken", "", Level("0", "1"))],
-    ),
+    lasts("EdsListenerFailing", &[(Node, "eds_listeners_failing", "", Level("0", "1"))]),
+    lasts("EdsListenersFull", &[(Node, "eds_listeners_full", "", Level("0", "1"))]),
+    lasts("EdsQueueFilling", &[(Node, "eds_events_queued", "", Level("0", "900000"))]),
+    lasts("EdsSpooling", &[(Node, "eds_spool_bytes", "", Level("0", "4096"))]),
+    lasts("EdsClockOffset", &[(Node, "eds_clock_offset_seconds", "", Level("0", "-3"))]),
+    lasts("EdsSettingsDiffer", &[(Node, "eds_settings_differ", "", Level("0", "1"))]),
+    lasts("EdsNameTaken", &[(Node, "eds_name_taken", "", Level("0", "1"))]),
     lasts(
         "EdsRelayGone",
-        &[
-            (Relay, "eds_relay_listeners_failing", "", Missing),
-            (Relay, "up", "", Level("1", "0")),
-        ],
+        &[(Relay, "eds_relay_listeners_failing", "", Missing), (Relay, "up", "", Level("1", "0"))],
     ),
-    happens(
-        "EdsRelayKernelDrops",
-        &[(Relay, "eds_relay_kernel_drops_total", "", Rises)],
-    ),
-    happens(
-        "EdsRelayEventsNowhere",
-        &[(Relay, "eds_relay_events_nowhere_total", "", Rises)],
-    ),
-    happens(
-        "EdsRelayLoop",
-        &[(Relay, "eds_relay_lines_looped_total", "", Rises)],
-    ),
+    happens("EdsRelayKernelDrops", &[(Relay, "eds_relay_kernel_drops_total", "", Rises)]),
+    happens("EdsRelayEventsNowhere", &[(Relay, "eds_relay_events_nowhere_total", "", Rises)]),
+    happens("EdsRelayLoop", &[(Relay, "eds_relay_lines_looped_total", "", Rises)]),
     happens(
         "EdsRelayRejects",
-        &[(
-            Relay,
-            "eds_relay_lines_rejected_total",
-            "reason=\"truncated\"",
-            Rises,
-        )],
+        &[(Relay, "eds_relay_lines_rejected_total", "reason=\"truncated\"", Rises)],
     ),
     happens(
         "EdsRelayDiscards",
-        &[(
-            Relay,
-            "eds_relay_rest_dropped_total",
-            "reason=\"discarded\"",
-            Rises,
-        )],
+        &[(Relay, "eds_relay_rest_dropped_total", "reason=\"discarded\"", Rises)],
     ),
     happens(
         "EdsRelayRestDropped",
-        &[(
-            Relay,
-            "eds_relay_rest_dropped_total",
-            "reason=\"refused\"",
-            Rises,
-        )],
+        &[(Relay, "eds_relay_rest_dropped_total", "reason=\"refused\"", Rises)],
     ),
     lasts(
         "EdsRelayNodeDown",
-        &[(
-            Relay,
-            "eds_relay_node_up",
-            "to=\"other:8094\"",
-            Level("1", "0"),
-        )],
+        &[(Relay, "eds_relay_node_up", "to=\"other:8094\"", Level("1", "0"))],
     ),
     lasts(
         "EdsRelayListenerFailing",
@@ -302,10 +192,7 @@ fn series(scrape: &str, looked_at: &BTreeSet<&str>) -> Run {
     let samples = scrape.lines().filter(|line| !line.starts_with('#'));
     let series = samples.filter_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
-        let (metric, labels) = name
-            .trim_end_matches('}')
-            .split_once('{')
-            .unwrap_or((name, ""));
+        let (metric, labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
         let key = (metric.to_owned(), labels.to_owned());
         looked_at.contains(metric).then(|| (key, value.to_owned()))
     });
@@ -313,9 +200,7 @@ fn series(scrape: &str, looked_at: &BTreeSet<&str>) -> Run {
 }
 
 fn names_of(labels: &str) -> Vec<&str> {
-    let labels = labels
-        .split(',')
-        .filter_map(|label| label.split('=').next());
+    let labels = labels.split(',').filter_map(|label| label.split('=').next());
     labels.collect()
 }
 
@@ -329,10 +214,7 @@ fn is_reported(run: &Run, metric: &str, labels: &str) -> bool {
 
 /// A test of promtool: the series of the run, with the fault in it.
 fn unit_test(fault: &Fault, runs: &[(Of, Run)]) -> String {
-    let mut text = format!(
-        "  - name: {}\n    interval: 1m\n    input_series:\n",
-        fault.alert
-    );
+    let mut text = format!("  - name: {}\n    interval: 1m\n    input_series:\n", fault.alert);
     let mut add = |of: Of, metric: &str, labels: &str, values: &str| {
         let comma = if labels.is_empty() { "" } else { ", " };
         let own = of.labels();
@@ -357,12 +239,7 @@ fn unit_test(fault: &Fault, runs: &[(Of, Run)]) -> String {
         let known = *metric == "up" || is_reported(run, metric, labels);
         assert!(known, "nothing reports {metric}{{{labels}}}");
         let value = run.get(&((*metric).to_owned(), (*labels).to_owned()));
-        add(
-            *of,
-            metric,
-            labels,
-            &change.values(value.map_or("0", |it| it)),
-        );
+        add(*of, metric, labels, &change.values(value.map_or("0", |it| it)));
     }
     text.push_str("    promql_expr_test:\n");
     let firing = format!(
@@ -370,11 +247,7 @@ fn unit_test(fault: &Fault, runs: &[(Of, Run)]) -> String {
         fault.alert, fault.at
     );
     let of_alert = format!("{{alertname=\"{}\", alertstate=\"firing\"}}", fault.alert);
-    writeln!(
-        text,
-        "      - {firing}'count by(alertname) (ALERTS{of_alert})'}}"
-    )
-    .unwrap();
+    writeln!(text, "      - {firing}'count by(alertname) (ALERTS{of_alert})'}}").unwrap();
     for over in [BEGINS - 1, ENDS + OVER_AFTER, LASTS_UNTIL] {
         writeln!(
             text,
@@ -407,16 +280,9 @@ fn each_alert_fires_as_long_as_its_fault_lasts_and_is_over_after_it() {
     let scrape =
         |it: &crate::support::node::Node| series(&it.get("/metrics").unwrap().body, &looked_at);
     let node = scrape(&world.node);
-    let runs = [
-        (Node, node.clone()),
-        (Other, node),
-        (Relay, scrape(&world.relay)),
-    ];
+    let runs = [(Node, node.clone()), (Other, node), (Relay, scrape(&world.relay))];
     let rules = path("dashboards/alerts.yml");
-    let mut file = format!(
-        "rule_files: [{}]\nevaluation_interval: 1m\ntests:\n",
-        rules.display()
-    );
+    let mut file = format!("rule_files: [{}]\nevaluation_interval: 1m\ntests:\n", rules.display());
     for fault in FAULTS {
         file.push_str(&unit_test(fault, &runs));
     }

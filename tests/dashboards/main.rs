@@ -54,9 +54,7 @@ fn all_of<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
         Value::Array(items) => items.iter().flat_map(inner).collect(),
         Value::Object(fields) => {
             let own = fields.get(key);
-            own.into_iter()
-                .chain(fields.values().flat_map(inner))
-                .collect()
+            own.into_iter().chain(fields.values().flat_map(inner)).collect()
         }
         _ => Vec::new(),
     }

@@ -20,16 +20,12 @@ impl Written {
     pub(crate) fn by(world: &World) -> Self {
         let scrapes =
             [&world.node, &world.relay].map(|process| process.get("/metrics").unwrap().body);
-        let samples = scrapes
-            .iter()
-            .flat_map(|text| text.lines())
-            .filter(|line| !line.starts_with('#'));
+        let samples =
+            scrapes.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with('#'));
         let (mut metrics, mut labels) = (BTreeSet::new(), BTreeSet::new());
         for sample in samples {
             metrics.insert(sample.split(['{', ' ']).next().unwrap().to_owned());
-            let before = sample
-                .split("=\"")
-                .map(|part| part.rsplit(['{', ',']).next().unwrap());
+            let before = sample.split("=\"").map(|part| part.rsplit(['{', ',']).next().unwrap());
             labels.extend(
                 before
                     .filter(|label| label.bytes().all(|b| b.is_ascii_lowercase()))
@@ -59,10 +55,7 @@ impl Written {
             } else {
                 self.tags.contains(*name)
             };
-            assert!(
-                known || is_alias,
-                "nothing that eds writes is called {name:?}, in {query}"
-            );
+            assert!(known || is_alias, "nothing that eds writes is called {name:?}, in {query}");
         }
     }
 }

@@ -20,9 +20,8 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
     };
     let metrics = Written::by(&world).metrics;
     let metrics = metrics.iter().filter(|name| !left_out(name));
-    let named: BTreeSet<_> = metrics
-        .map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned())
-        .collect();
+    let named: BTreeSet<_> =
+        metrics.map(|name| name.strip_prefix("eds_").unwrap_or(name).to_owned()).collect();
     assert_eq!(fields, named);
     // The tag of each point says whose it is, and nothing is in the two measurements of counts but these.
     let nodes = world.column("SHOW TAG VALUES FROM \"eds\" WITH KEY = \"node\"", 1);
@@ -30,14 +29,9 @@ fn every_metric_of_a_node_is_a_field_of_its_points() {
     let measurements = world.column("SHOW MEASUREMENTS", 0);
     assert_eq!(
         measurements,
-        [
-            "cumulative_user_event",
-            "eds",
-            "eds_probe",
-            "unique_user_event"
-        ]
-        .map(str::to_owned)
-        .into()
+        ["cumulative_user_event", "eds", "eds_probe", "unique_user_event"]
+            .map(str::to_owned)
+            .into()
     );
     let recorded = world.query("SELECT last(\"events_recorded_total\") FROM \"eds\"");
     assert_eq!(recorded[0]["values"][0][1], 18);
@@ -48,17 +42,12 @@ fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_l
     let influxdb = InfluxServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(influxdb.query("", &format!("CREATE DATABASE {DATABASE}")));
-    let mut proxy = HttpProxy::start(Some(SocketAddr::from((
-        Ipv4Addr::LOCALHOST,
-        influxdb.port(),
-    ))));
+    let mut proxy =
+        HttpProxy::start(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, influxdb.port()))));
     let count = |measurement: &str, field: &str| {
         let query = format!("SELECT count(\"{field}\") FROM \"{measurement}\"");
         let answer = runtime.block_on(influxdb.query(DATABASE, &query));
-        answer
-            .first()
-            .and_then(|series| series["values"][0][1].as_u64())
-            .unwrap_or(0)
+        answer.first().and_then(|series| series["values"][0][1].as_u64()).unwrap_or(0)
     };
     proxy.set(Mode::Hang);
     let node = Node::start(
@@ -72,24 +61,12 @@ fn points_that_an_output_does_not_take_are_dropped_and_counted_and_no_count_is_l
         ],
     );
     node.wait_count("eds_self_metrics_dropped_total", |dropped| dropped > 0);
-    assert!(
-        node.log().contains("counts are not concerned"),
-        "{}",
-        node.log()
-    );
+    assert!(node.log().contains("counts are not concerned"), "{}", node.log());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket
-        .send_to(
-            b"event_type=login value=ann 1480876707352348928",
-            node.udp(),
-        )
-        .unwrap();
+    socket.send_to(b"event_type=login value=ann 1480876707352348928", node.udp()).unwrap();
     node.wait_count("eds_output_up", |up| up == 0);
     proxy.set(Mode::Pass);
-    for (measurement, field) in [
-        ("unique_user_event", "value"),
-        ("eds", "events_received_total"),
-    ] {
+    for (measurement, field) in [("unique_user_event", "value"), ("eds", "events_received_total")] {
         eventually(measurement, SOON, || {
             let found = count(measurement, field);
             when(found > 0, found)

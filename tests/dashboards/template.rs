@@ -21,8 +21,7 @@ fn the_template_has_dashboard_variables_and_deadman_check() {
 /// What stands behind this in double quotes, wherever it is there.
 fn quoted<'a>(flux: &'a str, behind: &str) -> Vec<&'a str> {
     let rest = flux.split(behind).skip(1);
-    rest.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
-        .collect()
+    rest.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next()).collect()
 }
 
 #[test]
@@ -34,28 +33,21 @@ fn every_measurement_field_and_tag_of_the_template_is_written() {
         let queries_of_points = texts(&document, "query").into_iter();
         for flux in queries_of_points.filter(|flux| !flux.starts_with("buckets()")) {
             queries += 1;
-            for (behind, known) in [
-                ("_measurement ==", &written.measurements),
-                ("_field ==", &written.fields),
-            ] {
+            for (behind, known) in
+                [("_measurement ==", &written.measurements), ("_field ==", &written.fields)]
+            {
                 for name in quoted(flux, behind) {
                     assert!(known.contains(name), "nothing writes {name}: {flux}");
                 }
             }
-            let columns = flux.split("r.").skip(1).filter_map(|rest| {
-                rest.split(|c: char| !c.is_alphanumeric() && c != '_')
-                    .next()
-            });
-            let lists = flux
-                .split("columns: [")
+            let columns = flux
+                .split("r.")
                 .skip(1)
-                .filter_map(|rest| rest.split(']').next());
+                .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+            let lists = flux.split("columns: [").skip(1).filter_map(|rest| rest.split(']').next());
             let listed = lists.flat_map(|list| list.split('"').skip(1).step_by(2));
             for column in columns.chain(listed).filter(|name| !name.starts_with('_')) {
-                assert!(
-                    written.tags.contains(column),
-                    "nothing writes the tag {column}: {flux}"
-                );
+                assert!(written.tags.contains(column), "nothing writes the tag {column}: {flux}");
             }
         }
     }

@@ -73,16 +73,13 @@ impl World {
     }
 
     pub(crate) fn query(&self, influxql: &str) -> Vec<Value> {
-        self.runtime
-            .block_on(self.influxdb.query(DATABASE, influxql))
+        self.runtime.block_on(self.influxdb.query(DATABASE, influxql))
     }
 
     /// The texts in a column of the answer.
     pub(crate) fn column(&self, influxql: &str, place: usize) -> BTreeSet<String> {
         let answer = self.query(influxql);
-        let rows = answer
-            .iter()
-            .filter_map(|series| series["values"].as_array());
+        let rows = answer.iter().filter_map(|series| series["values"].as_array());
         let text = |row: &Value| row[place].as_str().unwrap().to_owned();
         rows.flatten().map(text).collect()
     }
@@ -90,9 +87,7 @@ impl World {
     fn wait_for(&self, count: &str, least: u64) {
         eventually(count, SOON, || {
             let answer = self.query(count);
-            let found = answer
-                .first()
-                .and_then(|series| series["values"][0][1].as_u64());
+            let found = answer.first().and_then(|series| series["values"][0][1].as_u64());
             when(found >= Some(least), format!("{found:?}"))
         });
     }

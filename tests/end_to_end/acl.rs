@@ -60,10 +60,8 @@ fn look(redis: &RedisServer, node: &Node) {
 #[test]
 fn the_shipped_acl_is_enough_and_no_more_than_that() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/redis-acl.conf");
-    let carried_out: BTreeSet<_> = ["sets", "log"]
-        .iter()
-        .flat_map(|layout| used(&file, layout))
-        .collect();
+    let carried_out: BTreeSet<_> =
+        ["sets", "log"].iter().flat_map(|layout| used(&file, layout)).collect();
     let granted = rights_of("eds ").filter_map(|word| word.strip_prefix('+'));
     let unused: Vec<_> = granted.filter(|it| !carried_out.contains(*it)).collect();
     assert!(unused.is_empty(), "granted, but never used: {unused:?}");
@@ -91,10 +89,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     site.wait_exact(&expected, SOON);
 
     // A late event.
-    let late = format!(
-        "event_type=login,product=shop value=late {}",
-        SEED_MINUTE_NS + 9
-    );
+    let late = format!("event_type=login,product=shop value=late {}", SEED_MINUTE_NS + 9);
     sender.send_unrecorded(late.as_bytes(), &node, &[]);
     node.wait_count("eds_events_late_total", |late| late == 1);
 
@@ -103,10 +98,8 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
     let mut expectation = Sender::paced_by(&node);
     for datagram in load(2..6, 2000, 1, 50).datagrams() {
         let datagram = String::from_utf8(datagram).expect("UTF-8");
-        let known = datagram.replace(
-            "event_type=type-0,product=product-0",
-            "event_type=login,product=shop",
-        );
+        let known = datagram
+            .replace("event_type=type-0,product=product-0", "event_type=login,product=shop");
         expectation.send(known.as_bytes(), &node, &[]);
     }
     node.wait_count("eds_write_failures_total", |failures| failures >= 3);
@@ -120,9 +113,7 @@ fn used(file: &Path, layout: &str) -> BTreeSet<String> {
         let line = format!("event_type={event_type},product=shop value=ann {at}");
         expectation.send(line.as_bytes(), &node, &[]);
     }
-    node.wait_count("eds_points_quarantined_total", |quarantined| {
-        quarantined == 4
-    });
+    node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 4);
     answer(&node, &["drop", "--all"]);
     look(&site.redis, &node);
     assert!(node.terminate().success());

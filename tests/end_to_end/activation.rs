@@ -60,9 +60,7 @@ fn free_address() -> SocketAddr {
 
 /// Sends one event that no other is.
 fn send(to: SocketAddr, number: i64) {
-    eventually("somebody listens", SOON, || {
-        when(udp_socket(to).is_some(), to)
-    });
+    eventually("somebody listens", SOON, || when(udp_socket(to).is_some(), to));
     let line = format!("a=b value=u {}", SEED_MINUTE_NS + number);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(line.as_bytes(), to).unwrap();
@@ -102,9 +100,7 @@ fn a_unix_socket_that_is_passed_stays_for_the_next_process() {
     let sender = UnixDatagram::unbound().unwrap();
     let mut activated = Activated::start(&node, &["--datagram"], &[path.display()]);
     // The first starts it, and is not lost by that.
-    eventually("somebody listens", SOON, || {
-        sender.send_to(b"a=b value=u 1", &path)
-    });
+    eventually("somebody listens", SOON, || sender.send_to(b"a=b value=u 1", &path));
     eventually("it answers", SOON, || node.get("/readyz"));
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     process::signal(activated.child.id(), "TERM");
@@ -139,10 +135,7 @@ fn a_socket_that_is_none_for_datagrams_is_refused() {
     eventually("it accepts", SOON, || TcpStream::connect(address));
     let (status, log) = activated.wait_for_exit();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(
-        log.contains("descriptor 3, which is a socket, but not for datagrams"),
-        "{log}"
-    );
+    assert!(log.contains("descriptor 3, which is a socket, but not for datagrams"), "{log}");
     assert!(log.contains("ListenDatagram="), "{log}");
 }
 

@@ -16,26 +16,17 @@ const BACK: Duration = Duration::from_secs(60);
 #[test]
 fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     let mut site = Site::start();
-    let keys = [
-        ("flush.grace", "1s"),
-        ("output.timeout", "1s"),
-        ("store.partitions", "8"),
-    ];
+    let keys = [("flush.grace", "1s"), ("output.timeout", "1s"), ("store.partitions", "8")];
     // At intervals of the same length the same node would come first each time, and the other learn nothing.
     let other_interval = [&keys[..], &[("flush.interval", "170ms")]].concat();
-    let nodes = [
-        site.start_node("one", &keys),
-        site.start_node("two", &other_interval),
-    ];
+    let nodes = [site.start_node("one", &keys), site.start_node("two", &other_interval)];
     let mut sender = Sender::paced_by(&nodes[0]);
 
     for (minute, mode) in (0..).zip([Mode::Refuse, Mode::Answer(503), Mode::Hang]) {
         if mode == Mode::Hang {
             // Before a node has seen the output fail it has no reason to hold back.
             eventually("both nodes know that InfluxDB is away", BACK, || {
-                let up = nodes
-                    .each_ref()
-                    .map(|node| node.metrics().count("eds_output_up"));
+                let up = nodes.each_ref().map(|node| node.metrics().count("eds_output_up"));
                 when(up == [0, 0], format!("{up:?}"))
             });
             site.writes.take_under_way_max();
@@ -45,22 +36,13 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
         let load = load(minute..minute + 1, 10_000, 100, 500);
         sender.send_all(load.datagrams(), &nodes[0], &[nodes[1].udp()]);
         let name = format!("20161204:{}:", 1118 + minute);
-        eventually(
-            &format!("the sets become counts while InfluxDB is {mode:?}"),
-            SOON,
-            || {
-                let keys = site.redis.keys();
-                let sets = site.sets();
-                let counts = keys
-                    .iter()
-                    .filter(|key| key.contains(&name) && key.ends_with("counts"));
-                let counts = counts.count();
-                when(
-                    sets == 0 && counts == 8,
-                    format!("{sets} sets, {counts} hashes of counts"),
-                )
-            },
-        );
+        eventually(&format!("the sets become counts while InfluxDB is {mode:?}"), SOON, || {
+            let keys = site.redis.keys();
+            let sets = site.sets();
+            let counts = keys.iter().filter(|key| key.contains(&name) && key.ends_with("counts"));
+            let counts = counts.count();
+            when(sets == 0 && counts == 8, format!("{sets} sets, {counts} hashes of counts"))
+        });
         if mode == Mode::Hang {
             // Each probe hangs until its time-out; a second one at a time would meet it.
             eventually("it is probed again and again", BACK, || {
@@ -71,10 +53,7 @@ fn sets_become_counts_while_influxdb_is_away_and_nothing_is_lost() {
     }
     assert!(site.writes.writes().iter().all(|write| !write.confirmed));
     let at_a_time = site.writes.take_under_way_max();
-    assert!(
-        at_a_time <= 1,
-        "{at_a_time} writes at a time while InfluxDB was away"
-    );
+    assert!(at_a_time <= 1, "{at_a_time} writes at a time while InfluxDB was away");
 
     site.writes.set(Mode::Pass);
     let back = Instant::now();

@@ -79,11 +79,7 @@ impl Sent {
 }
 
 fn point(minute_start_ns: i64, series: &str, measurement: &str) -> Point {
-    Point {
-        minute_start_ns,
-        series: series.to_owned(),
-        measurement: measurement.to_owned(),
-    }
+    Point { minute_start_ns, series: series.to_owned(), measurement: measurement.to_owned() }
 }
 
 fn insert(points: &mut Points, minute: i64, series: &str, unique: usize, cumulative: usize) {
@@ -141,11 +137,9 @@ fn the_overflow_series_makes_every_total_true() {
             }
         }
     }
-    eventually(
-        "InfluxDB holds the exact counts",
-        Duration::from_secs(60),
-        || sent.check(&site.points(), SERIES_MAX),
-    );
+    eventually("InfluxDB holds the exact counts", Duration::from_secs(60), || {
+        sent.check(&site.points(), SERIES_MAX)
+    });
     for node in &nodes {
         wait_recorded(node);
         let metrics = node.metrics();
@@ -154,10 +148,7 @@ fn the_overflow_series_makes_every_total_true() {
         assert_eq!(metrics.count("eds_events_late_total"), 0);
         let reason = [("reason", "too_many_series")];
         let overflowed = metrics.count_of("eds_events_overflowed_total", &reason);
-        assert!(
-            overflowed > received / 2 && overflowed < received,
-            "{overflowed}"
-        );
+        assert!(overflowed > received / 2 && overflowed < received, "{overflowed}");
         let warned = node.log().matches("more series than").count();
         assert!((1..=10).contains(&warned), "{warned} warnings");
     }
@@ -172,10 +163,7 @@ fn every_total_is_true_when_the_master_is_killed() {
     let mut redis = RedisSentinel::start();
     let site = failover::site();
     let partitions = PARTITIONS.to_string();
-    let keys = [
-        ("store.partitions", partitions.as_str()),
-        ("input.max_series_per_minute", "5"),
-    ];
+    let keys = [("store.partitions", partitions.as_str()), ("input.max_series_per_minute", "5")];
     let nodes = failover::two_nodes(&site, &redis.url(NAME), &keys);
     let mut sender = Sender::paced_by(&nodes[0]);
     let load = failover::load(failover::failover_events());
@@ -192,9 +180,7 @@ fn every_total_is_true_when_the_master_is_killed() {
         failover::send(&mut sender, &nodes, after);
     });
     sender.wait_received(&nodes[0]);
-    eventually("InfluxDB holds the exact counts", failover::BACK, || {
-        sent.check(&site.points(), 5)
-    });
+    eventually("InfluxDB holds the exact counts", failover::BACK, || sent.check(&site.points(), 5));
     assert!(count(&nodes, "eds_events_replayed_total") > 0);
     failover::assert_all_recorded(&nodes);
     site.assert_one_value_a_point();
@@ -245,8 +231,7 @@ fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
     // While another node lags no minute is idle.
     let lagging = "{eds:0}:lagging";
     let until = i64::MAX >> 22;
-    site.redis
-        .query::<()>(&["HSET", lagging, "other#1", &until.to_string()]);
+    site.redis.query::<()>(&["HSET", lagging, "other#1", &until.to_string()]);
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     let mut send = |users: std::ops::Range<usize>| {
@@ -261,18 +246,13 @@ fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
     for round in 0..3 {
         let lost = || node.log().matches("lost the connection to Redis").count();
         let before = lost();
-        site.redis
-            .query::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-        eventually("the node notices that", SOON, || {
-            when(lost() > before, node.log())
-        });
+        site.redis.query::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        eventually("the node notices that", SOON, || when(lost() > before, node.log()));
         let first = 1200 + 100 * round;
         send(first..first + 100);
     }
     let reason = [("reason", "too_many_users")];
-    let rejected = node
-        .metrics()
-        .count_of("eds_events_rejected_total", &reason);
+    let rejected = node.metrics().count_of("eds_events_rejected_total", &reason);
     assert_eq!(rejected, 500);
     site.redis.query::<()>(&["DEL", lagging]);
     let mut expected = Points::new();
@@ -285,18 +265,14 @@ fn one_node_holds_the_cap_of_users_in_logs_however_often_it_connects_again() {
 #[test]
 fn lines_beyond_the_rate_of_their_source_are_rejected() {
     let site = Site::start();
-    let node = site.start_node(
-        "one",
-        &[("input.max_rate_per_source", "100"), ("flush.grace", "1s")],
-    );
+    let node =
+        site.start_node("one", &[("input.max_rate_per_source", "100"), ("flush.grace", "1s")]);
     let [flood, honest] = ["127.0.0.1:0", "127.0.0.2:0"].map(|from| UdpSocket::bind(from).unwrap());
     for at in 0..300 {
         let lines: Vec<_> = (0..10)
             .map(|line| format!("s=flood value=u {}", SEED_MINUTE_NS + at * 10 + line))
             .collect();
-        flood
-            .send_to(lines.join("\n").as_bytes(), node.udp())
-            .unwrap();
+        flood.send_to(lines.join("\n").as_bytes(), node.udp()).unwrap();
         if at % 10 == 0 {
             let line = format!("s=honest value=u {}", SEED_MINUTE_NS + at);
             honest.send_to(line.as_bytes(), node.udp()).unwrap();

@@ -20,10 +20,7 @@ use crate::support::node::count;
 fn tags(keys: &[String]) -> BTreeSet<String> {
     let of_partitions = keys.iter().filter(|key| !key.starts_with("{eds:nodes}"));
     let tag = |key: &String| Some(format!("{}}}", key.strip_prefix('{')?.split('}').next()?));
-    of_partitions
-        .filter_map(tag)
-        .map(|tag| format!("{{{tag}"))
-        .collect()
+    of_partitions.filter_map(tag).map(|tag| format!("{{{tag}")).collect()
 }
 
 #[test]
@@ -35,17 +32,11 @@ fn a_load_on_a_cluster_is_exact_and_lies_on_all_masters() {
     let datagrams: Vec<_> = load(30_000).datagrams().collect();
     send(&mut sender, &nodes, &datagrams);
     sender.wait_received(&nodes[0]);
-    let shares: Vec<_> = cluster
-        .masters()
-        .iter()
-        .map(|master| tags(&master.keys()).len())
-        .collect();
+    let shares: Vec<_> =
+        cluster.masters().iter().map(|master| tags(&master.keys()).len()).collect();
     eprintln!("partitions on each master: {shares:?}");
     let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-    assert!(
-        shares.iter().sum::<usize>() <= 32 && *least >= 8 && most - least <= 4,
-        "{shares:?}"
-    );
+    assert!(shares.iter().sum::<usize>() <= 32 && *least >= 8 && most - least <= 4, "{shares:?}");
     assert_exact(&site, &nodes, &sender);
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
 }
@@ -75,10 +66,8 @@ fn slots_that_move_under_load_cost_nothing() {
     let mut load = UnderLoad::start(&cluster.url(), 150_000);
     load.assert_exact_in_spite_of(|| {
         let tags = tags(&cluster.nodes[0].keys());
-        let slots: Vec<u16> = tags
-            .iter()
-            .map(|tag| cluster.nodes[0].query(&["CLUSTER", "KEYSLOT", tag]))
-            .collect();
+        let slots: Vec<u16> =
+            tags.iter().map(|tag| cluster.nodes[0].query(&["CLUSTER", "KEYSLOT", tag])).collect();
         let split: Vec<_> = slots.iter().copied().take(4).collect();
         for slot in &split {
             cluster.begin_move(*slot, 0, 1, 4);
@@ -88,9 +77,7 @@ fn slots_that_move_under_load_cost_nothing() {
             let slot = slot.to_string();
             cluster.nodes[index].query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
         };
-        let on_both = split
-            .iter()
-            .filter(|slot| keys(0, **slot) > 0 && keys(1, **slot) > 0);
+        let on_both = split.iter().filter(|slot| keys(0, **slot) > 0 && keys(1, **slot) > 0);
         assert!(on_both.count() > 0);
         thread::sleep(Duration::from_secs(2));
         for slot in &split {
@@ -184,19 +171,13 @@ fn a_master_that_hangs_does_not_hold_up_the_others() {
     send(&mut sender, &nodes, &second);
     let expected = sender.expected.points();
     let of_others = |points: &Points| -> Points {
-        let others = points
-            .iter()
-            .filter(|(point, _)| master_of[&point.series] != hanging);
-        others
-            .map(|(point, count)| (point.clone(), *count))
-            .collect()
+        let others = points.iter().filter(|(point, _)| master_of[&point.series] != hanging);
+        others.map(|(point, count)| (point.clone(), *count)).collect()
     };
     assert!(of_others(&expected).len() < expected.len());
-    eventually(
-        "the others' minutes are done",
-        Duration::from_secs(45),
-        || compare(&of_others(&expected), &of_others(&site.points())),
-    );
+    eventually("the others' minutes are done", Duration::from_secs(45), || {
+        compare(&of_others(&expected), &of_others(&site.points()))
+    });
     let done = hangs.elapsed();
     eprintln!("the others' minute done {done:?} after the hang began");
     assert!(count(&nodes, "eds_events_queued") > 0);

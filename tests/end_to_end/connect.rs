@@ -23,9 +23,7 @@ fn check(node: &Node, arguments: &[&str]) -> (Output, String) {
 #[track_caller]
 fn line(said: &str, thing: &str) -> String {
     let mut lines = said.lines().skip_while(|line| !line.contains(thing));
-    let line = lines
-        .next()
-        .unwrap_or_else(|| panic!("{thing:?} is not in:\n{said}"));
+    let line = lines.next().unwrap_or_else(|| panic!("{thing:?} is not in:\n{said}"));
     let remedy = lines.next().filter(|line| line.trim().starts_with("do: "));
     format!("{line} {}", remedy.unwrap_or_default())
 }
@@ -57,10 +55,7 @@ fn what_is_well_is_said_line_by_line_and_nothing_where_quiet_is_wanted() {
     }
     assert_eq!(site.redis.keys(), [""; 0], "nothing is left in Redis");
     let (output, said) = check(&node, &["--quiet"]);
-    assert!(
-        output.status.success() && said.is_empty() && output.stderr.is_empty(),
-        "{output:?}"
-    );
+    assert!(output.status.success() && said.is_empty() && output.stderr.is_empty(), "{output:?}");
     let (_, said) = check(&node, &["--connect", "--quiet"]);
     assert!(!said.contains("ok "), "{said}");
     node.run();
@@ -108,42 +103,25 @@ fn what_would_not_work_is_said_with_what_to_do() {
             "rights of the Redis user",
             &["PROBLEM", "smembers", "zpopmin", "config/redis-acl.conf"][..],
         ),
-        (
-            "no append-only file",
-            &["unwise", "`CONFIG SET appendonly yes`"],
-        ),
-        (
-            "output default",
-            &["PROBLEM", "401", "output.username and output.password_file"],
-        ),
-        (
-            "input.listen",
-            &["PROBLEM", "192.0.2.1", "an address of this host"],
-        ),
+        ("no append-only file", &["unwise", "`CONFIG SET appendonly yes`"]),
+        ("output default", &["PROBLEM", "401", "output.username and output.password_file"]),
+        ("input.listen", &["PROBLEM", "192.0.2.1", "an address of this host"]),
         ("input.receive_buffer", &["unwise", "net.core.rmem_max"]),
     ] {
         let line = line(&said, thing);
-        assert!(
-            words.iter().all(|word| line.contains(word)),
-            "{words:?}: {line}"
-        );
+        assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");
     }
     redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (_, said) = check(&node, &["--connect"]);
     assert!(line(&said, "allkeys-lru").contains("noeviction"), "{said}");
 
-    let mut node = Node::new(
-        "one",
-        &[("store.url", &format!("redis://127.0.0.1:{}", free_port()))],
-    );
+    let mut node =
+        Node::new("one", &[("store.url", &format!("redis://127.0.0.1:{}", free_port()))]);
     node.set("output.url", &format!("http://127.0.0.1:{}", free_port()));
     node.set("output.org", "any");
     node.set("output.bucket", "any");
     let (output, said) = check(&node, &["--connect"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(line(&said, "Redis at").contains("start it"), "{said}");
-    assert!(
-        line(&said, "output default").contains("start the server"),
-        "{said}"
-    );
+    assert!(line(&said, "output default").contains("start the server"), "{said}");
 }

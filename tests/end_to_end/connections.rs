@@ -103,14 +103,9 @@ fn a_disk_that_cannot_be_opened_for_a_while_costs_nothing() {
     sender.send_all(second, &node, &[]);
     eventually("it is on disk", SOON, || {
         let metrics = node.metrics();
-        let (written, spooled) = (
-            metrics.count("eds_spool_written_total"),
-            metrics.count("eds_events_spooled"),
-        );
-        when(
-            written == spooled && spooled > 0,
-            format!("{written} of {spooled}"),
-        )
+        let (written, spooled) =
+            (metrics.count("eds_spool_written_total"), metrics.count("eds_events_spooled"));
+        when(written == spooled && spooled > 0, format!("{written} of {spooled}"))
     });
     assert_nothing_lost(&node.metrics());
     limit(&node, "10:20000");
@@ -128,9 +123,7 @@ fn a_silent_connection_is_closed_and_a_new_one_gets_its_place() {
     let mut node = Node::new("one", &[]);
     node.limit_descriptors(128);
     node.run();
-    let mut silent: Vec<_> = (0..400)
-        .map(|_| TcpStream::connect(node.http()).unwrap())
-        .collect();
+    let mut silent: Vec<_> = (0..400).map(|_| TcpStream::connect(node.http()).unwrap()).collect();
     let answer = node.get("/healthz").unwrap();
     assert_eq!(answer.status, 200);
     for stream in &mut silent {
@@ -167,10 +160,7 @@ const SLOW: [(&[u8], &[u8]); 4] = [
     (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: ", b"y"),
     // It takes its answer in small pieces.
     (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
-    (
-        b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n",
-        b"y",
-    ),
+    (b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", b"y"),
 ];
 
 impl Slow {
@@ -238,27 +228,16 @@ fn assert_probes_are_answered(server: SocketAddr) {
     };
     let probes = (0..50).map(|number| {
         thread::sleep(Duration::from_millis(100));
-        let path = if number % 2 == 0 {
-            "/healthz"
-        } else {
-            "/readyz"
-        };
+        let path = if number % 2 == 0 { "/healthz" } else { "/readyz" };
         thread::spawn(move || probe(path))
     });
     let probes: Vec<_> = probes.collect();
     let answers = probes.into_iter().map(|probe| probe.join().unwrap());
     let is_ok = |answer: &std::io::Result<String>| {
-        answer
-            .as_ref()
-            .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
+        answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
     };
     let failed: Vec<_> = answers.filter(|answer| !is_ok(answer)).collect();
-    assert!(
-        failed.is_empty(),
-        "{} of 50 failed: {:?}",
-        failed.len(),
-        failed[0]
-    );
+    assert!(failed.is_empty(), "{} of 50 failed: {:?}", failed.len(), failed[0]);
 }
 
 #[test]
@@ -269,10 +248,7 @@ fn slow_connections_that_come_again_do_not_starve_health() {
     let slow = Slow::start(node.http(), 900);
     assert_probes_are_answered(node.http());
     let reopened = slow.stop();
-    assert!(
-        reopened > 900,
-        "only {reopened} came again: the test tests little"
-    );
+    assert!(reopened > 900, "only {reopened} came again: the test tests little");
     let log = node.log();
     assert!(log.contains("all HTTP connections are taken"), "{log}");
 }
@@ -285,10 +261,7 @@ fn slow_connections_do_not_starve_the_health_of_a_relay() {
     let slow = Slow::start(relay.http(), 900);
     assert_probes_are_answered(relay.http());
     let reopened = slow.stop();
-    assert!(
-        reopened > 900,
-        "only {reopened} came again: the test tests little"
-    );
+    assert!(reopened > 900, "only {reopened} came again: the test tests little");
 }
 
 /// Each waits for the store for 3 s, and more than the connections would hold all of them.
@@ -306,9 +279,8 @@ fn requests_that_wait_for_the_store_do_not_starve_health() {
         stream.write_all(request.as_bytes()).unwrap();
         stream
     };
-    let asked: Vec<_> = (0..250)
-        .map(|number| ask(["/readyz", "/api/v1/live"][number % 2]))
-        .collect();
+    let asked: Vec<_> =
+        (0..250).map(|number| ask(["/readyz", "/api/v1/live"][number % 2])).collect();
     let mut answer = String::new();
     ask("/healthz").read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");

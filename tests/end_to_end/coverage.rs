@@ -77,9 +77,7 @@ fn a_path_that_loses_three_percent_is_seen_to_the_event() {
         let loads = [(&paths[0], 0.0), (&paths[1], lost)];
         let loads = loads.map(|(path, lost)| options(path, seed, minute, lost));
         let sent = thread::scope(|scope| {
-            let senders = loads
-                .each_ref()
-                .map(|options| scope.spawn(|| send(options)));
+            let senders = loads.each_ref().map(|options| scope.spawn(|| send(options)));
             senders.map(|sender| sender.join().unwrap())
         });
         sent.map(|summary| summary.events - summary.events_unsent)

@@ -80,10 +80,7 @@ fn a_node_that_is_cut_off_holds_nothing_up_and_loses_nothing_when_it_is_back() {
     let mut expected = expected;
     expected.extend(own_minute.expected.points());
     site.wait_exact(&expected, BACK);
-    eprintln!(
-        "its own events were exact {:?} after it was back",
-        healed.elapsed()
-    );
+    eprintln!("its own events were exact {:?} after it was back", healed.elapsed());
     let all = [&others[0], &others[1], &cut_off];
     eventually("what is late is counted", BACK, || {
         let late = count(all, "eds_events_late_total");
@@ -120,11 +117,7 @@ fn answers_that_crawl_cost_nothing() {
     let ways = [Traffic::Delay(ms(50)), Traffic::Trickle(20, ms(1)), last];
     for (minute, way) in (0_i64..).zip(ways) {
         proxy.set(way);
-        sender.send_all(
-            load(minute, 10_000).datagrams(),
-            &nodes[0],
-            &[nodes[1].udp()],
-        );
+        sender.send_all(load(minute, 10_000).datagrams(), &nodes[0], &[nodes[1].udp()]);
         if way == last {
             eventually("it is noticed", SOON, || {
                 let up = count(&nodes, "eds_store_up");

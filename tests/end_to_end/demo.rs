@@ -25,10 +25,8 @@ fn the_demo_prints_the_six_numbers_of_the_seed() {
 
     let number = |line: &str| {
         let (key, value) = line.split_once(" value=")?;
-        let key = key.get(
-            key.find("unique_user_event")
-                .or(key.find("cumulative_user_event"))?..,
-        )?;
+        let key =
+            key.get(key.find("unique_user_event").or(key.find("cumulative_user_event"))?..)?;
         Some((key.to_owned(), value.split(' ').next()?.parse().ok()?))
     };
     let numbers: Vec<(String, u64)> = said.lines().filter_map(number).collect();

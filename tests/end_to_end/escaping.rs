@@ -26,26 +26,16 @@ type Found = BTreeMap<BTreeMap<String, String>, [u64; 2]>;
 /// `Ok` when both are the same; otherwise some of the differences.
 fn compare(found: &Found, expected: &Found) -> Result<(), String> {
     let only = |one: &Found, other: &Found| -> Vec<String> {
-        let one = one
-            .iter()
-            .filter(|(tags, counts)| other.get(*tags) != Some(counts));
+        let one = one.iter().filter(|(tags, counts)| other.get(*tags) != Some(counts));
         one.take(5).map(|one| format!("{one:?}")).collect()
     };
     let (more, less) = (only(found, expected), only(expected, found));
-    when(
-        found == expected,
-        format!(
-            "{} series: found {more:#?}, expected {less:#?}",
-            found.len()
-        ),
-    )
+    when(found == expected, format!("{} series: found {more:#?}, expected {less:#?}", found.len()))
 }
 
 /// The form in which line protocol has a tag's key or value.
 fn escaped(name: &str) -> String {
-    name.replace(',', r"\,")
-        .replace('=', r"\=")
-        .replace(' ', r"\ ")
+    name.replace(',', r"\,").replace('=', r"\=").replace(' ', r"\ ")
 }
 
 /// Whether line protocol can carry a name at all, and all servers read it in the same way.
@@ -56,27 +46,19 @@ fn is_representable(name: &str) -> bool {
 
 fn name(random: &mut SmallRng) -> String {
     let parts = random.random_range(1..5);
-    (0..parts)
-        .map(|_| PARTS[random.random_range(0..PARTS.len())])
-        .collect()
+    (0..parts).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
 }
 
 /// A name for a key. One that ends in a backslash would hide its equals sign, and make its tag a measurement.
 fn key(random: &mut SmallRng) -> String {
     let name = name(random);
-    if name.ends_with('\\') {
-        name + "k"
-    } else {
-        name
-    }
+    if name.ends_with('\\') { name + "k" } else { name }
 }
 
 /// A set of tags, and the line that has it.
 fn line(tags: &BTreeMap<String, String>, user: &str, timestamp: i64) -> String {
-    let tags: Vec<_> = tags
-        .iter()
-        .map(|(key, value)| format!("{}={}", escaped(key), escaped(value)))
-        .collect();
+    let tags: Vec<_> =
+        tags.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect();
     let user = user.replace('\\', r"\\").replace('"', "\\\"");
     format!("{} value=\"{user}\" {timestamp}", tags.join(","))
 }
@@ -105,10 +87,7 @@ fn send(node: &Node, lines: &[String]) {
 /// What InfluxDB holds of a minute: tags → unique and cumulative.
 fn found(site: &Site, minute_ns: i64) -> Found {
     let mut found = Found::new();
-    for (place, measurement) in ["unique_user_event", "cumulative_user_event"]
-        .iter()
-        .enumerate()
-    {
+    for (place, measurement) in ["unique_user_event", "cumulative_user_event"].iter().enumerate() {
         let question =
             format!("SELECT value FROM {measurement} WHERE time = {minute_ns} GROUP BY *");
         for series in site.query(&question) {
@@ -136,9 +115,8 @@ fn names_go_to_influxdb_and_come_back() {
     let mut expected: BTreeMap<_, (BTreeSet<String>, u64)> = BTreeMap::new();
     let mut refused = 0;
     for at in 0..LINES {
-        let tags: BTreeMap<String, String> = (0..random.random_range(1..4))
-            .map(|_| (key(&mut random), name(&mut random)))
-            .collect();
+        let tags: BTreeMap<String, String> =
+            (0..random.random_range(1..4)).map(|_| (key(&mut random), name(&mut random))).collect();
         let user = name(&mut random);
         // Twice with the same user, so that the two numbers differ.
         for at in [2 * at, 2 * at + 1] {
@@ -178,10 +156,8 @@ fn names_go_to_influxdb_and_come_back() {
     let keys = keys[0]["values"].as_array().unwrap();
     assert_eq!(keys.len(), expected.len());
     let next = SEED_MINUTE_NS + MINUTE_NS;
-    let lines: Vec<String> = keys
-        .iter()
-        .map(|key| format!("{} value=u {next}", key[0].as_str().unwrap()))
-        .collect();
+    let lines: Vec<String> =
+        keys.iter().map(|key| format!("{} value=u {next}", key[0].as_str().unwrap())).collect();
     send(&node, &lines);
     let expected: BTreeMap<_, _> = expected.into_keys().map(|tags| (tags, [1, 1])).collect();
     eventually("every key leads to the same series", PATIENCE, || {
@@ -192,11 +168,7 @@ fn names_go_to_influxdb_and_come_back() {
     assert_eq!(metrics.count("eds_points_quarantined_total"), 0);
     let measurements = site.query("SHOW MEASUREMENTS");
     let names = measurements[0]["values"].as_array().unwrap();
-    assert_eq!(
-        names.len(),
-        3,
-        "those of counts, and that of probes: {names:?}"
-    );
+    assert_eq!(names.len(), 3, "those of counts, and that of probes: {names:?}");
 }
 
 /// Outside quotes a line break ends a line, escaped or not; inside them it is a character that no user has: no name can

@@ -104,12 +104,7 @@ impl UnderLoad {
         let mut datagrams: Vec<_> = load(events).datagrams().collect();
         let rest = datagrams.split_off(datagrams.len() / 4);
         send(&mut sender, &nodes, &datagrams);
-        Self {
-            site,
-            nodes,
-            sender,
-            rest,
-        }
+        Self { site, nodes, sender, rest }
     }
 
     /// Sends the rest while this happens, and waits until all counts are exact.
@@ -129,10 +124,7 @@ pub(crate) fn assert_exact(site: &Site, nodes: &[Node; 2], sender: &Sender) {
     sender.wait_received(&nodes[0]);
     let sent = Instant::now();
     site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!(
-        "exact {:?} after the last event, grace included",
-        sent.elapsed()
-    );
+    eprintln!("exact {:?} after the last event, grace included", sent.elapsed());
     assert_all_recorded(nodes);
     site.assert_one_value_a_point();
 }
@@ -174,10 +166,7 @@ pub(crate) fn assert_recorded_again_behind_a_cut_link(redis: &mut dyn Replicated
 pub(crate) fn assert_lost_behind_a_cut_link_without_a_window(redis: &mut dyn Replicated) {
     let (missing, replayed) = killed_behind_a_cut_link(redis, "0s");
     assert_eq!(replayed, 0);
-    assert!(
-        missing.is_some(),
-        "nothing was lost: the test tests nothing"
-    );
+    assert!(missing.is_some(), "nothing was lost: the test tests nothing");
 }
 
 /// A master confirms for two seconds what its replica does not get, and dies. Gives how the result differs from
@@ -218,16 +207,11 @@ fn killed_behind_a_cut_link(redis: &mut dyn Replicated, window: &str) -> (Option
     site.assert_one_value_a_point();
     let found = site.points();
     let sum = |points: &Points| {
-        let cumulative = points
-            .iter()
-            .filter(|(point, _)| point.measurement == "cumulative_user_event");
+        let cumulative =
+            points.iter().filter(|(point, _)| point.measurement == "cumulative_user_event");
         cumulative.map(|(_, count)| count).sum::<u64>()
     };
-    eprintln!(
-        "window {window}: {} events found of {}",
-        sum(&found),
-        sum(&expected)
-    );
+    eprintln!("window {window}: {} events found of {}", sum(&found), sum(&expected));
     let replayed = count(&nodes, "eds_events_replayed_total");
     (compare(&expected, &found).err(), replayed)
 }

@@ -34,10 +34,7 @@ fn send(sender: &mut Sender, nodes: &[Node], datagrams: &[Vec<u8>]) {
 
 /// An event that comes when its minute is closed: with a user of its own, so that it would change every number.
 fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
-    let line = format!(
-        "event_type=type-1,product=product-1 value={user} {}",
-        SEED_MINUTE_NS + 1
-    );
+    let line = format!("event_type=type-1,product=product-1 value={user} {}", SEED_MINUTE_NS + 1);
     let others: Vec<_> = nodes[1..].iter().map(Node::udp).collect();
     sender.send_unrecorded(line.as_bytes(), &nodes[0], &others);
     wait_recorded(nodes);
@@ -45,10 +42,8 @@ fn send_late(sender: &mut Sender, nodes: &[Node], user: &str) {
 
 fn wait_recorded(nodes: &[Node]) {
     eventually("everything is recorded", SOON, || {
-        let queued: Vec<_> = nodes
-            .iter()
-            .map(|node| node.metrics().count("eds_events_queued"))
-            .collect();
+        let queued: Vec<_> =
+            nodes.iter().map(|node| node.metrics().count("eds_events_queued")).collect();
         when(queued.iter().all(|it| *it == 0), format!("{queued:?}"))
     });
 }
@@ -67,10 +62,7 @@ fn wait_reported(nodes: &[Node]) {
     for node in nodes {
         node.wait_count("eds_store_rollbacks_total", |rollbacks| rollbacks > 0);
         let log = node.log();
-        let logged: Vec<_> = log
-            .lines()
-            .filter(|line| line.contains("the store forgot"))
-            .collect();
+        let logged: Vec<_> = log.lines().filter(|line| line.contains("the store forgot")).collect();
         assert!(!logged.is_empty(), "{log}");
         for line in logged {
             assert!(line.contains("ERROR") && line.contains("from="), "{line}");
@@ -178,10 +170,7 @@ fn a_rollback_is_noticed_after_redis_clock_was_set_back(seconds: i64, layout: &s
         let (from, to) = (time("from"), time("to"));
         assert!(from <= to && to <= clock.now(), "{line:?}");
         let minute = Duration::from_secs(60);
-        assert!(
-            clock.now().duration_since(from).unwrap() < minute,
-            "{line:?}"
-        );
+        assert!(clock.now().duration_since(from).unwrap() < minute, "{line:?}");
     }
 }
 
@@ -327,10 +316,7 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
     let stale = RedisServer::start(&[]);
     let role = |redis: &RedisServer, of: Option<&RedisServer>| {
         let (host, port) = match of {
-            Some(of) => (
-                of.address().ip().to_string(),
-                of.address().port().to_string(),
-            ),
+            Some(of) => (of.address().ip().to_string(), of.address().port().to_string()),
             None => ("NO".to_owned(), "ONE".to_owned()),
         };
         let _: String = redis.query(&["REPLICAOF", &host, &port]);
@@ -339,10 +325,7 @@ fn a_stale_replica_in_its_place_changes_no_published_point() {
         eventually("the data is there", SOON, || {
             let keys: u64 = redis.query(&["DBSIZE"]);
             let info: String = redis.query(&["INFO", "replication"]);
-            when(
-                keys >= least && info.contains("master_link_status:up"),
-                format!("{keys}: {info}"),
-            )
+            when(keys >= least && info.contains("master_link_status:up"), format!("{keys}: {info}"))
         });
     };
     role(&stale, Some(&site.redis));

@@ -17,11 +17,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[test]
 fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
     let mut site = Site::start();
-    let keys = [
-        ("flush.grace", "2s"),
-        ("flush.max_hold", "10m"),
-        ("output.timeout", "1s"),
-    ];
+    let keys = [("flush.grace", "2s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let count = |name| count(&nodes, name);
     let mut sender = Sender::paced_by(&nodes[0]);
@@ -58,17 +54,12 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
             let answer = node.get("/readyz").map_err(|error| error.to_string())?;
             let says = answer.body.contains("raise maxmemory");
             let up = node.metrics().count("eds_store_up");
-            when(
-                answer.status == 503 && says && up == 0,
-                format!("{answer:?}"),
-            )
+            when(answer.status == 503 && says && up == 0, format!("{answer:?}"))
         });
     }
-    eventually(
-        "more than the grace is over, and what follows trouble",
-        SOON,
-        || when(full.elapsed() > 5 * GRACE, "not yet"),
-    );
+    eventually("more than the grace is over, and what follows trouble", SOON, || {
+        when(full.elapsed() > 5 * GRACE, "not yet")
+    });
     for node in &nodes {
         let metrics = node.metrics();
         metrics.assert_ledger_adds_up();
@@ -90,11 +81,7 @@ fn a_full_redis_costs_nothing_and_is_drained_meanwhile() {
         });
     }
     site.wait_exact(&sender.expected.points(), BACK);
-    eprintln!(
-        "full for {:?}; exact {:?} after there was room",
-        room - full,
-        room.elapsed()
-    );
+    eprintln!("full for {:?}; exact {:?} after there was room", room - full, room.elapsed());
     crate::failover::assert_all_recorded(&nodes);
     assert_eq!(count("eds_events_late_total"), 0);
     assert_eq!(count("eds_partitions_lagging"), 0);

@@ -65,11 +65,7 @@ impl Hanging {
                 when(recorded(node) > before, recorded(node))
             });
         }
-        let recording = if has_logs() {
-            scripts::append_sha1()
-        } else {
-            "cumulative_user"
-        };
+        let recording = if has_logs() { scripts::append_sha1() } else { "cumulative_user" };
         let (report, reports) = mpsc::channel();
         self.nodes[hangs].1.at(1, recording, When::Before, move || {
             report.send(()).unwrap();
@@ -98,9 +94,7 @@ fn two_nodes_of_one_name_that_hang_in_turn_close_nothing_early_and_are_told() {
     for (node, _) in &hanging.nodes {
         eventually("the double name is reported", SOON, || {
             let answer = node.get("/readyz").unwrap();
-            let warned = node
-                .log()
-                .contains("WARN another process uses this node's name");
+            let warned = node.log().contains("WARN another process uses this node's name");
             let shown = answer.status == 200 && answer.body.contains("uses this node's name");
             when(warned && shown, answer.body)
         });

@@ -49,10 +49,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     sender.wait_received(&node);
     let metrics = node.metrics();
     let received = metrics.count("eds_datagrams_received_total");
-    assert_eq!(
-        received + metrics.count("eds_kernel_drops_total"),
-        sender.sent()
-    );
+    assert_eq!(received + metrics.count("eds_kernel_drops_total"), sender.sent());
 
     eventually("the queue is recorded", SOON, || {
         let metrics = node.metrics();
@@ -61,31 +58,21 @@ fn random_and_mutated_datagrams_do_no_harm() {
         when(queued == 0, queued)
     });
     let metrics = node.metrics();
-    for (what, name) in [
-        ("good", "eds_events_recorded_total"),
-        ("bad", "eds_events_rejected_total"),
-    ] {
+    for (what, name) in
+        [("good", "eds_events_recorded_total"), ("bad", "eds_events_rejected_total")]
+    {
         let events = metrics.count(name);
-        assert!(
-            events > count / 20,
-            "only {events} {what} events: the test tests little"
-        );
+        assert!(events > count / 20, "only {events} {what} events: the test tests little");
     }
     let end_kib = resident_kib(node.pid());
     eprintln!("{warm_kib} KiB resident after a part of the datagrams, {end_kib} KiB at the end");
-    assert!(
-        end_kib < warm_kib + GROWTH_KIB_MAX,
-        "grew from {warm_kib} to {end_kib} KiB"
-    );
+    assert!(end_kib < warm_kib + GROWTH_KIB_MAX, "grew from {warm_kib} to {end_kib} KiB");
 
     // The minutes that are over; lines without a timestamp lie in the present one.
     eventually("the minutes are written", SOON, || {
         let metrics = node.metrics();
         let claimed = metrics.count("eds_backlog_unsent");
-        when(
-            metrics.count("eds_points_sent_total") > 1000 && claimed == 0,
-            claimed,
-        )
+        when(metrics.count("eds_points_sent_total") > 1000 && claimed == 0, claimed)
     });
     // InfluxDB takes them all, and what it takes is line protocol for others, too.
     let metrics = node.metrics();
@@ -103,11 +90,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
 
 /// Bytes of every kind: noise, lines that were good once, and now and then good ones.
 pub(crate) fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
-    let length_max = if random.random_ratio(1, 1000) {
-        60_000
-    } else {
-        120
-    };
+    let length_max = if random.random_ratio(1, 1000) { 60_000 } else { 120 };
     match random.random_range(0..10) {
         0 => {
             let mut noise = vec![0; random.random_range(0..=length_max)];
@@ -132,10 +115,7 @@ pub(crate) fn hostile_datagram(random: &mut SmallRng) -> Vec<u8> {
 }
 
 fn good_lines(random: &mut SmallRng) -> Vec<u8> {
-    let now_ns = std::time::UNIX_EPOCH
-        .elapsed()
-        .expect("it is after 1970")
-        .as_nanos();
+    let now_ns = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_nanos();
     let lines: Vec<_> = (0..random.random_range(1..4))
         .map(|_| {
             // In minutes that are over.

@@ -34,9 +34,7 @@ fn failures(nodes: &[Node; 2]) -> Vec<String> {
     let all = (0..30).map(|number| (&nodes[number % 2], PATHS[number / 2 % PATHS.len()]));
     let answers = all.map(|(node, path)| (path, node.get(path).expect("a node answers")));
     let failed = answers.filter(|(_, answer)| answer.status != 200);
-    failed
-        .map(|(path, answer)| format!("{path}: {} {}", answer.status, answer.body))
-        .collect()
+    failed.map(|(path, answer)| format!("{path}: {} {}", answer.status, answer.body)).collect()
 }
 
 #[test]

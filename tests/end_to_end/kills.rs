@@ -32,59 +32,35 @@ struct Moment {
 #[test]
 fn a_node_killed_after_it_claimed_is_replaced() {
     let script = scripts::compact_sha1();
-    killed_at(
-        &Moment {
-            layout: "sets",
-            script,
-            n: 1,
-            when: When::Before,
-        },
-        |written| assert_eq!(written, 0),
-    );
+    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
+        assert_eq!(written, 0)
+    });
 }
 
 #[test]
 fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
     let script = scripts::compact_sha1();
-    killed_at(
-        &Moment {
-            layout: "sets",
-            script,
-            n: 3,
-            when: When::After,
-        },
-        |written| assert_eq!(written, 0),
-    );
+    killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, |written| {
+        assert_eq!(written, 0)
+    });
 }
 
 /// Its logs are cut and not counted, or counted and sealed in part.
 #[test]
 fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
     for (script, n) in [(scripts::cut_sha1(), 1), (scripts::seal_sha1(), 2)] {
-        killed_at(
-            &Moment {
-                layout: "log",
-                script,
-                n,
-                when: When::After,
-            },
-            |written| assert_eq!(written, 0),
-        );
+        killed_at(&Moment { layout: "log", script, n, when: When::After }, |written| {
+            assert_eq!(written, 0)
+        });
     }
 }
 
 #[test]
 fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
     let script = scripts::acknowledge_sha1();
-    killed_at(
-        &Moment {
-            layout: "sets",
-            script,
-            n: 1,
-            when: When::Before,
-        },
-        |written| assert!(written > 0),
-    );
+    killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
+        assert!(written > 0)
+    });
 }
 
 /// A node dies at this moment of its work, while another one lives. `check_written` gets how many writes
@@ -102,10 +78,7 @@ fn killed_at(moment: &Moment, check_written: impl FnOnce(usize)) {
         ("flush.grace", "2s"),
         ("flush.max_hold", "10m"),
     ];
-    let living = site.start_node(
-        "living",
-        &[&keys[..], &[("flush.interval", "1500ms")]].concat(),
-    );
+    let living = site.start_node("living", &[&keys[..], &[("flush.interval", "1500ms")]].concat());
     let proxy = RedisProxy::start(site.redis.address());
     let through_proxy = [("flush.interval", "50ms"), ("store.url", &proxy.url())];
     let mut dying = site.start_node("dying", &[&keys[..], &through_proxy].concat());
@@ -162,11 +135,8 @@ fn a_node_that_slept_through_its_lease_changes_nothing_when_it_wakes() {
     let sleeping = site.start_node("sleeping", &[&keys[..], &through_proxy].concat());
     let pid = sleeping.pid();
     let (asleep, sleeps) = mpsc::channel();
-    let (step, number) = if has_logs() {
-        (scripts::seal_sha1(), 1)
-    } else {
-        (scripts::compact_sha1(), 2)
-    };
+    let (step, number) =
+        if has_logs() { (scripts::seal_sha1(), 1) } else { (scripts::compact_sha1(), 2) };
     proxy.at(number, step, When::Before, move || {
         signal(pid, "STOP");
         asleep.send(()).unwrap();
@@ -201,11 +171,7 @@ fn a_node_killed_again_and_again_under_load_loses_nothing_that_the_other_receive
     const KILLS: u32 = 12;
 
     let site = Site::start();
-    let keys = [
-        ("flush.grace", "3s"),
-        ("flush.max_hold", "10m"),
-        ("store.partitions", "8"),
-    ];
+    let keys = [("flush.grace", "3s"), ("flush.max_hold", "10m"), ("store.partitions", "8")];
     let living = site.start_node("living", &keys);
     let mut dying = site.start_node("dying", &keys);
 

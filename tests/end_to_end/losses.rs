@@ -59,10 +59,7 @@ pub(crate) fn listed(output: &Output) -> Vec<[String; 4]> {
 fn send(node: &Node, events: i64) {
     let mut sender = Sender::paced_by(node);
     for event in 0..events {
-        let line = format!(
-            "event_type=e value=u{event:0>200} {}",
-            SEED_MINUTE_NS + event
-        );
+        let line = format!("event_type=e value=u{event:0>200} {}", SEED_MINUTE_NS + event);
         sender.send(line.as_bytes(), node, &[]);
     }
     sender.wait_received(node);
@@ -98,10 +95,7 @@ fn loss_outlives_the_node_until_it_is_acknowledged() {
     let lost = wait_answer(&node, "yes", &amount);
     assert_eq!(lost["healthy"], false);
     let cause = &lost["losses"][0];
-    assert_eq!(
-        (&cause["cause"], &cause["amount"]),
-        (&"queue_full".into(), &dropped.into())
-    );
+    assert_eq!((&cause["cause"], &cause["amount"]), (&"queue_full".into(), &dropped.into()));
     assert_eq!(cause["nodes"], serde_json::json!(["one"]));
     wait_metric(&node, "queue_full", dropped);
     let [line] = &listed(&loss(&node, &[]))[..] else {
@@ -153,9 +147,7 @@ fn loss_of_a_process_that_never_saw_redis_is_recorded_by_the_next_one() {
     let causes = lost["losses"].as_array().unwrap().iter();
     let amount: u64 = causes.map(|it| it["amount"].as_u64().unwrap()).sum();
     assert_eq!(amount, dropped, "{lost}");
-    eventually("the disk need not have it any more", SOON, || {
-        when(!kept.exists(), "it is there")
-    });
+    eventually("the disk need not have it any more", SOON, || when(!kept.exists(), "it is there"));
     assert_eq!(node.metrics().count("eds_events_dropped_total"), 0);
 }
 

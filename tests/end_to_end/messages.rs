@@ -21,9 +21,7 @@ fn an_idle_node_says_that_redis_is_away_and_that_it_is_back() {
     let mut redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
     let log_has = |message: &str| {
-        eventually("it is in the log", SOON, || {
-            when(node.log().contains(message), node.log())
-        });
+        eventually("it is in the log", SOON, || when(node.log().contains(message), node.log()));
     };
     redis.stop();
     log_has("cannot claim minutes");
@@ -39,10 +37,7 @@ fn a_cause_is_said_once_and_with_its_address() {
     let (http, input) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
     let (http, input) = (http.to_string(), input.to_string());
     let holder = format!("process {} (", std::process::id());
-    for command in [
-        &["run"][..],
-        &["relay", "--to", "127.0.0.1:9", "--rest", "none:"],
-    ] {
+    for command in [&["run"][..], &["relay", "--to", "127.0.0.1:9", "--rest", "none:"]] {
         for (listen, http, whom, key) in [
             (input.as_str(), "127.0.0.1:0", &input, "input.listen"),
             ("127.0.0.1:0", http.as_str(), &http, "http.listen"),

@@ -25,9 +25,8 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
     let mut sender = Sender::paced_by(&node);
     let around_midnight = (0..5).map(|minute| TWO_TO_MIDNIGHT_NS + minute * MINUTE_NS);
     let days = [-DAY_NS, 0, DAY_NS];
-    let minutes: BTreeSet<i64> = around_midnight
-        .flat_map(|minute| days.map(|day| minute + day))
-        .collect();
+    let minutes: BTreeSet<i64> =
+        around_midnight.flat_map(|minute| days.map(|day| minute + day)).collect();
     // The users differ in number, so that no two minutes have the same counts; some are in all minutes.
     for (i, minute) in minutes.iter().enumerate() {
         for user in 0..=i {
@@ -39,32 +38,16 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
     }
     eventually("every minute waits in Redis at the same time", SOON, || {
         let keys = site.redis.keys();
-        let waiting = keys
-            .iter()
-            .filter(|key| key.ends_with(":event_types"))
-            .count();
+        let waiting = keys.iter().filter(|key| key.ends_with(":event_types")).count();
         when(waiting == minutes.len(), waiting)
     });
     let named: BTreeSet<String> = site
         .redis
         .keys()
         .iter()
-        .filter_map(|key| {
-            Some(
-                key.split_once("}:")?
-                    .1
-                    .strip_suffix(":event_types")?
-                    .to_owned(),
-            )
-        })
+        .filter_map(|key| Some(key.split_once("}:")?.1.strip_suffix(":event_types")?.to_owned()))
         .collect();
-    for name in [
-        "20161204:1438",
-        "20161204:1439",
-        "20161205:0",
-        "20161205:1",
-        "20161203:1439",
-    ] {
+    for name in ["20161204:1438", "20161204:1439", "20161205:0", "20161205:1", "20161203:1439"] {
         assert!(named.contains(name), "{name} in {named:?}");
     }
     site.wait_exact(&sender.expected.points(), SOON);
@@ -76,11 +59,7 @@ fn minutes_around_midnight_and_of_two_days_do_not_mix() {
 #[test]
 fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
     let site = Site::start();
-    let keys = [
-        ("store.partitions", "32"),
-        ("flush.grace", "3s"),
-        ("flush.interval", "1s"),
-    ];
+    let keys = [("store.partitions", "32"), ("flush.grace", "3s"), ("flush.interval", "1s")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     sender.send(b"a=1 value=x 1480876707352348928", &node, &[]);
@@ -97,11 +76,7 @@ fn a_node_at_rest_asks_redis_little_and_an_event_ends_the_rest() {
         thread::sleep(over);
         let rate = (commands() - before) / over.as_secs();
         let each = || site.redis.query::<String>(&["INFO", "commandstats"]);
-        if rate <= 40 {
-            Ok(())
-        } else {
-            Err(format!("{rate} commands/s: {}", each()))
-        }
+        if rate <= 40 { Ok(()) } else { Err(format!("{rate} commands/s: {}", each())) }
     });
     sender.send(b"a=1 value=x 1480876767352348928", &node, &[]);
     site.wait_exact(&sender.expected.points(), SOON);
@@ -119,21 +94,14 @@ fn minutes_that_fill_slowly_close_when_they_are_full() {
     let sent = Instant::now();
     site.wait_exact(&sender.expected.points(), SOON);
     let writes = site.writes.writes();
-    assert!(
-        writes.iter().all(|write| write.at > sent),
-        "a minute was closed while it filled"
-    );
+    assert!(writes.iter().all(|write| write.at > sent), "a minute was closed while it filled");
     assert_eq!(node.metrics().count("eds_events_late_total"), 0);
 }
 
 #[test]
 fn an_old_minute_that_trickles_does_not_delay_the_newest() {
     let site = Site::start();
-    let keys = [
-        ("flush.grace", "1s"),
-        ("flush.max_hold", "1h"),
-        ("store.partitions", "1"),
-    ];
+    let keys = [("flush.grace", "1s"), ("flush.max_hold", "1h"), ("store.partitions", "1")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     let mut delay_of_minute = |minute: i64| {
@@ -144,19 +112,14 @@ fn an_old_minute_that_trickles_does_not_delay_the_newest() {
         eventually("the newest minute is written", SOON, || {
             let writes = site.writes.writes();
             let arrival = writes.iter().find(|write| {
-                read_back::written(&write.body)
-                    .keys()
-                    .any(|it| it.minute_start_ns == start_ns)
+                read_back::written(&write.body).keys().any(|it| it.minute_start_ns == start_ns)
             });
             arrival.map(|write| write.at - sent).ok_or("nothing")
         })
     };
     let alone: Vec<_> = (1..=3).map(&mut delay_of_minute).collect();
 
-    let (trickle, is_done) = (
-        UdpSocket::bind("127.0.0.1:0").unwrap(),
-        AtomicBool::new(false),
-    );
+    let (trickle, is_done) = (UdpSocket::bind("127.0.0.1:0").unwrap(), AtomicBool::new(false));
     let with_trickle: Vec<_> = thread::scope(|scope| {
         let trickling = scope.spawn(|| {
             for at in SEED_MINUTE_NS.. {
@@ -175,14 +138,9 @@ fn an_old_minute_that_trickles_does_not_delay_the_newest() {
     });
     eprintln!("alone {alone:?}, with a trickle {with_trickle:?}");
     let old_is_written = site.writes.writes().iter().any(|write| {
-        read_back::written(&write.body)
-            .keys()
-            .any(|it| it.minute_start_ns == SEED_MINUTE_NS)
+        read_back::written(&write.body).keys().any(|it| it.minute_start_ns == SEED_MINUTE_NS)
     });
-    assert!(
-        !old_is_written,
-        "the old minute was closed while it trickled"
-    );
+    assert!(!old_is_written, "the old minute was closed while it trickled");
     // The least of three: the machine may be busy for a moment.
     let least = |delays: &[Duration]| *delays.iter().min().unwrap();
     assert!(least(&with_trickle) < least(&alone) + Duration::from_secs(1));
@@ -244,10 +202,7 @@ fn publishes_the_present_minute_before_old_ones(layout: &str) {
         status["partitions"]["old"].take()
     };
     let waiting = old()["waiting"].as_u64();
-    assert!(
-        waiting > Some(1000),
-        "old minutes came first: {waiting:?} are left"
-    );
+    assert!(waiting > Some(1000), "old minutes came first: {waiting:?} are left");
     eventually("the end of the archive is estimated", SOON, || {
         let old = old();
         when(old["done_in_seconds"].as_u64() > Some(0), old)
@@ -278,9 +233,7 @@ fn what_comes_after_a_minute_is_counted_as_late_and_never_written() {
     for late in 1..=3 {
         // One that was counted, come again, is as late as a new one: nobody can tell them apart any more.
         sender.send(line(SEED_MINUTE_NS, late).as_bytes(), &node, &[]);
-        node.wait_count("eds_events_late_total", |counted| {
-            counted == u64::from(late)
-        });
+        node.wait_count("eds_events_late_total", |counted| counted == u64::from(late));
     }
     site.wait_redis_clean();
     site.wait_exact(&expected, Duration::ZERO);
@@ -290,11 +243,7 @@ fn what_comes_after_a_minute_is_counted_as_late_and_never_written() {
 #[test]
 fn a_minute_that_trickles_for_ever_is_closed_at_last() {
     let site = Site::start();
-    let keys = [
-        ("flush.grace", "3s"),
-        ("flush.max_hold", "4s"),
-        ("store.partitions", "1"),
-    ];
+    let keys = [("flush.grace", "3s"), ("flush.max_hold", "4s"), ("store.partitions", "1")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     let began = Instant::now();
@@ -304,11 +253,7 @@ fn a_minute_that_trickles_for_ever_is_closed_at_last() {
         sender.send(line(SEED_MINUTE_NS, user).as_bytes(), &node, &[]);
         when(!site.writes.writes().is_empty(), "nothing")
     });
-    assert!(
-        began.elapsed() > Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
     eventually("what came later is late", SOON, || {
         user += 1;
         sender.send(line(SEED_MINUTE_NS, user).as_bytes(), &node, &[]);
@@ -325,9 +270,7 @@ fn the_present_minute_is_written_when_it_is_over_and_quiet() {
     let node = site.start_node("one", &[("flush.grace", "1s")]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let before = now().as_secs() / 60;
-    socket
-        .send_to(b"event_type=a,product=b value=user", node.udp())
-        .unwrap();
+    socket.send_to(b"event_type=a,product=b value=user", node.udp()).unwrap();
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 1);
     let after = now().as_secs() / 60;
 
@@ -341,9 +284,6 @@ fn the_present_minute_is_written_when_it_is_over_and_quiet() {
         assert!((before..=after).contains(&minute));
         let over = Duration::from_secs((minute + 1) * 60);
         let since = write.at.elapsed();
-        assert!(
-            now() > over + Duration::from_secs(1) + since,
-            "written {since:?} ago"
-        );
+        assert!(now() > over + Duration::from_secs(1) + since, "written {since:?} ago");
     }
 }

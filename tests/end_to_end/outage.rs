@@ -31,11 +31,7 @@ fn durable_redis() -> RedisServer {
 #[test]
 fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
     let mut site = Site::with_redis(durable_redis());
-    let keys = [
-        ("flush.grace", "3s"),
-        ("flush.max_hold", "10m"),
-        ("output.timeout", "1s"),
-    ];
+    let keys = [("flush.grace", "3s"), ("flush.max_hold", "10m"), ("output.timeout", "1s")];
     let nodes = [site.start_node("one", &keys), site.start_node("two", &keys)];
     let mut sender = Sender::paced_by(&nodes[0]);
     for (number, (redis, influxdb)) in (0..).zip([(true, false), (false, true), (true, true)]) {
@@ -64,10 +60,7 @@ fn half_an_hour_without_redis_or_influxdb_or_both_costs_nothing() {
             eventually("the sets become counts", BACK, || {
                 let sets = site.sets();
                 let queued = count(&nodes, "eds_events_queued");
-                when(
-                    sets + usize::try_from(queued).unwrap() == 0,
-                    format!("{sets} sets"),
-                )
+                when(sets + usize::try_from(queued).unwrap() == 0, format!("{sets} sets"))
             });
         }
         if redis {
@@ -107,10 +100,7 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     for number in 0..EVENTS {
         let minute = i64::try_from(number).unwrap() % MINUTES;
         let at = SEED_MINUTE_NS + minute * MINUTE_NS + i64::try_from(number).unwrap();
-        let line = format!(
-            "event_type=type{},product=b value=user{number} {at}",
-            number % 40
-        );
+        let line = format!("event_type=type{},product=b value=user{number} {at}", number % 40);
         sender.send(line.as_bytes(), &nodes[0], &[]);
     }
     sender.wait_received(&nodes[0]);
@@ -125,9 +115,7 @@ fn what_a_short_queue_cannot_keep_of_half_an_hour_is_counted() {
     eventually("what was kept is published", BACK, || {
         let points = site.points();
         for measurement in ["unique_user_event", "cumulative_user_event"] {
-            let of = points
-                .iter()
-                .filter(|(point, _)| point.measurement == measurement);
+            let of = points.iter().filter(|(point, _)| point.measurement == measurement);
             let published: u64 = of.map(|(_, count)| count).sum();
             if published != queued {
                 return Err(format!("{published} of {queued} {measurement}"));

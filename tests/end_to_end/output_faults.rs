@@ -20,11 +20,8 @@ use crate::support::node::{Node, count};
 /// Enough for the longest pause between two probes, and a take-over.
 const BACK: Duration = Duration::from_secs(60);
 
-const KEYS: [(&str, &str); 3] = [
-    ("flush.grace", "1s"),
-    ("output.timeout", "1s"),
-    ("store.partitions", "8"),
-];
+const KEYS: [(&str, &str); 3] =
+    [("flush.grace", "1s"), ("output.timeout", "1s"), ("store.partitions", "8")];
 
 fn load(minute: i64, events: u64) -> Plan {
     testing::load::load(minute..minute + 1, events, 100, 500)
@@ -50,11 +47,8 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
     let mut site = Site::start();
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
     let mut sender = Sender::paced_by(&nodes[0]);
-    for (minute, mode) in (0..).zip([
-        Mode::TakeAndCut,
-        Mode::TakeAndHang,
-        Mode::TakeAndAnswer(500),
-    ]) {
+    for (minute, mode) in (0..).zip([Mode::TakeAndCut, Mode::TakeAndHang, Mode::TakeAndAnswer(500)])
+    {
         let before = site.writes.writes().len();
         site.writes.set(mode);
         send(&mut sender, &nodes, load(minute, 15_000));
@@ -63,11 +57,7 @@ fn points_whose_answer_is_lost_are_written_again_with_the_same_value() {
             let most = taken.values().max().copied().unwrap_or_default();
             when(most >= 3, format!("{mode:?}: {most} times"))
         });
-        assert!(
-            site.writes.writes()[before..]
-                .iter()
-                .all(|write| !write.confirmed)
-        );
+        assert!(site.writes.writes()[before..].iter().all(|write| !write.confirmed));
         let back = Instant::now();
         site.writes.set(Mode::Pass);
         site.wait_exact(&sender.expected.points(), BACK);
@@ -93,9 +83,7 @@ fn a_storm_of_refusals_and_lost_answers_costs_nothing() {
     while lost < 3 || refused < 6 {
         send(&mut sender, &nodes, load(minutes, 5_000));
         // A minute is not sent again once it may be closed, so each round begins another.
-        eventually("the minute is closed", SOON, || {
-            when(site.sets() == 0, site.sets())
-        });
+        eventually("the minute is closed", SOON, || when(site.sets() == 0, site.sets()));
         minutes += 1;
         let writes = site.writes.writes();
         let is_lost = |write: &&Received| write.taken && !write.confirmed;
@@ -135,10 +123,7 @@ fn a_database_that_asks_for_peace_gets_it() {
         let tried = &site.writes.attempts()[before..];
         for three in tried.windows(3).filter(|three| !three[2].confirmed) {
             let gap = three[2].at - three[0].at;
-            assert!(
-                gap >= asked,
-                "{status}: two writes of a node within {gap:?}"
-            );
+            assert!(gap >= asked, "{status}: two writes of a node within {gap:?}");
         }
         site.wait_exact(&sender.expected.points(), BACK);
         eprintln!("{status}: exact {:?} after it was over", over.elapsed());
@@ -156,9 +141,7 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
     let nodes = [site.start_node("one", &KEYS), site.start_node("two", &KEYS)];
     let mut sender = Sender::paced_by(&nodes[0]);
     let words = SEED_MINUTE_NS + WEEK_NS + MINUTE_NS;
-    site.write(&format!(
-        "unique_user_event,event_type=words value=\"many\" {words}"
-    ));
+    site.write(&format!("unique_user_event,event_type=words value=\"many\" {words}"));
 
     let week = WEEK_NS / MINUTE_NS;
     for minutes in [0..3, week..week + 1] {
@@ -181,13 +164,8 @@ fn a_minute_that_the_database_refuses_by_its_type_is_quarantined_and_all_others_
 
     // The type stays as long as the week's shard does: it has to go, and be filled again.
     let shards: Value = serde_json::from_str(&site.command("SHOW SHARDS")).unwrap();
-    let shards = shards["results"][0]["series"][0]["values"]
-        .as_array()
-        .unwrap()
-        .clone();
-    let of_the_week = shards
-        .iter()
-        .find(|shard| shard[4] == "2016-12-05T00:00:00Z");
+    let shards = shards["results"][0]["series"][0]["values"].as_array().unwrap().clone();
+    let of_the_week = shards.iter().find(|shard| shard[4] == "2016-12-05T00:00:00Z");
     site.command(&format!("DROP SHARD {}", of_the_week.unwrap()[0]));
     answer(&nodes[1], &["retry", "--all"]);
     site.wait_exact(&sender.expected.points(), SOON);

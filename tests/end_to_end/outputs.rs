@@ -35,11 +35,7 @@ impl Other {
         let query = [("q", format!("CREATE DATABASE {DATABASE}"))];
         let create = testing::http::post(address, "/query").query(&query);
         assert_eq!(testing::http::answer(create).unwrap().status, 200);
-        Self {
-            address,
-            writes: HttpProxy::start(Some(address)),
-            _server: server,
-        }
+        Self { address, writes: HttpProxy::start(Some(address)), _server: server }
     }
 
     fn points(&self) -> Points {
@@ -63,13 +59,7 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
     let all = here.chain(there.map(|((name, _), url)| (*name, url.as_str())));
     let keys: Vec<_> = all
         .map(|(name, url)| {
-            [
-                ("name", name),
-                ("url", url),
-                ("api", "v1"),
-                ("database", DATABASE),
-                ("timeout", "1s"),
-            ]
+            [("name", name), ("url", url), ("api", "v1"), ("database", DATABASE), ("timeout", "1s")]
         })
         .collect();
     let keys: Vec<&[(&str, &str)]> = keys.iter().map(|keys| &keys[..]).collect();
@@ -80,10 +70,7 @@ pub(crate) fn set_outputs(node: &mut Node, site: &Site, others: &[(&str, &Other)
 fn command(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
     node.write_config();
     let mut command: Command = eds();
-    command
-        .args(arguments)
-        .arg("--config")
-        .arg(node.config_path());
+    command.args(arguments).arg("--config").arg(node.config_path());
     let output = command.output().expect("the binary starts");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
@@ -104,9 +91,7 @@ fn send(sender: &mut Sender, nodes: [&Node; 2], minute: i64) -> Points {
 }
 
 fn has(points: &Points, expected: &Points) -> Result<(), String> {
-    let found = expected
-        .keys()
-        .filter_map(|point| Some((point.clone(), *points.get(point)?)));
+    let found = expected.keys().filter_map(|point| Some((point.clone(), *points.get(point)?)));
     compare(expected, &found.collect())
 }
 
@@ -139,20 +124,14 @@ fn a_database_that_is_away_delays_no_other_and_gets_everything_when_it_is_back()
     eprintln!(
         "written after {before:?} at most while both are there, after {during:?} while one is away"
     );
-    assert!(
-        during < before + Duration::from_secs(2),
-        "{before:?} {during:?}"
-    );
+    assert!(during < before + Duration::from_secs(2), "{before:?} {during:?}");
     assert_eq!(site.sets(), 0, "all is sealed");
     eventually("what the one lacks is told, and nothing else", SOON, || {
         let unsent = |output| one.count_of_output("eds_backlog_unsent", output);
         let (here, there) = (unsent("default"), unsent("backup"));
         let partitions = 8 * MINUTES.unsigned_abs();
-        when(
-            here == 0 && (1..=partitions).contains(&there),
-            (here, there),
-        )
-        .map_err(|seen| format!("{seen:?}"))
+        when(here == 0 && (1..=partitions).contains(&there), (here, there))
+            .map_err(|seen| format!("{seen:?}"))
     });
     // One of them may have sealed all minutes, and so sent them, too.
     eventually("whoever tried knows which is away", SOON, || {
@@ -205,27 +184,19 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
         let refused = node.count_of_output("eds_counts_quarantined", "backup");
         when(refused == 1, refused)
     });
-    assert_eq!(
-        node.count_of_output("eds_points_quarantined_total", "default"),
-        0
-    );
+    assert_eq!(node.count_of_output("eds_points_quarantined_total", "default"), 0);
 
     let (code, said) = command(&node, &["quarantine", "list"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("default, backup; name one of them"), "{said}");
     let (code, said) = command(&node, &["quarantine", "list", "--output", "default"]);
-    assert!(
-        code == Some(0) && said.contains("nothing is quarantined"),
-        "{said}"
-    );
+    assert!(code == Some(0) && said.contains("nothing is quarantined"), "{said}");
     let of_backup = ["quarantine", "list", "--output", "backup"];
     let (code, said) = command(&node, &of_backup);
     assert!(code == Some(0) && said.contains("event_type=t4"), "{said}");
     let (code, said) = command(&node, &["outputs", "list"]);
-    let lines: Vec<Vec<&str>> = said
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let lines: Vec<Vec<&str>> =
+        said.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(lines[1], ["backup", "0", "-", "1", "yes"], "{said}");
     assert_eq!(lines[2], ["default", "0", "-", "0", "yes"], "{said}");
@@ -235,10 +206,7 @@ fn what_one_database_refuses_is_quarantined_for_that_one() {
     let query = [("db", DATABASE), ("q", drop_series)];
     let drop_series = testing::http::post(other.address, "/query").query(&query);
     assert_eq!(testing::http::answer(drop_series).unwrap().status, 200);
-    let (code, said) = command(
-        &node,
-        &["quarantine", "retry", "--all", "--output", "backup"],
-    );
+    let (code, said) = command(&node, &["quarantine", "retry", "--all", "--output", "backup"]);
     assert_eq!(code, Some(0), "{said}");
     let mut expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
@@ -278,10 +246,7 @@ fn a_database_is_added_and_removed_node_after_node() {
     here.extend(send(&mut sender, [&one, &two], 2));
     site.wait_exact(&here, SOON);
     let (code, said) = command(&one, &["outputs", "drop", "backup"]);
-    assert!(
-        code == Some(1) && said.contains("is configured here"),
-        "{said}"
-    );
+    assert!(code == Some(1) && said.contains("is configured here"), "{said}");
     restart(&mut one, &mut two, &[]);
     sender = Sender::paced_by(&one);
     here.extend(send(&mut sender, [&one, &two], 3));
@@ -294,33 +259,20 @@ fn a_database_is_added_and_removed_node_after_node() {
     });
     eventually("the log tells", SOON, || {
         let log = one.log();
-        when(
-            log.contains("WARN counts wait for outputs that this node does not have"),
-            log,
-        )
+        when(log.contains("WARN counts wait for outputs that this node does not have"), log)
     });
     let line = || {
         let (code, said) = command(&one, &["outputs", "list"]);
         assert_eq!(code, Some(0), "{said}");
         let line = said.lines().find(|line| line.starts_with("backup "));
-        line.map(|line| {
-            line.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        })
+        line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
     let waiting = line().expect("it is listed");
     assert_eq!((&*waiting[2], &*waiting[4]), ("20161204:1120", "no"));
     let (code, said) = command(&one, &["outputs", "drop", "bakcup"]);
-    assert!(
-        code == Some(2) && said.contains("did you mean backup"),
-        "{said}"
-    );
+    assert!(code == Some(2) && said.contains("did you mean backup"), "{said}");
     let (code, said) = command(&one, &["outputs", "drop", "backup"]);
-    assert!(
-        code == Some(0) && said.contains("20 unsent counts"),
-        "{said}"
-    );
+    assert!(code == Some(0) && said.contains("20 unsent counts"), "{said}");
     assert_eq!(line(), None);
     eventually("its metric is gone", SOON, || {
         let metrics = one.metrics();
@@ -339,10 +291,7 @@ fn a_database_is_added_and_removed_node_after_node() {
 fn a_stop_with_a_memory_store_waits_for_every_output() {
     let site = Site::with(RedisServer::down(&[]), InfluxServer::start());
     let mut other = Other::start(InfluxServer::start());
-    let mut node = site.node(
-        "one",
-        &[("store.url", "memory:"), ("input.drain_timeout", "50s")],
-    );
+    let mut node = site.node("one", &[("store.url", "memory:"), ("input.drain_timeout", "50s")]);
     set_outputs(&mut node, &site, &[("backup", &other)]);
     node.run();
     other.writes.set(Mode::Answer(503));
@@ -355,9 +304,7 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
     let expected = sender.expected.points();
     site.wait_exact(&expected, SOON);
     node.signal("TERM");
-    eventually("it drains", SOON, || {
-        when(node.log().contains("draining"), node.log())
-    });
+    eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
     eventually("it goes on trying", SOON, || {
         let tried = other.writes.writes().len();
         when(tried >= 3, tried)
@@ -372,29 +319,19 @@ fn a_stop_with_a_memory_store_waits_for_every_output() {
 fn probe_has_a_measurement_of_its_own() {
     for (name, keys) in [
         ("eds_probe", &[][..]),
-        (
-            "health-of.eds",
-            &[("output.probe_measurement", "health-of.eds")],
-        ),
+        ("health-of.eds", &[("output.probe_measurement", "health-of.eds")]),
     ] {
         let site = Site::start();
         let of = |influxql: &str| -> Vec<String> {
             let series = site.query(influxql);
-            let rows = series
-                .iter()
-                .flat_map(|it| it["values"].as_array().unwrap());
-            rows.map(|row| row[0].as_str().unwrap().to_owned())
-                .collect()
+            let rows = series.iter().flat_map(|it| it["values"].as_array().unwrap());
+            rows.map(|row| row[0].as_str().unwrap().to_owned()).collect()
         };
         let node = site.start_node("one", keys);
-        eventually(
-            "it is known at the start whether points are taken",
-            SOON,
-            || {
-                let found = of("SHOW MEASUREMENTS");
-                when(found == [name], found.join(", "))
-            },
-        );
+        eventually("it is known at the start whether points are taken", SOON, || {
+            let found = of("SHOW MEASUREMENTS");
+            when(found == [name], found.join(", "))
+        });
         let mut sender = Sender::paced_by(&node);
         let line = format!("event_type=a,product=b value=user {SEED_MINUTE_NS}");
         sender.send(line.as_bytes(), &node, &[]);

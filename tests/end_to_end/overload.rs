@@ -26,18 +26,14 @@ fn what_the_kernel_drops_is_counted_to_the_datagram() {
             socket.send_to(&datagram, node.udp()).unwrap();
         }
         node.signal("CONT");
-        eventually(
-            "every datagram is received or counted as dropped",
-            SOON,
-            || {
-                let metrics = node.metrics();
-                let received = metrics.count("eds_datagrams_received_total");
-                let dropped = metrics.count("eds_kernel_drops_total");
-                let seen = format!("{received} received, {dropped} dropped");
-                assert!(received + dropped <= round * DATAGRAMS, "{seen}");
-                when(received + dropped == round * DATAGRAMS && dropped > 0, seen)
-            },
-        );
+        eventually("every datagram is received or counted as dropped", SOON, || {
+            let metrics = node.metrics();
+            let received = metrics.count("eds_datagrams_received_total");
+            let dropped = metrics.count("eds_kernel_drops_total");
+            let seen = format!("{received} received, {dropped} dropped");
+            assert!(received + dropped <= round * DATAGRAMS, "{seen}");
+            when(received + dropped == round * DATAGRAMS && dropped > 0, seen)
+        });
     }
     node.metrics().assert_ledger_adds_up();
 }
@@ -62,10 +58,7 @@ fn what_the_queue_has_no_room_for_is_counted_to_the_event() {
         let log = node.log();
         let mut lines = log.lines().filter(|line| line.contains("ERROR"));
         let said = lines.find(|line| line.contains("queue_full") && line.contains("amount="));
-        when(
-            said.is_some_and(|line| line.contains("input.spool_dir")),
-            format!("{said:?}"),
-        )
+        when(said.is_some_and(|line| line.contains("input.spool_dir")), format!("{said:?}"))
     });
 
     site.redis.restart();

@@ -118,29 +118,20 @@ fn the_number_of_partitions_changes_in_a_running_cluster_with_nothing_left_behin
     let [mut one, mut two] = ["one", "two"].map(|name| site.start_node(name, &KEYS));
     let addresses = [one.udp(), two.udp()];
     let (one, two) = (&mut one, &mut two);
-    let load = Load {
-        ended: AtomicBool::new(false),
-        to: Mutex::new(addresses.to_vec()),
-    };
+    let load = Load { ended: AtomicBool::new(false), to: Mutex::new(addresses.to_vec()) };
     let from = a_minute_after(now(clock), TIME_TO_RESTART);
     let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
         let loading = scope.spawn(|| load.run(clock));
         one.set("store.partitions", "48");
         let (code, said) = apply(one);
-        assert!(
-            code == Some(1) && said.contains("Set store.partitions_before = 32"),
-            "{said}"
-        );
+        assert!(code == Some(1) && said.contains("Set store.partitions_before = 32"), "{said}");
         prepare(
             &mut [&mut *one],
             a_minute_after(now(clock), Duration::ZERO) - Duration::from_secs(60),
         );
         let (code, said) = apply(one);
-        assert!(
-            code == Some(1) && said.contains("the minute must be after"),
-            "{said}"
-        );
+        assert!(code == Some(1) && said.contains("the minute must be after"), "{said}");
         assert_eq!(one.get("/readyz").unwrap().status, 200);
 
         prepare(&mut [&mut *one, &mut *two], from);
@@ -188,10 +179,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
     for node in [&mut one, &mut two] {
         node.run();
     }
-    let load = Load {
-        ended: AtomicBool::new(false),
-        to: Mutex::new(vec![one.udp(), two.udp()]),
-    };
+    let load = Load { ended: AtomicBool::new(false), to: Mutex::new(vec![one.udp(), two.udp()]) };
     let from = a_minute_after(now(clock), TIME_TO_RESTART);
     let expected = thread::scope(|scope| {
         let _ends = Ends(&load);
@@ -209,9 +197,7 @@ fn a_node_that_slept_through_a_change_keeps_what_it_has_until_it_is_restarted() 
         one.signal("CONT");
         eventually("it says why it is not ready", SOON, || {
             let answer = one.get("/readyz").unwrap();
-            let says = answer
-                .body
-                .contains("restart it with the new configuration");
+            let says = answer.body.contains("restart it with the new configuration");
             when(answer.status == 503 && says, answer.body)
         });
         // What the kernel kept leaves no room for more, and nobody else has what comes from now on.
@@ -245,18 +231,11 @@ fn what_another_number_of_partitions_left_is_told_and_sent_when_it_is_changed_ba
     let site = Site::start();
     let mut node = site.start_node(
         "one",
-        &[
-            ("store.partitions", "64"),
-            ("flush.grace", "1h"),
-            ("flush.max_hold", "2h"),
-        ],
+        &[("store.partitions", "64"), ("flush.grace", "1h"), ("flush.max_hold", "2h")],
     );
     let (mut expected, mut sender) = (Expected::default(), Sender::paced_by(&node));
     for number in 0..200 {
-        let line = format!(
-            "event_type=t{number},product=p value=u {}",
-            SEED_MINUTE_NS + number
-        );
+        let line = format!("event_type=t{number},product=p value=u {}", SEED_MINUTE_NS + number);
         expected.receive(line.as_bytes());
         sender.send(line.as_bytes(), &node, &[]);
     }

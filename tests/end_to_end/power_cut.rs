@@ -18,11 +18,8 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
     let redis = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut site = Site::with_redis(redis);
     let grace = format!("{}s", GRACE.as_secs());
-    let keys = [
-        ("flush.grace", grace.as_str()),
-        ("store.partitions", "1"),
-        ("input.drain_timeout", "0s"),
-    ];
+    let keys =
+        [("flush.grace", grace.as_str()), ("store.partitions", "1"), ("input.drain_timeout", "0s")];
     let mut first = site.start_node("first", &keys);
     let mut other = spooling(&site, "other", &keys);
     other.run();
@@ -48,10 +45,7 @@ fn a_node_that_starts_first_waits_for_one_with_events_on_disk() {
             ([count], [seen]) => seen.starts_with(&format!("{count}|")),
             _ => false,
         };
-        when(
-            queued == 0 && seen,
-            format!("{queued} queued, {arrivals:?}, {idle:?}"),
-        )
+        when(queued == 0 && seen, format!("{queued} queued, {arrivals:?}, {idle:?}"))
     });
     site.redis.stop();
     let mut sender = Sender::paced_by(&other);

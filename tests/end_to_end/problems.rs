@@ -37,47 +37,19 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
         (get("/api/v1/top/1?n=3"), 404, "top"),
         ("POST /healthz HTTP/1.0\r\n\r\n".to_owned(), 405, "GET"),
         ("DELETE /metrics HTTP/1.0\r\n\r\n".to_owned(), 405, "HEAD"),
-        (
-            "PUT /api/v1/top?n=3 HTTP/1.0\r\n\r\n".to_owned(),
-            405,
-            "GET",
-        ),
+        ("PUT /api/v1/top?n=3 HTTP/1.0\r\n\r\n".to_owned(), 405, "GET"),
         (get(&format!("/{}", long(8192))), 414, "8193 bytes"),
         (get(&format!("/api/v1/live?{}", long(9000))), 414, "8192"),
         (get(&format!("/{}", long(20_000))), 431, "16384"),
-        (
-            format!("GET /readyz HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(101)),
-            431,
-            "headers",
-        ),
-        (
-            format!("GET /readyz HTTP/1.1\r\nx: {}\r\n\r\n", long(20_000)),
-            431,
-            "less",
-        ),
+        (format!("GET /readyz HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(101)), 431, "headers"),
+        (format!("GET /readyz HTTP/1.1\r\nx: {}\r\n\r\n", long(20_000)), 431, "less"),
         ("what is this\r\n\r\n".to_owned(), 400, "RFC 9112"),
-        (
-            "GET /healthz HTTP/1.1\r\nHost\r\n\r\n".to_owned(),
-            400,
-            "HTTP/1.1",
-        ),
+        ("GET /healthz HTTP/1.1\r\nHost\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
         ("GET /healthz HTTP/3.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
         ("GET \\ HTTP/1.1\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
-        (
-            "GET /healthz HTTP/1.1\r\n\r\n".to_owned(),
-            400,
-            "no Host header",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\nHost: rebound.example\r\n\r\n".to_owned(),
-            421,
-            "http.hosts",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\nx: y\r\n".to_owned(),
-            408,
-            "in time",
-        ),
+        ("GET /healthz HTTP/1.1\r\n\r\n".to_owned(), 400, "no Host header"),
+        ("GET /healthz HTTP/1.1\r\nHost: rebound.example\r\n\r\n".to_owned(), 421, "http.hosts"),
+        ("GET /healthz HTTP/1.1\r\nx: y\r\n".to_owned(), 408, "in time"),
         (
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(),
             505,
@@ -108,11 +80,7 @@ fn what_is_no_question_is_answered_by_a_problem_as_the_file_describes_it() {
     for (path, question) in file["paths"].as_object().unwrap() {
         for status in ["405", "414", "421", "431"] {
             let reference = &question["get"]["responses"][status]["$ref"];
-            assert_eq!(
-                *reference,
-                format!("#/components/responses/{status}"),
-                "{path}"
-            );
+            assert_eq!(*reference, format!("#/components/responses/{status}"), "{path}");
         }
     }
     // Two requests in one go: the answer of the first is as it is without the second.
@@ -130,10 +98,7 @@ fn a_request_that_names_another_host_is_refused() {
     let mut node = Node::new("one", &[]);
     let mut relay = Node::relay("relay", &["127.0.0.1:9"], &[]);
     for (program, paths) in [
-        (
-            &mut node,
-            &["/", "/healthz", "/metrics", "/api/v1/status"][..],
-        ),
+        (&mut node, &["/", "/healthz", "/metrics", "/api/v1/status"][..]),
         (&mut relay, &["/healthz", "/metrics"]),
     ] {
         program.set_list("http.hosts", &["eds.example.org"]);
@@ -175,12 +140,9 @@ fn a_request_that_is_half_closed_is_answered() {
     ] {
         let get = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let post = "POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc";
-        for (request, answers) in [
-            (&*get, 1),
-            (&get.repeat(3), 3),
-            (post, 1),
-            (&get[..get.len() - 2], 1),
-        ] {
+        for (request, answers) in
+            [(&*get, 1), (&get.repeat(3), 3), (post, 1), (&get[..get.len() - 2], 1)]
+        {
             let mut stream = TcpStream::connect(program.http()).unwrap();
             stream.set_read_timeout(Some(SOON)).unwrap();
             stream.write_all(request.as_bytes()).unwrap();

@@ -73,9 +73,7 @@ pub(crate) fn poison(site: &Site, node: &Node, sender: &mut Sender) {
     }
     send(sender, node, "poison", 1);
     site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
-    node.wait_count("eds_points_quarantined_total", |quarantined| {
-        quarantined == 2
-    });
+    node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 2);
 }
 
 /// Makes room in the database. What it must hold when the poison has been sent again.
@@ -96,35 +94,21 @@ fn refused_counts_are_quarantined_alone_and_sent_again_when_the_database_is_fixe
     let table = answer(&node, &["list"]);
     let lines: Vec<_> = table.lines().collect();
     assert_eq!(lines.len(), 2, "{table}");
-    for word in [
-        "20161204:1119",
-        "event_type=poison,product=shop",
-        "max-values-per-tag",
-    ] {
+    for word in ["20161204:1119", "event_type=poison,product=shop", "max-values-per-tag"] {
         assert!(lines[1].contains(word), "{table}");
     }
     let listed = answer(&node, &["list", "--json"]);
     let listed: Value = serde_json::from_str(&listed).expect("one object on one line");
     assert_eq!(listed["unique"], 3);
     assert_eq!(listed["cumulative"], 6);
-    let selection = [
-        "--minute",
-        "20161204:1119",
-        "--series",
-        "event_type=poison,product=shop",
-    ];
+    let selection = ["--minute", "20161204:1119", "--series", "event_type=poison,product=shop"];
     let shown = answer(&node, &[&["show"], &selection[..]].concat());
     let message = listed["message"].as_str().expect("the server's message");
-    assert!(
-        message.contains("event_type") && shown.contains(message),
-        "{shown}"
-    );
+    assert!(message.contains("event_type") && shown.contains(message), "{shown}");
 
     // Sent again before it is fixed, it is quarantined again, and nothing else is harmed.
     answer(&node, &[&["retry"], &selection[..]].concat());
-    node.wait_count("eds_points_quarantined_total", |quarantined| {
-        quarantined == 4
-    });
+    node.wait_count("eds_points_quarantined_total", |quarantined| quarantined == 4);
     site.wait_exact(&without(sender.expected.points(), "poison"), SOON);
 
     let expected = make_room(&site, &sender);
@@ -158,10 +142,7 @@ fn misuse_and_failure_are_told_apart() {
     let output = quarantine(&node, &["list"]);
     assert_eq!(output.status.code(), Some(2));
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        words.contains("store.url") && words.contains("memory:"),
-        "{words}"
-    );
+    assert!(words.contains("store.url") && words.contains("memory:"), "{words}");
 
     node.set("store.url", &format!("redis://127.0.0.1:{}", free_port()));
     for misused in [
@@ -171,17 +152,9 @@ fn misuse_and_failure_are_told_apart() {
         vec!["list", "--minute", "yesterday"],
         vec![],
     ] {
-        assert_eq!(
-            quarantine(&node, &misused).status.code(),
-            Some(2),
-            "{misused:?}"
-        );
+        assert_eq!(quarantine(&node, &misused).status.code(), Some(2), "{misused:?}");
     }
-    for selecting in [
-        vec!["drop"],
-        vec!["retry"],
-        vec!["drop", "--all", "--series", "a=1"],
-    ] {
+    for selecting in [vec!["drop"], vec!["retry"], vec!["drop", "--all", "--series", "a=1"]] {
         let words = String::from_utf8(quarantine(&node, &selecting).stderr).unwrap();
         for selector in ["--all", "--minute", "--series", "Example: "] {
             assert!(words.contains(selector), "{words}");

@@ -64,10 +64,8 @@ pub(crate) fn five_minutes_ago_ns() -> i64 {
 fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
     let site = Site::start();
     let keys = [&[("flush.grace", "300ms"), ("store.partitions", "8")], keys].concat();
-    let nodes: Vec<_> = ["one", "two", "three"]
-        .iter()
-        .map(|name| site.start_node(name, &keys))
-        .collect();
+    let nodes: Vec<_> =
+        ["one", "two", "three"].iter().map(|name| site.start_node(name, &keys)).collect();
     let mut sender = Sender::paced_by(&nodes[0]);
     send(&nodes[0], &mut sender, five_minutes_ago_ns());
     site.wait_exact(&sender.expected.points(), SOON);
@@ -75,10 +73,7 @@ fn site_with_counts(keys: &[(&str, &str)]) -> (Site, Vec<Node>) {
 }
 
 fn computations(nodes: &[Node]) -> u64 {
-    nodes
-        .iter()
-        .map(|node| node.metrics().count("eds_query_computations_total"))
-        .sum()
+    nodes.iter().map(|node| node.metrics().count("eds_query_computations_total")).sum()
 }
 
 /// Series → unique, cumulative.
@@ -94,9 +89,7 @@ fn counts(answer: &Value) -> BTreeMap<String, (i64, i64)> {
 
 fn expected(wanted: impl Fn(&str) -> bool) -> BTreeMap<String, (i64, i64)> {
     let wanted = USERS.iter().filter(|(series, _)| wanted(series));
-    wanted
-        .map(|(series, users)| ((*series).to_owned(), (*users, 2 * users)))
-        .collect()
+    wanted.map(|(series, users)| ((*series).to_owned(), (*users, 2 * users))).collect()
 }
 
 #[test]
@@ -142,17 +135,11 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     for round in 0..1000 {
         let ask = |turn: usize, position: usize, more: &str| {
             let node = &nodes[(round + turn) % nodes.len()];
-            json(
-                node,
-                &format!("/api/v1/top?by=unique&position={position}{more}"),
-            )
+            json(node, &format!("/api/v1/top?by=unique&position={position}{more}"))
         };
         let order = orders[round % orders.len()];
-        let mut answers: Vec<_> = order
-            .iter()
-            .enumerate()
-            .map(|(turn, position)| ask(turn, *position, ""))
-            .collect();
+        let mut answers: Vec<_> =
+            order.iter().enumerate().map(|(turn, position)| ask(turn, *position, "")).collect();
         let id = |answer: &Value| answer["list"]["id"].as_str().unwrap().to_owned();
         let ids: BTreeSet<_> = answers.iter().map(id).collect();
         if ids.len() > 1 {
@@ -178,10 +165,7 @@ fn positions_asked_over_three_nodes_are_of_one_list() {
     assert_eq!(computations(&nodes), lists.len() as u64);
     // One that comes much later asks by the id.
     let id = lists.first().unwrap();
-    let late = json(
-        &nodes[2],
-        &format!("/api/v1/top?by=unique&position=1&list={id}"),
-    );
+    let late = json(&nodes[2], &format!("/api/v1/top?by=unique&position=1&list={id}"));
     assert_eq!(late["item"]["series"], USERS[1].0);
     let gone = ask(&nodes[0], "/api/v1/top?by=unique&list=17");
     assert_eq!(gone.status, 410, "{}", gone.body);
@@ -245,11 +229,7 @@ fn a_thousand_requests_for_a_cold_list_compute_it_once() {
     });
     let mut waits: Vec<_> = answers.iter().map(|(_, wait)| *wait).collect();
     waits.sort();
-    eprintln!(
-        "median {:?}, longest {:?}",
-        waits[REQUESTS / 2],
-        waits[REQUESTS - 1]
-    );
+    eprintln!("median {:?}, longest {:?}", waits[REQUESTS / 2], waits[REQUESTS - 1]);
     let lists: BTreeSet<_> = answers
         .iter()
         .map(|(answer, _)| (answer["list"]["id"].to_string(), answer["item"].to_string()))
@@ -262,10 +242,7 @@ fn a_thousand_requests_for_a_cold_list_compute_it_once() {
 fn another_node_computes_when_the_one_that_did_is_killed() {
     let (site, mut nodes) = site_with_counts(&[]);
     let proxy = RedisProxy::start(site.redis.address());
-    let mut doomed = site.node(
-        "doomed",
-        &[("store.partitions", "8"), ("flush.grace", "300ms")],
-    );
+    let mut doomed = site.node("doomed", &[("store.partitions", "8"), ("flush.grace", "300ms")]);
     doomed.set("store.url", &proxy.url());
     doomed.run();
     let (sender, computing) = mpsc::channel();
@@ -279,17 +256,13 @@ fn another_node_computes_when_the_one_that_did_is_killed() {
         let victim = &doomed;
         let asking = scope.spawn(move || victim.get(path));
         computing.recv_timeout(SOON).unwrap();
-        let waiting: Vec<_> = nodes
-            .iter()
-            .map(|node| scope.spawn(move || json(node, path)))
-            .collect();
+        let waiting: Vec<_> =
+            nodes.iter().map(|node| scope.spawn(move || json(node, path))).collect();
         // By its id: the handle is with those who ask.
         testing::process::signal(victim.pid(), "KILL");
         let killed = Instant::now();
-        let lists: BTreeSet<_> = waiting
-            .into_iter()
-            .map(|it| it.join().unwrap()["list"]["id"].to_string())
-            .collect();
+        let lists: BTreeSet<_> =
+            waiting.into_iter().map(|it| it.join().unwrap()["list"]["id"].to_string()).collect();
         let took = killed.elapsed();
         eprintln!("another node had the list after {took:?}");
         assert!(took < LOCK_TTL + Duration::from_secs(1), "{took:?}");
@@ -308,10 +281,7 @@ pub(crate) fn check_schema(file: &Value, schema: &Value, answer: &Value, place: 
     };
     match answer {
         Value::Object(fields) => {
-            if let Some(values) = schema
-                .get("additionalProperties")
-                .filter(|it| it.is_object())
-            {
+            if let Some(values) = schema.get("additionalProperties").filter(|it| it.is_object()) {
                 for value in fields.values() {
                     check_schema(file, values, value, place);
                 }
@@ -411,16 +381,10 @@ fn answers_are_as_the_file_describes_them() {
         for name in ["from", "to", "by", "window", "n", "position", "list"] {
             let problem = check(path, &format!("?{name}=%21"), 400, PROBLEM);
             assert_eq!(problem["parameter"], name);
-            let unknown = problem["detail"]
-                .as_str()
-                .unwrap()
-                .contains("means nothing here");
+            let unknown = problem["detail"].as_str().unwrap().contains("means nothing here");
             assert_eq!(unknown, !named.contains(name), "{path} {name}: {problem}");
         }
-        let many = (0..9)
-            .map(|tag| format!("&t{tag}=1"))
-            .collect::<Vec<_>>()
-            .concat();
+        let many = (0..9).map(|tag| format!("&t{tag}=1")).collect::<Vec<_>>().concat();
         check(path, &format!("?{}", &many[1..]), 422, PROBLEM);
     }
     assert_eq!(file["paths"].as_object().unwrap().len(), 7);

@@ -25,10 +25,7 @@ struct Client {
 
 impl Client {
     fn new(node: &Node) -> Self {
-        Self {
-            server: node.http(),
-            http: http::blocking().build().unwrap(),
-        }
+        Self { server: node.http(), http: http::blocking().build().unwrap() }
     }
 
     /// The status, and the body.
@@ -166,22 +163,13 @@ fn questions_stop_before_redis_is_full_and_say_why() {
     let limit = || {
         let used = info(&site.redis, "memory", "used_memory");
         let limit = format!("{:.0}", used * 1.05);
-        site.redis
-            .query::<()>(&["CONFIG", "SET", "maxmemory", &limit]);
+        site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", &limit]);
     };
-    for path in [
-        "/api/v1/minutes",
-        "/api/v1/live",
-        "/api/v1/series",
-        "/api/v1/top?n=7",
-    ] {
+    for path in ["/api/v1/minutes", "/api/v1/live", "/api/v1/series", "/api/v1/top?n=7"] {
         eventually("it is refused", SOON, || {
             limit();
             let (status, body) = client.get(path);
-            when(
-                status == 503 && body.contains("maxmemory"),
-                format!("{path}: {status} {body}"),
-            )
+            when(status == 503 && body.contains("maxmemory"), format!("{path}: {status} {body}"))
         });
     }
     // What is there can be had all the same, and what is not is not there.

@@ -45,14 +45,12 @@ fn events_wait_in_the_node_until_redis_comes() {
     let mut site = Site::with_redis(RedisServer::down(&[]));
     let mut node = site.node("one", &[]);
     node.launch();
-    eventually("it is not ready and says why", SOON, || {
-        match node.get("/readyz") {
-            Ok(answer) if answer.status == 503 => {
-                assert!(answer.body.contains("store"), "{}", answer.body);
-                Ok(())
-            }
-            other => Err(format!("{other:?}")),
+    eventually("it is not ready and says why", SOON, || match node.get("/readyz") {
+        Ok(answer) if answer.status == 503 => {
+            assert!(answer.body.contains("store"), "{}", answer.body);
+            Ok(())
         }
+        other => Err(format!("{other:?}")),
     });
     assert_eq!(node.get("/healthz").unwrap().status, 200);
 
@@ -115,20 +113,14 @@ fn events_that_waited_for_redis_longer_than_a_minute_is_held_open_are_counted() 
     let datagrams: Vec<_> = load(3000).datagrams().collect();
     let (before, during) = datagrams.split_at(datagrams.len() / 2);
     send(before);
-    eventually("the first half is recorded", SOON, || {
-        when(recorded() == 1500, recorded())
-    });
+    eventually("the first half is recorded", SOON, || when(recorded() == 1500, recorded()));
     site.redis.stop();
     let stopped = Instant::now();
     send(during);
-    eventually("the outage is over", SOON, || {
-        when(stopped.elapsed() > OUTAGE, "not yet")
-    });
+    eventually("the outage is over", SOON, || when(stopped.elapsed() > OUTAGE, "not yet"));
     site.redis.restart();
     let back = Instant::now();
-    eventually("the second half is recorded", BACK, || {
-        when(recorded() == 3000, recorded())
-    });
+    eventually("the second half is recorded", BACK, || when(recorded() == 3000, recorded()));
     site.wait_exact(&expected.points(), BACK);
     eprintln!("exact {:?} after it was back", back.elapsed());
     for node in &nodes {
@@ -215,11 +207,7 @@ fn lose_answers(layout: &str, steps: &[(&'static str, usize, Then)]) {
     let (report, reports) = mpsc::channel();
     for &(needle, n, then) in steps {
         // An answer is swallowed from before its question is passed on; a connection is cut after.
-        let when = if then == Then::Cut {
-            When::After
-        } else {
-            When::Before
-        };
+        let when = if then == Then::Cut { When::After } else { When::Before };
         let report = report.clone();
         proxy.at(n, needle, when, move || {
             report.send((needle, n)).unwrap();
@@ -247,11 +235,7 @@ fn a_redis_that_took_the_data_of_another_gets_the_last_events_again() {
     let site = Site::start();
     let other = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     // So long that hardly a claim meets the replica.
-    let keys = [
-        ("flush.interval", "8s"),
-        ("flush.grace", "9s"),
-        ("flush.lease", "30s"),
-    ];
+    let keys = [("flush.interval", "8s"), ("flush.grace", "9s"), ("flush.lease", "30s")];
     let node = site.start_node("one", &keys);
     let mut sender = Sender::paced_by(&node);
     sender.send_all(load(6000).datagrams(), &node, &[]);

@@ -18,9 +18,7 @@ const VALUES_MAX: usize = 8;
 const GRACE: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
 /// Within this time every count is written that the database takes.
-const IN_TIME: Duration = GRACE
-    .saturating_add(LEASE)
-    .saturating_add(Duration::from_secs(5));
+const IN_TIME: Duration = GRACE.saturating_add(LEASE).saturating_add(Duration::from_secs(5));
 /// The counts that are refused, unless `REFUSED_COUNTS` says otherwise.
 const REFUSED: usize = 6_000;
 const LINES_PER_DATAGRAM: usize = 15;
@@ -40,11 +38,7 @@ fn site() -> Site {
 
 fn node(site: &Site, name: &str) -> Node {
     let lease = format!("{}s", LEASE.as_secs());
-    let keys = [
-        ("flush.grace", "2s"),
-        ("flush.lease", &*lease),
-        ("log.level", "info"),
-    ];
+    let keys = [("flush.grace", "2s"), ("flush.lease", &*lease), ("log.level", "info")];
     site.start_node(name, &keys)
 }
 
@@ -98,20 +92,14 @@ fn honest_minutes_are_written_in_time_while_very_many_counts_are_refused() {
         "{refused} refused counts: {requests} requests, {:?}; {minute} honest minutes, the slowest after {slowest:?}",
         began.elapsed()
     );
-    assert!(
-        requests <= 2 * refused + 100 * usize::try_from(minute).unwrap(),
-        "{requests}"
-    );
+    assert!(requests <= 2 * refused + 100 * usize::try_from(minute).unwrap(), "{requests}");
     eventually("nothing is left to do", IN_TIME, || {
         let claimed = nodes[0].metrics().count("eds_backlog_unsent");
         when(claimed == 0, claimed)
     });
     let errors = |node: &Node| node.log().matches("ERROR").count() as u64;
     let errors: u64 = nodes.iter().map(errors).sum();
-    assert!(
-        errors <= 2 * began.elapsed().as_secs(),
-        "{errors} lines at ERROR"
-    );
+    assert!(errors <= 2 * began.elapsed().as_secs(), "{errors} lines at ERROR");
     site.assert_one_value_a_point();
 }
 

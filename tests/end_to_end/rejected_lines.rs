@@ -48,13 +48,7 @@ fn late_events_are_logged_once_a_minute() {
     let message = "the counts of their minutes were sealed";
     let first = lines(&node, message);
     assert_eq!(first.len(), 1, "{first:?}");
-    for word in [
-        "WARN",
-        "events=1 ",
-        "partitions=",
-        "20161204:1118",
-        "after=",
-    ] {
+    for word in ["WARN", "events=1 ", "partitions=", "20161204:1118", "after="] {
         assert!(first[0].contains(word), "{word}: {first:?}");
     }
     // What was not logged by then is logged at the end.
@@ -81,10 +75,7 @@ fn each_reason_of_rejection_is_logged_with_a_line_and_its_source() {
             let metrics = node.metrics();
             let rejected = reasons
                 .map(|reason| metrics.count_of("eds_events_rejected_total", &[("reason", reason)]));
-            when(
-                rejected == [3, 1, 1].map(|of| of * round),
-                format!("{rejected:?}"),
-            )
+            when(rejected == [3, 1, 1].map(|of| of * round), format!("{rejected:?}"))
         });
     }
     for reason in reasons {

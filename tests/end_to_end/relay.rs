@@ -76,10 +76,7 @@ pub(crate) fn assert_ledger_adds_up(metrics: &Metrics, nodes: &[&str]) -> u64 {
     let rest = ["rest_sent_total", "rest_dropped_total", "rest_queued"].map(count);
     let rejected = count("lines_rejected_total");
     let sum = events + rest.iter().sum::<u64>() + rejected;
-    assert_eq!(
-        received, sum,
-        "{events} events, {rest:?} rest, {rejected} rejected"
-    );
+    assert_eq!(received, sum, "{events} events, {rest:?} rest, {rejected} rejected");
     for node in nodes {
         let of =
             |name: &str| metrics.count_of(&format!("eds_relay_events_{name}"), &[("to", node)]);
@@ -182,13 +179,7 @@ fn a_node_that_is_down_or_has_no_address_costs_the_others_nothing_and_is_told() 
     let ready = relay.get("/readyz").unwrap();
     assert_eq!(ready.status, 200, "{}", ready.body);
     for name in &to[..2] {
-        assert!(
-            ready
-                .body
-                .contains(&format!("events for {name} may get lost")),
-            "{}",
-            ready.body
-        );
+        assert!(ready.body.contains(&format!("events for {name} may get lost")), "{}", ready.body);
         assert!(relay.log().contains(name), "{}", relay.log());
     }
     assert!(relay.get("/healthz").unwrap().body.contains("ok"));
@@ -228,9 +219,7 @@ fn lines_without_timestamps_are_the_same_events_on_all_nodes() {
     assert_eq!(count(&nodes, "eds_events_repeated_total"), 2 * LINES);
     let keys = site.redis.keys();
     let sets = keys.iter().filter(|key| key.contains(":cumulative_user:"));
-    let events: u64 = sets
-        .map(|key| site.redis.query::<u64>(&["SCARD", key]))
-        .sum();
+    let events: u64 = sets.map(|key| site.redis.query::<u64>(&["SCARD", key])).sum();
     assert_eq!(events, 2 * LINES);
 }
 
@@ -265,10 +254,7 @@ fn the_rest_goes_on_by_udp_byte_for_byte() {
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 2);
     let metrics = relay.metrics();
     let received = assert_ledger_adds_up(&metrics, &[&node.udp().to_string()]);
-    assert_eq!(
-        (received, metrics.count("eds_relay_rest_sent_total")),
-        (9, 7)
-    );
+    assert_eq!((received, metrics.count("eds_relay_rest_sent_total")), (9, 7));
 }
 
 #[test]
@@ -297,10 +283,7 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
     eventually("it is told", SOON, || {
         let metrics = relay.metrics();
         let up = metrics.count("eds_relay_rest_up");
-        when(
-            up == 0 && metrics.count("eds_relay_rest_queued") == LINES,
-            up,
-        )
+        when(up == 0 && metrics.count("eds_relay_rest_queued") == LINES, up)
     });
     site.writes.set(Mode::Pass);
     eventually("the server has the rest", SOON, || {
@@ -312,17 +295,10 @@ fn the_rest_waits_for_its_server_and_a_bad_line_costs_itself_only() {
     let metrics = relay.metrics();
     assert_eq!(metrics.count("eds_relay_rest_sent_total"), LINES - 2);
     let refused = [("reason", "refused")];
-    assert_eq!(
-        metrics.count_of("eds_relay_rest_dropped_total", &refused),
-        2
-    );
+    assert_eq!(metrics.count_of("eds_relay_rest_dropped_total", &refused), 2);
     let written = site.query("SELECT COUNT(usage) FROM cpu");
     assert_eq!(written[0]["values"][0][1].as_u64(), Some(LINES - 2));
-    assert!(
-        relay.log().contains("the server of rest.url refuses lines"),
-        "{}",
-        relay.log()
-    );
+    assert!(relay.log().contains("the server of rest.url refuses lines"), "{}", relay.log());
 }
 
 /// A line that somebody on the way to the server never lets pass; and one that the server refuses when it refuses the line, too, that
@@ -363,23 +339,15 @@ fn what_a_stop_cannot_write_to_the_rest_is_in_the_exit_code() {
     site.writes.set(Mode::Refuse);
     let node = Node::start("one", &OPEN);
     let url = format!("{}?db={DATABASE}", site.writes.url());
-    let keys = [
-        ("rest.url", &*url),
-        ("input.drain_timeout", "500ms"),
-        ("rest.queue_bytes", "64KiB"),
-    ];
+    let keys =
+        [("rest.url", &*url), ("input.drain_timeout", "500ms"), ("rest.queue_bytes", "64KiB")];
     let mut relay = start_relay("relay", std::slice::from_ref(&node), &keys);
     let filler = "x".repeat(1000);
     // The queue has room for 64 of them, and one piece of it may be in the hands of the writer.
-    send(
-        (0..300).map(|at| format!("cpu text=\"{filler}\" {at}")),
-        &relay,
-        &[],
-    );
+    send((0..300).map(|at| format!("cpu text=\"{filler}\" {at}")), &relay, &[]);
     relay.wait_count("eds_relay_lines_received_total", |received| received == 300);
-    let full = relay
-        .metrics()
-        .count_of("eds_relay_rest_dropped_total", &[("reason", "queue_full")]);
+    let full =
+        relay.metrics().count_of("eds_relay_rest_dropped_total", &[("reason", "queue_full")]);
     assert!((170..=236).contains(&full), "{full}");
     assert_eq!(relay.terminate().code(), Some(3));
     let log = relay.log();
@@ -421,10 +389,7 @@ fn random_and_mutated_datagrams_do_no_harm() {
     assert_eq!(metrics.count("eds_relay_kernel_drops_total"), 0);
     assert!(received > DATAGRAMS / 2, "only {received} lines");
     let end_kib = resident_kib(relay.pid());
-    assert!(
-        end_kib < warm_kib + GROWTH_KIB_MAX,
-        "grew from {warm_kib} to {end_kib} KiB"
-    );
+    assert!(end_kib < warm_kib + GROWTH_KIB_MAX, "grew from {warm_kib} to {end_kib} KiB");
     let sent = metrics.count("eds_relay_events_sent_total");
     node.wait_count("eds_events_received_total", |received| received == sent);
     assert!(sent > DATAGRAMS / 20, "only {sent} events");

@@ -70,10 +70,7 @@ fn wait_ended(relays: &[Node], lines: u64, received_max: u64) {
             let mut lines = log.lines();
             lines.any(|line| line.contains("come back") && line.contains("source=127.0.0.1:"))
         });
-        when(
-            looped > 0 && told,
-            format!("{looped} of {received} looped, told: {told}"),
-        )
+        when(looped > 0 && told, format!("{looped} of {received} looped, told: {told}"))
     });
 }
 
@@ -102,11 +99,7 @@ fn events_of_many_senders_among_relays_in_a_circle_all_reach_the_nodes() {
         let lines: Vec<_> = (0..100).map(|nth| event(at * 100 + nth)).collect();
         // They enter at either relay, between those that circle.
         for part in lines.chunks(10) {
-            send(
-                [part.join("\n")],
-                &relays[usize::from(at % 2 == 0)],
-                &relays,
-            );
+            send([part.join("\n")], &relays[usize::from(at % 2 == 0)], &relays);
         }
     }
     eventually("all are recorded", SOON, || {

@@ -25,9 +25,8 @@ fn hostile_lines() -> Vec<Vec<u8>> {
         b"evil v=1 5",
         b"# v=\"",
     ];
-    let tails: [&[u8]; 8] = [
-        b"\\\\", b"\\\\\\", b"\"\\", b"\\\"", b"\0\\", b"\t\\\r", b"\xff\\", b"=\"\"\"",
-    ];
+    let tails: [&[u8]; 8] =
+        [b"\\\\", b"\\\\\\", b"\"\\", b"\\\"", b"\0\\", b"\t\\\r", b"\xff\\", b"=\"\"\""];
     let bytes = (0..=u8::MAX).filter(|byte| *byte != b'\n');
     let bytes: Vec<_> = bytes.map(|byte| vec![byte]).collect();
     let tails: Vec<_> = tails.iter().map(|tail| tail.to_vec()).collect();
@@ -117,12 +116,7 @@ fn a_line_of_the_rest_swallows_no_other_senders_line_in_influxdb_2() {
             "from(bucket: \"eds\") |> range(start: 0) |> filter(fn: (r) => r._measurement == \"honest\") |> count()",
         );
         let row = counted.lines().find(|line| line.starts_with(",_result"));
-        row.map_or(0, |row| {
-            row.split(',')
-                .filter_map(|it| it.parse().ok())
-                .next_back()
-                .unwrap()
-        })
+        row.map_or(0, |row| row.split(',').filter_map(|it| it.parse().ok()).next_back().unwrap())
     });
     assert_swallowing_lines_are_rejected(&metrics);
 }
@@ -139,10 +133,7 @@ fn a_line_of_the_rest_swallows_no_other_line_of_a_mixed_datagram_by_udp() {
     for tail in ["cpu note=\"x", "cpu note=x\\"] {
         let datagram = format!("mem v=1\n{tail}\n{event}\nmem v=2\nmem v=3");
         send([datagram], &relay, &[]);
-        for expected in [
-            format!("mem v=1\n{tail}\n"),
-            "mem v=2\nmem v=3\n".to_owned(),
-        ] {
+        for expected in [format!("mem v=1\n{tail}\n"), "mem v=2\nmem v=3\n".to_owned()] {
             let mut buffer = [0; 2000];
             let length = rest.recv(&mut buffer).unwrap();
             assert_eq!(String::from_utf8_lossy(&buffer[..length]), expected);
@@ -166,10 +157,7 @@ fn lines_that_a_relay_throws_away_are_counted_and_told() {
         let log = relay.log();
         let mut told = log.lines().filter(|line| line.contains("WARN"));
         let is_told = told.any(|line| line.contains("discarded") && line.contains("gorets:1|c"));
-        when(
-            discarded == 300 && is_told,
-            format!("{discarded} discarded\n{log}"),
-        )
+        when(discarded == 300 && is_told, format!("{discarded} discarded\n{log}"))
     });
     // The configuration says so.
     assert_eq!(relay.terminate().code(), Some(0));

@@ -56,9 +56,8 @@ fn relay_is_shown_where_nodes_are_shown() {
     let mut relay = start_relay("east", std::slice::from_ref(&node), &keys);
 
     send(["a=b value=u", "gorets:1|c", "a=b value=u\\"], &relay, &[]);
-    let seen = wait_relay(&node, "east", |it| {
-        it["totals"]["received"] == 3 && it["to"][0]["sent"] == 1
-    });
+    let seen =
+        wait_relay(&node, "east", |it| it["totals"]["received"] == 3 && it["to"][0]["sent"] == 1);
     let file = include_str!("../../docs/openapi.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let schema = &file["components"]["schemas"]["RelayStatus"];
@@ -66,10 +65,7 @@ fn relay_is_shown_where_nodes_are_shown() {
     let relay_seen = &seen["relays"][0];
     assert_eq!(relay_seen["listen"][0], relay.udp().to_string());
     assert_eq!(relay_seen["silent"], false);
-    for (id, word) in [
-        ("relay-discards", "gorets:1|c"),
-        ("relay-rejects", "trailing_backslash"),
-    ] {
+    for (id, word) in [("relay-discards", "gorets:1|c"), ("relay-rejects", "trailing_backslash")] {
         let found = finding(&seen, id).unwrap_or_else(|| panic!("{id}: {seen}"));
         assert_eq!(found["where"], "relay east");
         assert!(found["why"].as_str().unwrap().contains(word), "{found}");
@@ -80,20 +76,13 @@ fn relay_is_shown_where_nodes_are_shown() {
     let own = relay.get("/").unwrap();
     assert_eq!(own.status, 200);
     for text in [&table, &own.body] {
-        for words in [
-            "relay east: 1 lines discarded",
-            "gorets:1|c",
-            "listens at 127.0.0.1:",
-        ] {
+        for words in ["relay east: 1 lines discarded", "gorets:1|c", "listens at 127.0.0.1:"] {
             assert!(text.contains(words), "{words:?} is not in: {text}");
         }
     }
     // It may do nothing else there.
     let keys = site.redis.keys();
-    assert!(
-        keys.iter().any(|key| key == "{eds:relays}:east"),
-        "{keys:?}"
-    );
+    assert!(keys.iter().any(|key| key == "{eds:relays}:east"), "{keys:?}");
 
     // Fifteen seconds without a report.
     relay.signal("STOP");
@@ -117,11 +106,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     let node = site.start_node("one", &[("flush.grace", "1h"), ("flush.max_hold", "1h")]);
     let nobody = format!("nowhere.invalid:{}", free_port());
     let nowhere = format!("http://127.0.0.1:{}/?db=eds", free_port());
-    let keys = [
-        ("store.url", &*url),
-        ("rest.url", &*nowhere),
-        ("input.drain_timeout", "100ms"),
-    ];
+    let keys = [("store.url", &*url), ("rest.url", &*nowhere), ("input.drain_timeout", "100ms")];
     let mut relay = Node::relay("west", &[&nobody], &keys);
     relay.set("node", "west");
     relay.launch();
@@ -130,10 +115,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     let lost = "5 events sent to no node (relay_nowhere)";
     let seen = wait_answer(&node, "yes", lost);
     let found = finding(&seen, "relay-nowhere").unwrap();
-    assert_eq!(
-        (&found["where"], &found["severity"]),
-        (&"relay west".into(), &"critical".into())
-    );
+    assert_eq!((&found["where"], &found["severity"]), (&"relay west".into(), &"critical".into()));
     wait_relay(&node, "west", |it| it["to"][0]["up"] == false);
     eventually("the log has it with its number", SOON, || {
         let log = relay.log();
@@ -149,11 +131,7 @@ fn what_a_relay_loses_outlives_it_until_it_is_acknowledged() {
     });
     assert_eq!(relay.terminate().code(), Some(3));
     wait_answer(&node, "yes", lost);
-    wait_answer(
-        &node,
-        "yes",
-        "3 lines of the rest dropped (relay_rest_dropped)",
-    );
+    wait_answer(&node, "yes", "3 lines of the rest dropped (relay_rest_dropped)");
     let mut lines = listed(&loss(&node, &["acknowledge"]));
     lines.sort_by(|a, b| a[2].cmp(&b[2]));
     let of_west = lines.iter().all(|line| line[1].starts_with("west#"));

@@ -71,14 +71,9 @@ impl Remedy {
             let status = ask();
             let found = findings(&status, id).into_iter().find_map(|finding| {
                 let texts = ["where", "what", "why", "remedy"];
-                let all = texts
-                    .map(|part| finding[part].as_str().unwrap())
-                    .join(" | ");
+                let all = texts.map(|part| finding[part].as_str().unwrap()).join(" | ");
                 let remedy = finding["remedy"].as_str().unwrap().to_owned();
-                words
-                    .iter()
-                    .all(|word| all.contains(word))
-                    .then_some(remedy)
+                words.iter().all(|word| all.contains(word)).then_some(remedy)
             });
             found.ok_or_else(|| status["findings"].to_string())
         });
@@ -90,11 +85,7 @@ impl Remedy {
     #[track_caller]
     fn says(&self, words: &[&str]) -> &Self {
         for word in words {
-            assert!(
-                self.text.contains(word),
-                "{word:?} is not in: {}",
-                self.text
-            );
+            assert!(self.text.contains(word), "{word:?} is not in: {}", self.text);
         }
         self
     }
@@ -187,21 +178,12 @@ fn sections() -> BTreeSet<&'static str> {
 fn assert_names_what_exists(text: &str) {
     for command in commands(text).filter(|command| command.starts_with("eds ")) {
         let parsed = cli::command().try_get_matches_from(command.split(' '));
-        assert!(
-            parsed.is_ok(),
-            "{command:?} is no command of eds; in: {text}"
-        );
+        assert!(parsed.is_ok(), "{command:?} is no command of eds; in: {text}");
     }
     let plain: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ");
-    for name in cli::command()
-        .get_subcommands()
-        .map(|it| it.get_name().to_owned())
-    {
+    for name in cli::command().get_subcommands().map(|it| it.get_name().to_owned()) {
         let bare = format!("eds {name} ");
-        assert!(
-            !plain.contains(&bare),
-            "`{bare}…` wants backticks in: {text}"
-        );
+        assert!(!plain.contains(&bare), "`{bare}…` wants backticks in: {text}");
     }
     let node = Arc::new(node::Node::default());
     let metrics = Metrics::new(node).encode(Format::Classic).unwrap();

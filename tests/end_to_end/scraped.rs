@@ -63,11 +63,9 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     let (_site, node) = under_load();
     let answer = scrape(&node, &[]);
     let metrics = Metrics::parse(&answer.body);
-    for name in [
-        "eds_events_overflowed_total",
-        "eds_events_rejected_total",
-        "eds_write_seconds_count",
-    ] {
+    for name in
+        ["eds_events_overflowed_total", "eds_events_rejected_total", "eds_write_seconds_count"]
+    {
         assert!(metrics.count(name) > 0, "{name}");
     }
     assert_sound(&answer.body);
@@ -79,10 +77,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
 #[track_caller]
 fn assert_sound(text: &str) {
     let checked = promtool(text);
-    assert!(
-        checked.status.success() && checked.stderr.is_empty(),
-        "{checked:?}"
-    );
+    assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
 }
 
 #[test]
@@ -177,22 +172,10 @@ fn what_fills_is_reported_with_what_it_may_hold() {
         ("eds_events_queued", "eds_events_queued_max", 1234),
         ("eds_queue_bytes", "eds_queue_max_bytes", 3 << 20),
         ("eds_spool_bytes", "eds_spool_max_bytes", 5 << 20),
-        (
-            "eds_store_memory_bytes",
-            "eds_store_memory_max_bytes",
-            7 << 20,
-        ),
+        ("eds_store_memory_bytes", "eds_store_memory_max_bytes", 7 << 20),
         ("eds_http_connections", "eds_http_connections_max", 1024),
-        (
-            "eds_counts_quarantined",
-            "eds_counts_quarantined_max",
-            320_000,
-        ),
-        (
-            "eds_kernel_drops_total",
-            "eds_receive_buffer_bytes",
-            128 << 10,
-        ),
+        ("eds_counts_quarantined", "eds_counts_quarantined_max", 320_000),
+        ("eds_kernel_drops_total", "eds_receive_buffer_bytes", 128 << 10),
     ] {
         assert!(metrics.has(level), "{level}");
         assert_eq!(metrics.count(most), value, "{most}");

@@ -67,15 +67,10 @@ fn a_relay_shows_no_secret() {
     let (token, password) = (secret("token"), secret("password"));
     let with_token = format!("http://{server}?org=o&bucket=b");
     let with_password = format!("http://eds:{password}@{server}?db=d");
-    for (url, variables) in [
-        (with_token, vec![("EDS_REST__TOKEN", &token)]),
-        (with_password, vec![]),
-    ] {
-        let keys = [
-            ("rest.url", &*url),
-            ("log.level", "trace"),
-            ("input.drain_timeout", "0s"),
-        ];
+    for (url, variables) in
+        [(with_token, vec![("EDS_REST__TOKEN", &token)]), (with_password, vec![])]
+    {
+        let keys = [("rest.url", &*url), ("log.level", "trace"), ("input.drain_timeout", "0s")];
         let mut relay = Node::relay("relay", &["127.0.0.1:9"], &keys);
         for (name, value) in variables {
             relay.set_environment(name, value);
@@ -92,10 +87,7 @@ fn a_relay_shows_no_secret() {
         assert_hidden("the log", &relay.log());
         for arguments in [&["--check"][..], &["--check", "--explain"], &["--help"]] {
             let mut command = eds();
-            command
-                .arg("relay")
-                .args(arguments)
-                .envs(relay.environment());
+            command.arg("relay").args(arguments).envs(relay.environment());
             let output = command.arg("--config").arg(relay.config_path()).output();
             assert_output_hidden(&format!("{arguments:?}"), &output.unwrap());
         }
@@ -274,16 +266,10 @@ fn no_mistake_shows_a_secret() {
     assert_mistake_hidden("", &[], &["--store", &url]);
     assert_mistake_hidden("", &[], &["--output", &url]);
     assert_mistake_hidden("", &[("EDS_STORE__PASWORD", &one)], &[]);
-    let twice = [
-        ("EDS_STORE__PASSWORD", one.as_str()),
-        ("EDS_STORE__URL", &url),
-    ];
+    let twice = [("EDS_STORE__PASSWORD", one.as_str()), ("EDS_STORE__URL", &url)];
     assert_mistake_hidden("", &twice, &[]);
     let controlled = format!("{one}\n{two}");
-    let broken = [
-        ("EDS_STORE__PASSWORD", controlled.as_str()),
-        ("EDS_STORE__URL", "redis://h"),
-    ];
+    let broken = [("EDS_STORE__PASSWORD", controlled.as_str()), ("EDS_STORE__URL", "redis://h")];
     assert_mistake_hidden("", &broken, &[]);
 }
 
@@ -306,29 +292,18 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         path("token")
     );
     fs::write(path("eds.toml"), text).unwrap();
-    let mut flags = Flags {
-        config: Some(path("eds.toml").into()),
-        ..Flags::default()
-    };
+    let mut flags = Flags { config: Some(path("eds.toml").into()), ..Flags::default() };
     let (config, effective) = config::load(&flags, []).unwrap();
     flags.store = Some(format!("redis://u:{}@h", secret("flag")));
     let refused = Config::load(&flags, []).unwrap_err();
 
-    let credentials = Credentials {
-        username: Some("u".to_owned()),
-        password: Some(secret("store")),
-    };
+    let credentials =
+        Credentials { username: Some("u".to_owned()), password: Some(secret("store")) };
     let pem = |name| fs::read(path(name)).unwrap();
     let settings = Settings {
         redis: redis_link::Settings {
-            address: Address::Tcp {
-                host: "h".to_owned(),
-                port: 1,
-            },
-            tls: Some(Tls {
-                ca: Some(pem("cert")),
-                client: Some((pem("cert"), pem("key"))),
-            }),
+            address: Address::Tcp { host: "h".to_owned(), port: 1 },
+            tls: Some(Tls { ca: Some(pem("cert")), client: Some((pem("cert"), pem("key"))) }),
             database: 0,
             credentials,
             timeouts: Timeouts {
@@ -361,29 +336,19 @@ fn nothing_that_holds_a_secret_shows_it_to_a_debugger() {
         bucket: "b".to_owned(),
         token: Some(Secret::new(&secret("v2"))),
     };
-    let outputs = [
-        output("http://h", v1),
-        output("http://h", v2.clone()),
-        output("https://h", v2),
-    ];
+    let outputs = [output("http://h", v1), output("http://h", v2.clone()), output("https://h", v2)];
     let mut shown = vec![
         format!("{config:?} {effective:?} {flags:?} {refused:?}"),
         format!("{settings:?} {store:?} {:?}", effective.to_toml(true)),
     ];
     for settings in outputs {
-        shown.push(format!(
-            "{settings:?} {:?}",
-            InfluxDb::new(&settings).unwrap()
-        ));
+        shown.push(format!("{settings:?} {:?}", InfluxDb::new(&settings).unwrap()));
     }
     // As text, and as the numbers of its bytes.
     let bytes = format!("{:?}", &key_line.as_bytes()[..8]);
     for text in &shown {
         assert_hidden("Debug", text);
         assert!(!text.contains(&key_line), "the private key is shown");
-        assert!(
-            !text.contains(bytes.trim_matches(['[', ']'])),
-            "the private key is shown"
-        );
+        assert!(!text.contains(bytes.trim_matches(['[', ']'])), "the private key is shown");
     }
 }

@@ -55,11 +55,7 @@ fn send_lines(node: &Node) {
 
 #[test]
 fn from_memory_to_standard_output() {
-    let keys = [
-        ("store.url", "memory:"),
-        ("output.url", "stdout:"),
-        ("flush.grace", "1s"),
-    ];
+    let keys = [("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "1s")];
     let node = Node::start("alone", &keys);
     send_lines(&node);
     eventually("the six numbers are on standard output", SOON, || {
@@ -68,11 +64,7 @@ fn from_memory_to_standard_output() {
         compare(&six_points(), &read_back::written(whole_lines.as_bytes()))
     });
     let line = "unique_user_event,event_type=http-5xx,product=productA value=1 1480876680000000000";
-    assert!(
-        node.stdout().lines().any(|it| it == line),
-        "{}",
-        node.stdout()
-    );
+    assert!(node.stdout().lines().any(|it| it == line), "{}", node.stdout());
     assert_eq!(node.stdout().lines().count(), 6);
 }
 
@@ -145,46 +137,29 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
             continue;
         }
         let members: BTreeSet<String> = redis.query(&["SMEMBERS", &key]);
-        sets.entry(name.to_owned())
-            .or_insert_with(BTreeSet::new)
-            .extend(members);
+        sets.entry(name.to_owned()).or_insert_with(BTreeSet::new).extend(members);
         // A series lies with the set that names it, or nobody would find it.
         if let Some((_, series)) = name.split_once("_user:") {
-            let named: bool = redis.query(&[
-                "SISMEMBER",
-                &format!("{tag}}}:20161204:1118:event_types"),
-                series,
-            ]);
+            let named: bool =
+                redis.query(&["SISMEMBER", &format!("{tag}}}:20161204:1118:event_types"), series]);
             assert!(named, "{key} is not in its partition's event_types");
         }
     }
 
-    let all: BTreeSet<String> = COUNTS
-        .iter()
-        .map(|(series, _, _)| (*series).to_owned())
-        .collect();
+    let all: BTreeSet<String> = COUNTS.iter().map(|(series, _, _)| (*series).to_owned()).collect();
     assert_eq!(counts, all);
     assert_eq!(seen, 5, "what the only node saw");
     let expected: [(&str, &[&str]); 7] = [
         ("event_types", &COUNTS.map(|(series, _, _)| series)),
-        (
-            "unique_user:event_type=http-5xx,product=productA",
-            &["testusername1"],
-        ),
-        (
-            "unique_user:event_type=os_error,product=productA",
-            &["testusername2"],
-        ),
+        ("unique_user:event_type=http-5xx,product=productA", &["testusername1"]),
+        ("unique_user:event_type=os_error,product=productA", &["testusername2"]),
         (
             "unique_user:event_type=browser_error,product=productB",
             &["testusername3", "testusername4"],
         ),
         (
             "cumulative_user:event_type=http-5xx,product=productA",
-            &[
-                "testusername1_1480876707352348928",
-                "testusername1_1480876707352348930",
-            ],
+            &["testusername1_1480876707352348928", "testusername1_1480876707352348930"],
         ),
         (
             "cumulative_user:event_type=os_error,product=productA",
@@ -192,26 +167,17 @@ fn assert_redis_holds_what_the_seed_lists(redis: &RedisServer) {
         ),
         (
             "cumulative_user:event_type=browser_error,product=productB",
-            &[
-                "testusername3_1480876707352348928",
-                "testusername4_1480876707352348928",
-            ],
+            &["testusername3_1480876707352348928", "testusername4_1480876707352348928"],
         ),
     ];
     let owned = |members: &[&str]| members.iter().map(ToString::to_string).collect();
-    let expected: BTreeMap<String, BTreeSet<String>> = expected
-        .iter()
-        .map(|(name, members)| ((*name).to_owned(), owned(members)))
-        .collect();
+    let expected: BTreeMap<String, BTreeSet<String>> =
+        expected.iter().map(|(name, members)| ((*name).to_owned(), owned(members))).collect();
     assert_eq!(sets, expected);
 
     for tag in tags {
         let minutes: Vec<(String, u64)> =
             redis.query(&["ZRANGE", &format!("{tag}:minutes"), "0", "-1", "WITHSCORES"]);
-        assert_eq!(
-            minutes,
-            [("20161204:1118".to_owned(), EPOCH_MINUTE)],
-            "{tag}"
-        );
+        assert_eq!(minutes, [("20161204:1118".to_owned(), EPOCH_MINUTE)], "{tag}");
     }
 }

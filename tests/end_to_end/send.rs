@@ -39,9 +39,7 @@ fn assert_ends_as_expected(
 ) {
     signal(sender.id(), name);
     assert_eq!(wait(&mut sender, SOON).code(), Some(code));
-    socket
-        .set_read_timeout(Some(Duration::from_millis(1)))
-        .unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let mut buffer = vec![0; 65_536];
     while let Ok(length) = socket.recv(&mut buffer) {
         came.receive(&buffer[..length]);
@@ -51,10 +49,7 @@ fn assert_ends_as_expected(
     assert_eq!(written, came.points());
     let mut said = String::new();
     sender.stderr.unwrap().read_to_string(&mut said).unwrap();
-    assert!(
-        said.contains("events, ") && said.contains("stopped by a signal"),
-        "{said}"
-    );
+    assert!(said.contains("events, ") && said.contains("stopped by a signal"), "{said}");
 }
 
 fn sending(to: &str, more: &[&str]) -> (Child, TempDir) {
@@ -102,10 +97,7 @@ fn a_line_end_inside_a_quoted_field_splits_no_line() {
     let arguments = ["send", "--to", &to, "--lines-per-datagram", "1"];
     let sender = eds().args(arguments).stdin(Stdio::piped()).spawn();
     let mut sender = sender.unwrap();
-    let (quoted, next) = (
-        "a=1 value=x,note=\"b\nc\" 60000000000",
-        "a=1 value=y 60000000000",
-    );
+    let (quoted, next) = ("a=1 value=x,note=\"b\nc\" 60000000000", "a=1 value=y 60000000000");
     let mut pipe = sender.stdin.take().unwrap();
     write!(pipe, "{quoted}\n{next}\n").unwrap();
     drop(pipe);
@@ -118,9 +110,7 @@ fn a_line_end_inside_a_quoted_field_splits_no_line() {
 fn a_port_where_nobody_listens_is_a_failure_with_its_address() {
     let (_socket, to) = receiver();
     let closed = format!("127.0.0.1:{}", free_port());
-    let arguments = [
-        "send", "--events", "100", "--wait", "10ms", "--to", &to, "--to", &closed,
-    ];
+    let arguments = ["send", "--events", "100", "--wait", "10ms", "--to", &to, "--to", &closed];
     let output = eds().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
@@ -170,9 +160,7 @@ fn nodes_that_are_started_in_the_background_just_before_receive_everything() {
     let mut said = BufReader::new(sender.stderr.take().unwrap()).lines();
     let mut wait_for = |words: &str| {
         let found = said.find(|line| line.as_ref().unwrap().contains(words));
-        found
-            .unwrap_or_else(|| panic!("{words:?} is not said"))
-            .unwrap()
+        found.unwrap_or_else(|| panic!("{words:?} is not said")).unwrap()
     };
     // Each begins to listen when it is waited for.
     let nodes = to.each_ref().map(|to| {
@@ -197,11 +185,9 @@ fn times_that_a_node_rejects_are_warned_of() {
         let output = eds().args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let said = String::from_utf8(output.stderr).unwrap();
-        for words in [
-            "warning: line 1 is of 2016-12-04T18:38:",
-            "input.max_age",
-            "20 events of a time",
-        ] {
+        for words in
+            ["warning: line 1 is of 2016-12-04T18:38:", "input.max_age", "20 events of a time"]
+        {
             assert_eq!(said.contains(words), warns, "{said}");
         }
     }
@@ -229,10 +215,7 @@ fn who_types_is_told_so_and_not_drawn_over() {
     assert_eq!(wait(&mut typing, SOON).code(), Some(0));
     let mut shown = String::new();
     typing.stdout.unwrap().read_to_string(&mut shown).unwrap();
-    assert!(
-        shown.contains("type") && shown.contains("Ctrl-D"),
-        "{shown}"
-    );
+    assert!(shown.contains("type") && shown.contains("Ctrl-D"), "{shown}");
     assert!(shown.contains("1 events, 1 datagrams"), "{shown}");
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
 }

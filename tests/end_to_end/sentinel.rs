@@ -19,17 +19,9 @@ fn a_master_killed_under_load_is_replaced_at_no_cost() {
 fn a_master_that_wakes_when_it_is_replaced_costs_nothing_with_min_replicas_to_write() {
     let redis = RedisSentinel::start_by(
         None,
-        &[
-            "--repl-diskless-sync-delay",
-            "0",
-            "--min-replicas-to-write",
-            "1",
-        ],
+        &["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1"],
     );
-    let keys = [
-        ("store.response_timeout", "5s"),
-        ("store.replay_window", "5s"),
-    ];
+    let keys = [("store.response_timeout", "5s"), ("store.replay_window", "5s")];
     let mut load = UnderLoad::start_with(&redis.url(NAME), 400_000, &keys);
     redis.servers[0].signal("STOP");
     load.assert_exact_in_spite_of(|| {

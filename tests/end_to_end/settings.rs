@@ -71,9 +71,7 @@ fn a_node_that_differs_in_what_must_be_alike_is_refused_with_both_values() {
 fn settings(command: &str, node: &Node, more: &[&str]) -> (Option<i32>, String) {
     node.write_config();
     let mut eds = eds();
-    eds.args(["settings", command, "--config"])
-        .arg(node.config_path())
-        .args(more);
+    eds.args(["settings", command, "--config"]).arg(node.config_path()).args(more);
     let output = eds.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
@@ -148,22 +146,14 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
     for node in [&one, &two] {
         eventually("it is not ready, with both values", SOON, || {
             let answer = node.get("/readyz").unwrap();
-            let words = [
-                "flush.grace = \\\"1s\\\", and this one \\\"2s\\\"",
-                "eds settings apply",
-            ];
+            let words = ["flush.grace = \\\"1s\\\", and this one \\\"2s\\\"", "eds settings apply"];
             let all = words.iter().all(|words| answer.body.contains(words));
             when(answer.status == 503 && all, answer.body)
         });
         wait_named(node);
         eventually("its metrics and its log say so", SOON, || {
-            let logged = node
-                .log()
-                .contains("ERROR this node closes no minute and sends nothing");
-            when(
-                node.metrics().count("eds_settings_differ") == 1 && logged,
-                logged,
-            )
+            let logged = node.log().contains("ERROR this node closes no minute and sends nothing");
+            when(node.metrics().count("eds_settings_differ") == 1 && logged, logged)
         });
     }
     eventually("minutes are idle for longer than any grace", SOON, || {
@@ -190,16 +180,8 @@ fn one_command_changes_grace_and_output_of_a_running_cluster_node_after_node() {
         }
         compare(&expected, &all)
     });
-    let wrong = site
-        .writes
-        .writes()
-        .into_iter()
-        .filter(|write| write.at > applied);
-    assert_eq!(
-        wrong.count(),
-        0,
-        "writes to the old output after the change"
-    );
+    let wrong = site.writes.writes().into_iter().filter(|write| write.at > applied);
+    assert_eq!(wrong.count(), 0, "writes to the old output after the change");
     for point in before.keys() {
         assert!(site.points().contains_key(point));
     }
@@ -218,10 +200,7 @@ fn the_command_changes_nothing_where_it_cannot_change_all_and_needs_a_redis() {
     let (code, said) = settings("apply", &node, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("Set store.partitions_before = 32"), "{said}");
-    let grace = || {
-        site.redis
-            .query::<String>(&["HGET", "eds:settings", "flush.grace"])
-    };
+    let grace = || site.redis.query::<String>(&["HGET", "eds:settings", "flush.grace"]);
     assert_eq!(grace(), "2s");
     assert_eq!(node.get("/readyz").unwrap().status, 200);
 
@@ -274,10 +253,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
         said.contains("store.layout = \"sets\", and this configuration \"log\"")
             && said.contains(why)
     };
-    assert!(
-        code == Some(1) && is_refused(&said, "1 nodes live, the first one"),
-        "{said}"
-    );
+    assert!(code == Some(1) && is_refused(&said, "1 nodes live, the first one"), "{said}");
 
     node.set("store.layout", "sets");
     node.set("flush.grace", "9m");
@@ -289,10 +265,7 @@ fn the_layout_changes_when_nothing_is_kept_in_the_one_of_before() {
     assert!(node.terminate().success());
     node.set("store.layout", "log");
     let (code, said) = settings("apply", &node, &[]);
-    assert!(
-        code == Some(1) && is_refused(&said, "are not sealed"),
-        "{said}"
-    );
+    assert!(code == Some(1) && is_refused(&said, "are not sealed"), "{said}");
 
     node.set("store.layout", "sets");
     node.set("flush.grace", "1s");

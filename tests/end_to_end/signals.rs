@@ -18,11 +18,7 @@ use crate::support::node::{Node, eds};
 
 fn numbered_datagram(number: usize) -> String {
     let at = SEED_MINUTE_NS + i64::try_from(number).unwrap();
-    format!(
-        "event_type=type{},product=b value=user{} {at}",
-        number % 20,
-        number % 700
-    )
+    format!("event_type=type{},product=b value=user{} {at}", number % 20, number % 700)
 }
 
 #[test]
@@ -56,13 +52,8 @@ fn a_node_told_to_end_under_load_records_all_that_it_received() {
 
     let keys = site.redis.keys();
     let sets = keys.iter().filter(|key| key.contains(":cumulative_user:"));
-    let recorded: usize = sets
-        .map(|key| site.redis.query::<usize>(&["SCARD", key]))
-        .sum();
-    assert!(
-        recorded >= sent_before_signal,
-        "{recorded} recorded of {sent_before_signal} sent"
-    );
+    let recorded: usize = sets.map(|key| site.redis.query::<usize>(&["SCARD", key])).sum();
+    assert!(recorded >= sent_before_signal, "{recorded} recorded of {sent_before_signal} sent");
     let mut expected = Expected::default();
     (0..recorded).for_each(|number| expected.receive(numbered_datagram(number).as_bytes()));
 
@@ -104,9 +95,7 @@ fn a_hang_up_reloads_the_log_level() {
     node.set("log.level", "loud");
     node.write_config();
     node.signal("HUP");
-    eventually("it says what is wrong", SOON, || {
-        when(node.log().contains("loud"), node.log())
-    });
+    eventually("it says what is wrong", SOON, || when(node.log().contains("loud"), node.log()));
     node.wait_ready();
 }
 
@@ -133,11 +122,7 @@ fn the_exit_code_tells_failure_from_misuse() {
         (&["check", "--config", &good][..], 0, ""),
         (&["check", "--config", &bad], 2, "grace"),
         (&["run", "--config", &bad], 2, "grace"),
-        (
-            &["run", "--config", "/nowhere/eds.toml"],
-            2,
-            "/nowhere/eds.toml",
-        ),
+        (&["run", "--config", "/nowhere/eds.toml"], 2, "/nowhere/eds.toml"),
         (&["run", "--no-such-flag"], 2, "--no-such-flag"),
         (&["no-such-command"], 2, "no-such-command"),
         (&["run", "--config", &busy], 1, "in use"),
@@ -146,10 +131,7 @@ fn the_exit_code_tells_failure_from_misuse() {
         let output = eds().args(arguments).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(
-            stderr.contains(says),
-            "{arguments:?} does not say {says:?}: {stderr}"
-        );
+        assert!(stderr.contains(says), "{arguments:?} does not say {says:?}: {stderr}");
     }
 }
 
@@ -180,10 +162,7 @@ fn a_node_and_a_relay_report_how_they_are() {
     node.set_environment("NOTIFY_SOCKET", &path);
     node.run();
     wait("READY=1", None);
-    wait(
-        "STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 wait for ",
-        None,
-    );
+    wait("STATUS=0/s received, 0/s recorded, 0 queued; 0 open, 0 wait for ", None);
     wait("; 1 open", Some(node.udp()));
     node.terminate();
     wait("STATUS=draining", None);

@@ -54,13 +54,7 @@ impl Site {
     pub(crate) fn with(redis: RedisServer, server: InfluxServer) -> Self {
         let influxdb = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let writes = HttpProxy::start(Some(influxdb));
-        let site = Self {
-            redis,
-            influxdb,
-            _influxdb: server,
-            writes,
-            clock: None,
-        };
+        let site = Self { redis, influxdb, _influxdb: server, writes, clock: None };
         site.command(&format!("CREATE DATABASE {DATABASE}"));
         site
     }
@@ -128,9 +122,7 @@ impl Site {
     /// Waits until InfluxDB holds exactly these points.
     #[track_caller]
     pub(crate) fn wait_exact(&self, expected: &Points, within: Duration) {
-        eventually("InfluxDB holds the exact counts", within, || {
-            compare(expected, &self.points())
-        });
+        eventually("InfluxDB holds the exact counts", within, || compare(expected, &self.points()));
     }
 
     /// What InfluxDB holds.
@@ -189,11 +181,7 @@ impl Site {
                         && redis.query::<i64>(&["PTTL", key]) > 0
             };
             let others: Vec<_> = redis.keys().into_iter().filter(|key| !stays(key)).collect();
-            if others.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{others:?}"))
-            }
+            if others.is_empty() { Ok(()) } else { Err(format!("{others:?}")) }
         });
     }
 }

@@ -20,11 +20,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 
 /// A node of this site whose clock is so many seconds off.
 fn skewed(site: &Site, name: &str, seconds: i64) -> Node {
-    let keys = [
-        ("input.max_age", "1h"),
-        ("input.max_future", "1m"),
-        ("flush.max_hold", "10m"),
-    ];
+    let keys = [("input.max_age", "1h"), ("input.max_future", "1m"), ("flush.max_hold", "10m")];
     let mut node = site.node(name, &keys);
     node.set_clock(site.clock().ahead_of(seconds));
     node.run();
@@ -56,11 +52,8 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     const EVENTS: i64 = 1000;
     // The present minute has some seconds left, for the events of now.
     let site = Site::start_at_second(35);
-    let nodes = [
-        skewed(&site, "right", 0),
-        skewed(&site, "fast", 300),
-        skewed(&site, "slow", -300),
-    ];
+    let nodes =
+        [skewed(&site, "right", 0), skewed(&site, "fast", 300), skewed(&site, "slow", -300)];
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut expected, mut random) = (Expected::default(), SmallRng::seed_from_u64(seed()));
     let mut so_far = [0; 3];
@@ -72,9 +65,8 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
             so_far[to] += 1;
             socket.send_to(line.as_bytes(), nodes[to].udp()).unwrap();
             if so_far[to] % 64 == 0 {
-                nodes[to].wait_count("eds_events_received_total", |received| {
-                    received == so_far[to]
-                });
+                nodes[to]
+                    .wait_count("eds_events_received_total", |received| received == so_far[to]);
             }
         }
     };
@@ -101,35 +93,25 @@ fn clocks_five_minutes_off_judge_the_age_of_events_and_nothing_else() {
     let events = u64::try_from(EVENTS).unwrap();
     for (node, (old, ahead)) in nodes.iter().zip([(1, 2), (2, 1), (0, 3)]) {
         eventually("the ages are judged by the node's own clock", SOON, || {
-            when(
-                rejected(node) == [old * events, ahead * events],
-                format!("{:?}", rejected(node)),
-            )
+            when(rejected(node) == [old * events, ahead * events], format!("{:?}", rejected(node)))
         });
     }
     assert_all_recorded_but_rejected(&nodes);
 
     let expected = expected.points();
     let is_ahead = |minute_start_ns: i64| minute_start_ns > site.clock().now_ns() + 70 * SECOND_NS;
-    eventually(
-        "InfluxDB holds the exact counts",
-        Duration::from_secs(100),
-        || {
-            let mut found = site.points();
-            found.retain(|point, _| !is_ahead(point.minute_start_ns));
-            testing::points::compare(&expected, &found)
-        },
-    );
+    eventually("InfluxDB holds the exact counts", Duration::from_secs(100), || {
+        let mut found = site.points();
+        found.retain(|point, _| !is_ahead(point.minute_start_ns));
+        testing::points::compare(&expected, &found)
+    });
     // The fast node would have closed the last minute five minutes before it was over.
     let (now, now_ns) = (Instant::now(), site.clock().now_ns());
     for write in site.writes.writes() {
         for point in read_back::written(&write.body).keys() {
             let over_ns = point.minute_start_ns + MINUTE_NS;
             let written_ns = now_ns - i64::try_from((now - write.at).as_nanos()).unwrap();
-            assert!(
-                written_ns >= over_ns,
-                "{point:?} was written before it was over"
-            );
+            assert!(written_ns >= over_ns, "{point:?} was written before it was over");
         }
     }
     for node in &nodes {

@@ -108,31 +108,19 @@ fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second() {
 
 #[test]
 fn a_burst_of_long_names_is_published_over_a_link_of_one_megabyte_a_second_from_logs() {
-    let burst = Burst {
-        layout: "log",
-        ..SLOW
-    };
+    let burst = Burst { layout: "log", ..SLOW };
     burst.assert_published_exactly(LOADED);
 }
 
 #[test]
 fn a_burst_of_long_names_is_published_over_a_link_of_eight_megabytes_a_second() {
-    let burst = Burst {
-        bytes_per_second: 8_000_000,
-        series: 16_000,
-        ..SLOW
-    };
+    let burst = Burst { bytes_per_second: 8_000_000, series: 16_000, ..SLOW };
     burst.assert_published_exactly(LOADED);
 }
 
 #[test]
 fn a_burst_of_long_names_is_published_over_a_link_of_eight_megabytes_a_second_from_logs() {
-    let burst = Burst {
-        layout: "log",
-        bytes_per_second: 8_000_000,
-        series: 24_000,
-        ..SLOW
-    };
+    let burst = Burst { layout: "log", bytes_per_second: 8_000_000, series: 24_000, ..SLOW };
     burst.assert_published_exactly(LOADED);
 }
 
@@ -140,12 +128,9 @@ fn a_burst_of_long_names_is_published_over_a_link_of_eight_megabytes_a_second_fr
 #[test]
 #[ignore = "takes minutes"]
 fn sixty_thousand_long_names_are_published_over_slow_links() {
-    for (layout, bytes_per_second) in [
-        ("sets", 8_000_000),
-        ("log", 8_000_000),
-        ("sets", 1_000_000),
-        ("log", 1_000_000),
-    ] {
+    for (layout, bytes_per_second) in
+        [("sets", 8_000_000), ("log", 8_000_000), ("sets", 1_000_000), ("log", 1_000_000)]
+    {
         let burst = Burst {
             layout,
             partitions: "32",

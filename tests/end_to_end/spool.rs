@@ -28,10 +28,7 @@ const QUEUE: u64 = 1000;
 pub(crate) fn datagrams(minutes: u32, events_per_minute: u64) -> Vec<Vec<u8>> {
     let events = u64::from(minutes) * events_per_minute;
     let any_order = load(0..minutes.into(), events, 20, 500);
-    let in_order = Plan {
-        shuffle: false,
-        ..any_order
-    };
+    let in_order = Plan { shuffle: false, ..any_order };
     in_order.datagrams().collect()
 }
 
@@ -208,15 +205,8 @@ fn a_node_that_has_brought_its_events_waits_for_one_that_has_not() {
         };
         proxy.at(nth, "EXEC", When::Before, slow);
     }
-    let keys = [
-        ("store.partitions", "1"),
-        ("input.spool_max", "4MiB"),
-        ("flush.max_hold", "90s"),
-    ];
-    let mut nodes = [
-        spooling(&site, "quick", &keys),
-        spooling(&site, "slow", &keys),
-    ];
+    let keys = [("store.partitions", "1"), ("input.spool_max", "4MiB"), ("flush.max_hold", "90s")];
+    let mut nodes = [spooling(&site, "quick", &keys), spooling(&site, "slow", &keys)];
     nodes[1].set("store.url", &proxy.url());
     nodes.iter_mut().for_each(launch);
     let mut expected = Expected::default();
@@ -261,10 +251,8 @@ fn what_finds_no_room_on_disk_either_is_counted_to_the_event() {
     let kept = metrics.count("eds_events_queued");
     assert!(full > 0);
     assert_eq!(full + kept, EVENTS);
-    let bytes: u64 = segments(&node.spool())
-        .iter()
-        .map(|path| path.metadata().unwrap().len())
-        .sum();
+    let bytes: u64 =
+        segments(&node.spool()).iter().map(|path| path.metadata().unwrap().len()).sum();
     assert!((500_000..=1 << 20).contains(&bytes), "{bytes}");
     assert!(node.log().contains("input.spool_max"), "the log says why");
 
@@ -291,11 +279,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     // What a process leaves that dies while it writes.
     bytes.extend([0x00, 0x10, 0x00, 0x00, 0x01]);
     fs::write(&path, bytes).unwrap();
-    fs::write(
-        spool.join("00000000000000000000.spool"),
-        "of something else",
-    )
-    .unwrap();
+    fs::write(spool.join("00000000000000000000.spool"), "of something else").unwrap();
     let left = events_on_disk(&spool);
     assert!(0 < left && left < 27_000, "{left}");
 
@@ -313,10 +297,7 @@ fn a_damaged_segment_costs_what_is_damaged_and_is_kept() {
     assert_eq!(metrics.count("eds_spool_restored_total"), left);
     assert!(path.with_extension("damaged").exists());
     assert!(spool.join("00000000000000000000.damaged").exists());
-    assert!(
-        node.log()
-            .contains("cannot read a part of the events on disk")
-    );
+    assert!(node.log().contains("cannot read a part of the events on disk"));
 }
 
 #[test]
@@ -360,12 +341,7 @@ fn a_spool_follows_no_links_and_is_open_to_its_user_alone() {
     site.wait_exact(&sender.expected.points(), SOON);
     assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
-    let modes = [
-        spool.clone(),
-        spool.join("lock"),
-        spool.join("witness.json"),
-    ]
-    .map(|it| mode(&it));
+    let modes = [spool.clone(), spool.join("lock"), spool.join("witness.json")].map(|it| mode(&it));
     assert_eq!(modes, [0o700, 0o600, 0o600]);
 
     assert!(node.terminate().success());

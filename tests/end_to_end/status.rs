@@ -85,11 +85,7 @@ pub(crate) fn wait_healthy(node: &Node) -> Value {
 fn send(node: &Node, sender: &mut Sender, events: i64, others: &[SocketAddr]) {
     let at = five_minutes_ago_ns();
     for event in 0..events {
-        let line = format!(
-            "event_type=e{},product=p value=user{event} {}",
-            event % 10,
-            at + event
-        );
+        let line = format!("event_type=e{},product=p value=user{event} {}", event % 10, at + event);
         sender.send(line.as_bytes(), node, others);
     }
 }
@@ -143,10 +139,7 @@ fn a_memory_store_is_known_to_its_node_only() {
     let output = ask(&node, &[]);
     assert_eq!(output.status.code(), Some(2));
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        words.contains(&format!("http://{}/api/v1/status", node.http())),
-        "{words}"
-    );
+    assert!(words.contains(&format!("http://{}/api/v1/status", node.http())), "{words}");
     let output = ask(&node, &["--watch", "--store", "redis://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(2), "it is no terminal");
     assert!(String::from_utf8_lossy(&output.stderr).contains("terminal"));
@@ -190,22 +183,11 @@ fn a_redis_that_is_down_is_named_and_a_queue_that_overflows() {
     send(&node, &mut sender, 3000, &[]);
     // The node itself knows what it has lost.
     eventually("the node says so", SOON, || {
-        let answer = node
-            .get("/api/v1/status")
-            .map_err(|error| error.to_string())?;
+        let answer = node.get("/api/v1/status").map_err(|error| error.to_string())?;
         let status: Value = serde_json::from_str(&answer.body).unwrap();
-        let found = |id| {
-            status["findings"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|it| it["id"] == id)
-        };
+        let found = |id| status["findings"].as_array().unwrap().iter().any(|it| it["id"] == id);
         let lost = status["is_anything_lost"]["answer"] == "yes";
-        when(
-            lost && found("redis-down") && found("node-drops"),
-            answer.body,
-        )
+        when(lost && found("redis-down") && found("node-drops"), answer.body)
     });
     site.redis.restart();
     let words = ["node one", "queue overflowed", "input.queue_events"];
@@ -219,11 +201,7 @@ fn a_redis_that_takes_no_writes_is_named_with_the_reason() {
     wait_healthy(&node);
     let redis = &site.redis;
     redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    wait_first(
-        &node,
-        "redis-read-only",
-        &["min-replicas-to-write", "bring a replica back"],
-    );
+    wait_first(&node, "redis-read-only", &["min-replicas-to-write", "bring a replica back"]);
     redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     wait_healthy(&node);
     redis.query::<()>(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
@@ -239,19 +217,11 @@ fn a_redis_that_takes_no_writes_is_named_with_the_reason() {
 fn a_redis_that_cannot_write_to_its_disk_is_named() {
     let site = Site::with_redis(RedisServer::start(&["--save", "3600 1000000"]));
     let node = site.start_node("one", &[]);
-    wait_found(
-        &node,
-        "redis-forgets",
-        &["no append-only file", "CONFIG SET appendonly yes"],
-    );
+    wait_found(&node, "redis-forgets", &["no append-only file", "CONFIG SET appendonly yes"]);
     std::fs::remove_dir_all(site.redis.directory()).unwrap();
     site.redis.query::<()>(&["SET", "changed", "1"]);
     let _ = site.redis.query::<String>(&["BGSAVE"]);
-    wait_first(
-        &node,
-        "redis-read-only",
-        &["cannot write to its disk", "log of Redis"],
-    );
+    wait_first(&node, "redis-read-only", &["cannot write to its disk", "log of Redis"]);
 }
 
 #[test]
@@ -263,14 +233,11 @@ fn a_redis_that_is_full_is_named_and_the_nodes_report_all_the_same() {
     wait_first(&node, "redis-full", &["raise maxmemory"]);
     eventually("it reports that it cannot record", SOON, || {
         let status = status(&node);
-        let error = status["nodes"][0]["store_error"]
-            .as_str()
-            .unwrap_or_default();
+        let error = status["nodes"][0]["store_error"].as_str().unwrap_or_default();
         when(error.contains("store is full"), status.clone())
     });
     site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    site.redis
-        .query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     wait_first(&node, "redis-unfit", &["allkeys-lru", "noeviction"]);
 }
 
@@ -298,10 +265,7 @@ fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys_before_the_first
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(InfluxServer::start_with_auth());
     let mut site = site();
-    let keys = [
-        ("output.url", server.url()),
-        ("output.username", "admin".to_owned()),
-    ];
+    let keys = [("output.url", server.url()), ("output.username", "admin".to_owned())];
     let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
     let mut node = site.node("one", &keys);
     node.set_environment("EDS_OUTPUT__PASSWORD", "wrong");
@@ -314,11 +278,7 @@ fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys_before_the_first
     site.redis.query::<()>(&["FLUSHALL"]);
     site.writes.set(Mode::Answer(401));
     let mut node = Node::new("one", &[("store.url", &site.redis.url())]);
-    for (key, value) in [
-        ("url", &*site.writes.url()),
-        ("org", "any"),
-        ("bucket", "any"),
-    ] {
+    for (key, value) in [("url", &*site.writes.url()), ("org", "any"), ("bucket", "any")] {
         node.set(&format!("output.{key}"), value);
     }
     node.set_environment("EDS_OUTPUT__TOKEN", "wrong");
@@ -328,11 +288,7 @@ fn a_wrong_token_and_a_wrong_database_are_named_with_their_keys_before_the_first
 
     let site = self::site();
     let node = site.start_node("one", &[("output.database", "missing")]);
-    wait_first(
-        &node,
-        "output-down",
-        &["404", "create the database, or look at output.database"],
-    );
+    wait_first(&node, "output-down", &["404", "create the database, or look at output.database"]);
 }
 
 #[test]
@@ -376,10 +332,7 @@ fn a_node_of_another_version_is_named_and_nothing_that_it_says_harms() {
     site.redis.query::<()>(&["ZADD", "{eds:nodes}", &ms, "old"]);
     wait_first(&node, "version", &["0.0.9", "docs/upgrades.md"]);
     let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
-    assert!(
-        table.contains("report-unreadable") && !table.contains('\u{1b}'),
-        "{table:?}"
-    );
+    assert!(table.contains("report-unreadable") && !table.contains('\u{1b}'), "{table:?}");
 }
 
 #[test]
@@ -389,10 +342,7 @@ fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() 
     wait_healthy(&node);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for line in 0..200 {
-        let line = format!(
-            "page.views\u{1b}:{line}|c\npage.views.{}:1|c",
-            "x".repeat(500)
-        );
+        let line = format!("page.views\u{1b}:{line}|c\npage.views.{}:1|c", "x".repeat(500));
         socket.send_to(line.as_bytes(), node.udp()).unwrap();
     }
     let words = ["node one", "rejects 400 of 400 lines (100 %)"];
@@ -404,10 +354,9 @@ fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() 
     assert!(sentence.contains("400 of 400 lines"), "{sentence}");
     let reported = status["nodes"][0]["rejected"].as_array().unwrap();
     assert_eq!(reported.len(), 2, "{reported:?}");
-    for (reason, example) in [
-        ("user_missing", "page.views\\x1b:"),
-        ("tag_too_long", "page.views.xxx"),
-    ] {
+    for (reason, example) in
+        [("user_missing", "page.views\\x1b:"), ("tag_too_long", "page.views.xxx")]
+    {
         let found = reported.iter().find(|it| it["reason"] == reason);
         let found = found.unwrap_or_else(|| panic!("{reason}: {reported:?}"));
         let shown = found["example"].as_str().unwrap();
@@ -418,19 +367,12 @@ fn node_that_rejects_lines_is_named_with_the_reason_an_example_and_the_remedy() 
     let remedy = ["input.max_tag", "input.user_field"];
     let remedy = remedy[usize::from(first == "user_missing")];
     let finding = all_words(&status["findings"][0]);
-    assert!(
-        finding.contains(first) && finding.contains(remedy),
-        "{finding}"
-    );
+    assert!(finding.contains(first) && finding.contains(remedy), "{finding}");
     let file: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).unwrap();
     let schema = &file["components"]["schemas"]["NodeStatus"];
     check_schema(&file, schema, &status["nodes"][0], "NodeStatus");
     let table = String::from_utf8(ask(&node, &[]).stdout).unwrap();
-    for words in [
-        "not healthy",
-        "Is anything lost? Attention: ",
-        "rejected 400",
-    ] {
+    for words in ["not healthy", "Is anything lost? Attention: ", "rejected 400"] {
         assert!(table.contains(words), "{words:?} is not in:\n{table}");
     }
     assert!(!table.contains('\u{1b}'), "{table:?}");
@@ -442,11 +384,8 @@ fn counts_in_the_quarantine_are_named() {
     let node = site.start_node("one", &[]);
     let mut sender = Sender::paced_by(&node);
     poison(&site, &node, &mut sender);
-    let status = wait_first(
-        &node,
-        "quarantine",
-        &["output default", "1 counts", "eds quarantine retry"],
-    );
+    let status =
+        wait_first(&node, "quarantine", &["output default", "1 counts", "eds quarantine retry"]);
     assert_eq!(status["outputs"][0]["quarantined"], 1);
 }
 
@@ -458,10 +397,7 @@ fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_n
     let at = five_minutes_ago_ns();
     // Python, with a clock of microseconds.
     for event in 0..200 {
-        let line = format!(
-            "event_type=fine,product=p value=ann {}",
-            at + event * 37_000
-        );
+        let line = format!("event_type=fine,product=p value=ann {}", at + event * 37_000);
         sender.send(line.as_bytes(), &node, &[]);
     }
     node.wait_count("eds_events_recorded_total", |recorded| recorded == 200);
@@ -474,21 +410,12 @@ fn timestamps_of_milliseconds_with_zeros_behind_are_found_and_microseconds_are_n
         let line = format!("event_type=coarse,product=p value=ann {stamp}");
         sender.send(line.as_bytes(), &node, &[]);
     }
-    let words = [
-        "whole milliseconds",
-        "event_type=coarse,product=p",
-        "nanoseconds",
-    ];
+    let words = ["whole milliseconds", "event_type=coarse,product=p", "nanoseconds"];
     wait_first(&node, "stamps-coincide", &words);
     let log = node.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains("count as one with them"));
+    let line = log.lines().find(|line| line.contains("count as one with them"));
     let line = line.expect("the log warns");
-    assert!(
-        line.contains("WARN") && line.contains("event_type=coarse"),
-        "{line}"
-    );
+    assert!(line.contains("WARN") && line.contains("event_type=coarse"), "{line}");
 }
 
 #[test]
@@ -519,14 +446,9 @@ fn copies_of_lines_without_a_timestamp_at_two_nodes_are_found() {
     });
     for node in &nodes {
         let log = node.log();
-        let warned = log
-            .lines()
-            .filter(|line| line.contains("copies count twice"));
+        let warned = log.lines().filter(|line| line.contains("copies count twice"));
         assert_eq!(warned.filter(|line| line.contains("WARN")).count(), 1);
         let answer = node.get("/api/v1/status").unwrap().body;
-        assert!(
-            !answer.contains("\"unstamped\":"),
-            "samples are for nodes only: {answer}"
-        );
+        assert!(!answer.contains("\"unstamped\":"), "samples are for nodes only: {answer}");
     }
 }

@@ -28,11 +28,7 @@ impl Terminal {
             written: NamedTempFile::new().unwrap(),
         };
         let (program, config) = (eds().get_program().to_owned(), node.config_path());
-        let watch = format!(
-            "{} status --watch --config {}",
-            program.display(),
-            config.display()
-        );
+        let watch = format!("{} status --watch --config {}", program.display(), config.display());
         let after = "echo \"ended $?\"; stty -a | grep -o -- '-*icanon'; exec cat";
         // What Ctrl-C ends is what watches, and not the shell. It starts once all is written down.
         let script = format!(
@@ -59,11 +55,8 @@ impl Terminal {
 
     fn run(&self, arguments: &[&str]) -> String {
         let mut tmux = Command::new("tmux");
-        let output = tmux
-            .args(["-L", &self.name])
-            .args(arguments)
-            .output()
-            .expect("tmux is installed");
+        let output =
+            tmux.args(["-L", &self.name]).args(arguments).output().expect("tmux is installed");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("UTF-8")
     }
@@ -77,11 +70,7 @@ impl Terminal {
     fn wait(&self, words: &[&str]) -> String {
         eventually(&format!("{words:?} is on the screen"), SOON, || {
             let screen = self.screen();
-            when(
-                words.iter().all(|word| screen.contains(word)),
-                screen.clone(),
-            )
-            .map(|()| screen)
+            when(words.iter().all(|word| screen.contains(word)), screen.clone()).map(|()| screen)
         })
     }
 
@@ -130,21 +119,10 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
     let redis = RedisServer::start(&[]);
     let node = Node::start("one", &[("store.url", &redis.url())]);
     let terminal = Terminal::watching(&node, "");
-    let screen = terminal.wait(&[
-        "Is anything lost? No",
-        "WARNING",
-        "no append-only file",
-        FOOT,
-    ]);
-    let widest = screen
-        .lines()
-        .map(|line| line.chars().count())
-        .max()
-        .unwrap();
+    let screen = terminal.wait(&["Is anything lost? No", "WARNING", "no append-only file", FOOT]);
+    let widest = screen.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80 && screen.lines().count() == 24, "{screen}");
-    eventually("it is coloured", SOON, || {
-        when(terminal.is_coloured(), terminal.screen())
-    });
+    eventually("it is coloured", SOON, || when(terminal.is_coloured(), terminal.screen()));
     terminal.wait(&["one  "]);
     // One too small for anything does no harm.
     terminal.run(&["resize-window", "-x", "3", "-y", "1"]);
@@ -155,27 +133,18 @@ fn it_shows_what_is_wrong_on_80_by_24_and_scrolls_resizes_and_quits_by_each_key(
     terminal.run(&["resize-window", "-x", "100", "-y", "12"]);
     eventually("it fits the smaller window", SOON, || {
         let screen = terminal.screen();
-        let is_last = screen
-            .lines()
-            .last()
-            .is_some_and(|line| line.contains("more lines below"));
+        let is_last = screen.lines().last().is_some_and(|line| line.contains("more lines below"));
         when(screen.lines().count() == 12 && is_last, screen)
     });
     terminal.press("PageDown");
     eventually("it is scrolled", SOON, || {
         let screen = terminal.screen();
-        when(
-            !screen.contains("Is anything lost?") && screen.contains(FOOT),
-            screen,
-        )
+        when(!screen.contains("Is anything lost?") && screen.contains(FOOT), screen)
     });
     terminal.press("q");
     // Something is wrong, and the screen is that of before.
     let screen = terminal.wait(&["ended 1", "icanon"]);
-    assert!(
-        !screen.contains("-icanon") && !screen.contains(FOOT),
-        "{screen}"
-    );
+    assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{screen}");
     for key in ["Escape", "C-c"] {
         let terminal = Terminal::watching(&node, "");
         terminal.wait(&[FOOT]);
@@ -195,16 +164,10 @@ fn it_does_without_colours_and_ends_by_a_signal_with_the_terminal_as_it_was() {
         assert!(!terminal.is_coloured(), "{screen}");
         terminal.signal(name);
         let screen = terminal.wait(&["ended 1", "icanon"]);
-        assert!(
-            !screen.contains("-icanon") && !screen.contains(FOOT),
-            "{name}: {screen}"
-        );
+        assert!(!screen.contains("-icanon") && !screen.contains(FOOT), "{name}: {screen}");
         let written = terminal.written();
         assert!(!terminal.is_coloured(), "{written:?}");
-        assert!(
-            written.contains("\u{1b}[?25h"),
-            "the cursor is back: {written:?}"
-        );
+        assert!(written.contains("\u{1b}[?25h"), "the cursor is back: {written:?}");
     }
     // One that can only go on is written on, without a sequence.
     let terminal = Terminal::watching(&node, "TERM=dumb");

@@ -65,11 +65,7 @@ fn a_memory_store_sends_the_minutes_that_are_over_before_it_ends() {
     }
     assert_eq!(node.stdout(), "");
     assert_eq!(stop(&mut node, SOON), Some(0));
-    compare(
-        &sender.expected.points(),
-        &read_back::written(node.stdout().as_bytes()),
-    )
-    .unwrap();
+    compare(&sender.expected.points(), &read_back::written(node.stdout().as_bytes())).unwrap();
     assert_says(&ledger(&node), &["INFO", "recorded=120", "unpublished=0"]);
 }
 
@@ -85,13 +81,7 @@ fn a_memory_store_gives_up_the_open_minute_and_says_so() {
     assert_eq!(stop(&mut node, SOON), LOST);
     // A part of the events would be another value than the one that the minute should have.
     compare(&over, &read_back::written(node.stdout().as_bytes())).unwrap();
-    let words = [
-        "WARN",
-        "received=4",
-        "recorded=4",
-        "dropped=0",
-        "unpublished=3",
-    ];
+    let words = ["WARN", "received=4", "recorded=4", "dropped=0", "unpublished=3"];
     assert_says(&ledger(&node), &words);
 }
 
@@ -124,9 +114,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     let end = (now() / MINUTE_NS + 1) * MINUTE_NS;
     send(&mut sender, &node, &["ann", "ben"], end - MINUTE_NS);
     node.signal("TERM");
-    eventually("it drains", SOON, || {
-        when(node.log().contains("draining"), node.log())
-    });
+    eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
     assert!(now() < end, "it was told to stop after the minute");
     eventually("it has gone round after the minute", 3 * SOON, || {
         when(now() > end + MINUTE_NS / 20, now())
@@ -134,10 +122,7 @@ fn a_memory_store_gives_up_a_minute_that_ends_while_it_stops() {
     output.set(Mode::Pass);
     assert_eq!(node.wait_for_exit(SOON).code(), LOST);
     let writes = output.writes();
-    let written = writes
-        .iter()
-        .flat_map(|write| read_back::written(&write.body))
-        .collect();
+    let written = writes.iter().flat_map(|write| read_back::written(&write.body)).collect();
     compare(&over, &written).unwrap();
     assert_says(&ledger(&node), &["WARN", "recorded=3", "unpublished=2"]);
 }
@@ -197,10 +182,7 @@ fn a_hanging_redis_keeps_no_node_and_what_it_did_not_take_is_in_the_exit_code() 
     for answered in [true, false] {
         let (mut node, _proxy) = with_a_mute_redis(&site, "1s", answered);
         assert_eq!(stop(&mut node, Duration::from_secs(1) + BESIDE), LOST);
-        assert_says(
-            &ledger(&node),
-            &["WARN", "received=1", "dropped=1", "queued=0"],
-        );
+        assert_says(&ledger(&node), &["WARN", "received=1", "dropped=1", "queued=0"]);
     }
 }
 
@@ -243,15 +225,10 @@ fn a_second_signal_ends_a_node_at_once_and_the_ledger_is_logged_all_the_same() {
         // Two of a kind that come at once are one.
         node.signal("INT");
         if answered {
-            eventually("it drains", SOON, || {
-                when(node.log().contains("draining"), node.log())
-            });
+            eventually("it drains", SOON, || when(node.log().contains("draining"), node.log()));
         }
         assert_eq!(stop(&mut node, BESIDE), LOST);
-        assert_says(
-            &ledger(&node),
-            &["WARN", "received=1", "dropped=1", "queued=0"],
-        );
+        assert_says(&ledger(&node), &["WARN", "received=1", "dropped=1", "queued=0"]);
     }
 }
 

@@ -18,9 +18,7 @@ use testing::tcp_proxy::{TcpProxy, Traffic};
 fn connect(proxy: &RedisProxy) -> TcpStream {
     let address = proxy.url().trim_start_matches("redis://").to_owned();
     let stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream
 }
 
@@ -51,21 +49,13 @@ fn the_redis_proxy_sees_a_command_that_is_split_over_two_reads() {
     });
 
     let mut stream = connect(&proxy);
-    stream
-        .write_all(b"*2\r\n$4\r\nECHO\r\n$6\r\nneedle\r\n*3\r\n$3\r\nSET\r\n$6\r\nnee")
-        .unwrap();
+    stream.write_all(b"*2\r\n$4\r\nECHO\r\n$6\r\nneedle\r\n*3\r\n$3\r\nSET\r\n$6\r\nnee").unwrap();
     assert_eq!(answer(&mut stream), "$6\r\nneedle\r\n");
     assert!(reports.try_recv().is_err(), "the first is let by");
-    stream
-        .write_all(b"dle\r\n$1\r\n1\r\n*1\r\n$4\r\nPING\r\n")
-        .unwrap();
+    stream.write_all(b"dle\r\n$1\r\n1\r\n*1\r\n$4\r\nPING\r\n").unwrap();
     assert_eq!(answer(&mut stream), "", "the connection is cut");
     reports.recv_timeout(SOON).unwrap();
-    assert_eq!(
-        redis.query::<Option<String>>(&["GET", "needle"]),
-        None,
-        "it was not passed on"
-    );
+    assert_eq!(redis.query::<Option<String>>(&["GET", "needle"]), None, "it was not passed on");
 }
 
 #[test]
@@ -77,20 +67,13 @@ fn the_redis_proxy_swallows_the_answer_of_a_command_that_it_passes_on() {
     let mut stream = connect(&proxy);
     stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
     assert_eq!(answer(&mut stream), "+PONG\r\n");
-    stream
-        .write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n")
-        .unwrap();
+    stream.write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n").unwrap();
     eventually("Redis has the key", SOON, || {
         let value: Option<String> = redis.query(&["GET", "key"]);
         when(value.as_deref() == Some("1"), format!("{value:?}"))
     });
-    stream
-        .set_read_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
-    assert!(
-        stream.read(&mut [0; 64]).is_err(),
-        "the answer is swallowed"
-    );
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(stream.read(&mut [0; 64]).is_err(), "the answer is swallowed");
 }
 
 #[test]
@@ -109,9 +92,7 @@ fn the_redis_proxy_acts_after_passing_a_command_on() {
     });
 
     let mut stream = connect(&proxy);
-    stream
-        .write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n")
-        .unwrap();
+    stream.write_all(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n1\r\n").unwrap();
     assert_eq!(reports.recv_timeout(SOON).unwrap(), "1");
     assert_eq!(answer(&mut stream), "+OK\r\n");
 }
@@ -123,8 +104,7 @@ fn a_connection_that_lost_an_answer_stays_silent() {
     let mut old = connect(&proxy);
     proxy.mute(true);
     old.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
-    old.set_read_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
+    old.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(old.read(&mut [0; 64]).is_err());
     proxy.mute(false);
 
@@ -156,9 +136,7 @@ fn the_http_proxy_can_be_away_in_every_way() {
     assert!(write().unwrap_err().is_connect());
     proxy.set(Mode::Hang);
     let hanging = [std::thread::spawn(write), std::thread::spawn(write)];
-    eventually("two writes hang", SOON, || {
-        when(proxy.writes().len() == 4, proxy.writes().len())
-    });
+    eventually("two writes hang", SOON, || when(proxy.writes().len() == 4, proxy.writes().len()));
     proxy.set(Mode::Pass);
     for write in hanging {
         assert!(write.join().unwrap().is_err());
@@ -170,10 +148,7 @@ fn the_http_proxy_can_be_away_in_every_way() {
     let confirmed: Vec<_> = proxy.writes().iter().map(|write| write.confirmed).collect();
     assert_eq!(confirmed, [true, false, false, false, true]);
     assert_eq!(server.writes().len(), 2);
-    assert_eq!(
-        read_back::written(LINE).into_values().collect::<Vec<_>>(),
-        [3]
-    );
+    assert_eq!(read_back::written(LINE).into_values().collect::<Vec<_>>(), [3]);
 }
 
 #[test]
@@ -200,11 +175,7 @@ fn the_http_proxy_can_lose_what_was_taken_and_ask_for_peace() {
     let answer = write().unwrap();
     assert_eq!(answer.status, 429);
     assert_eq!(answer.headers["retry-after"], "7");
-    let fates: Vec<_> = proxy
-        .writes()
-        .iter()
-        .map(|write| (write.taken, write.confirmed))
-        .collect();
+    let fates: Vec<_> = proxy.writes().iter().map(|write| (write.taken, write.confirmed)).collect();
     let lost = (true, false);
     assert_eq!(fates, [lost, lost, (true, true), lost, (false, false)]);
 }
@@ -227,9 +198,7 @@ fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
     // What was said while it stood still passes when it does not any more.
     proxy.set(Traffic::Stall);
     ask(&mut stream).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(stream.read(&mut heard).is_err());
     stream.set_read_timeout(None).unwrap();
     proxy.set(Traffic::Trickle(1, Duration::from_millis(1)));
@@ -257,23 +226,13 @@ fn the_tcp_proxy_stands_still_cuts_crawls_and_leads_elsewhere() {
 #[test]
 fn expected_points_count_users_and_events_and_a_comparison_shows_differences() {
     let mut expected = Expected::default();
-    for datagram in [
-        "a=b value=u 1\na=b value=u 2",
-        "a=b value=u 1",
-        "a=b value=v 60000000000",
-    ] {
+    for datagram in ["a=b value=u 1\na=b value=u 2", "a=b value=u 1", "a=b value=v 60000000000"] {
         expected.receive(datagram.as_bytes());
     }
     let points = expected.points();
     let found: Vec<_> = points
         .iter()
-        .map(|(point, n)| {
-            (
-                point.minute_start_ns / 60_000_000_000,
-                point.measurement.as_str(),
-                *n,
-            )
-        })
+        .map(|(point, n)| (point.minute_start_ns / 60_000_000_000, point.measurement.as_str(), *n))
         .collect();
     let expected = [
         (0, "cumulative_user_event", 2),
@@ -289,15 +248,8 @@ fn expected_points_count_users_and_events_and_a_comparison_shows_differences() {
     *other.first_entry().unwrap().get_mut() += 1;
     let report = compare(&points, &other).unwrap_err();
     assert!(report.contains("1 of 4 points missing"), "{report}");
-    assert!(
-        report.contains("expected Some(2), found Some(3)"),
-        "{report}"
-    );
-    assert!(
-        compare(&other, &points)
-            .unwrap_err()
-            .contains("1 of 3 points unexpected")
-    );
+    assert!(report.contains("expected Some(2), found Some(3)"), "{report}");
+    assert!(compare(&other, &points).unwrap_err().contains("1 of 3 points unexpected"));
 }
 
 #[test]
@@ -310,9 +262,6 @@ fn metrics_are_summed_over_labels() {
          eds_events_recorded_total 7\n",
     );
     assert_eq!(metrics.count("eds_events_rejected_total"), 3);
-    assert_eq!(
-        metrics.count_of("eds_events_rejected_total", &[("reason", "no_user")]),
-        1
-    );
+    assert_eq!(metrics.count_of("eds_events_rejected_total", &[("reason", "no_user")]), 1);
     metrics.assert_ledger_adds_up();
 }

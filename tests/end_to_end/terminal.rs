@@ -117,9 +117,7 @@ fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) ->
         .unwrap();
     let written = || fs::read_to_string(file.path()).unwrap();
     if let Some(until) = until {
-        eventually("it starts", SOON, || {
-            when(written().contains(until), written())
-        });
+        eventually("it starts", SOON, || when(written().contains(until), written()));
         signal(child.id(), "TERM");
     }
     process::wait(&mut child, SOON);
@@ -128,15 +126,7 @@ fn lines_for_the_journal(arguments: &[&str], added: u64, until: Option<&str>) ->
 
 #[test]
 fn only_what_the_journal_reads_has_priorities_and_no_time() {
-    let run = [
-        "relay",
-        "--to",
-        "127.0.0.1:9",
-        "--listen",
-        "127.0.0.1:0",
-        "--http",
-        "",
-    ];
+    let run = ["relay", "--to", "127.0.0.1:9", "--listen", "127.0.0.1:0", "--http", ""];
     let lines = lines_for_the_journal(&run, 0, Some("started"));
     assert!(!lines.is_empty());
     for line in &lines {
@@ -151,15 +141,9 @@ fn only_what_the_journal_reads_has_priorities_and_no_time() {
     let wrong = ["relay", "--to", "nowhere", "--listen", "nothing"];
     let lines = lines_for_the_journal(&wrong, 0, None);
     assert!(lines.len() > 1, "{lines:#?}");
-    assert!(
-        lines.iter().all(|line| line.starts_with("<3>")),
-        "{lines:#?}"
-    );
+    assert!(lines.iter().all(|line| line.starts_with("<3>")), "{lines:#?}");
     let lines = lines_for_the_journal(&wrong, 1, None);
-    assert!(
-        !lines.iter().any(|line| line.starts_with('<')),
-        "{lines:#?}"
-    );
+    assert!(!lines.iter().any(|line| line.starts_with('<')), "{lines:#?}");
 }
 
 #[test]

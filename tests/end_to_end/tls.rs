@@ -26,18 +26,13 @@ impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         // Its own name: a certificate whose issuer has the same name as itself would be taken for self-signed.
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "authority");
+        params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         fs::write(directory.path().join("ca.pem"), certificate.pem()).unwrap();
-        Self {
-            issuer: Issuer::new(params, key),
-            directory,
-        }
+        Self { issuer: Issuer::new(params, key), directory }
     }
 
     fn file(&self, name: &str) -> String {
@@ -54,10 +49,7 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let files = (
-            self.file(&format!("{name}.pem")),
-            self.file(&format!("{name}.key")),
-        );
+        let files = (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")));
         fs::write(&files.0, certificate.pem()).unwrap();
         fs::write(&files.1, key.serialize_pem()).unwrap();
         files
@@ -132,10 +124,7 @@ fn a_redis_of_another_authority_or_name_is_refused() {
     let (_named, url_of_named) = redis_with_tls(&authority, "redis.example", "no");
     let (ca, ca_of_stranger) = (authority.ca(), stranger.ca());
     for keys in [
-        &[
-            ("store.url", url.as_str()),
-            ("store.ca_file", &ca_of_stranger),
-        ][..],
+        &[("store.url", url.as_str()), ("store.ca_file", &ca_of_stranger)][..],
         &[("store.url", &url)],
         &[("store.url", &url_of_named), ("store.ca_file", &ca)],
     ] {
@@ -151,10 +140,7 @@ fn a_redis_that_asks_for_a_certificate_gets_the_right_one_or_says_so() {
     let keys = [("store.url", url.as_str()), ("store.ca_file", &ca)];
     assert_logged(&keys);
     let (certificate, key) = stranger.issue("eds");
-    let own = [
-        ("store.cert_file", certificate.as_str()),
-        ("store.key_file", &key),
-    ];
+    let own = [("store.cert_file", certificate.as_str()), ("store.key_file", &key)];
     assert_logged(&[&keys[..], &own].concat());
 }
 
@@ -165,22 +151,16 @@ fn nothing_is_written_to_an_influxdb_of_another_authority() {
     let influxdb = site.writes.address().port();
     let front = runtime.block_on(TlsForwarder::start(influxdb, &["127.0.0.1"]));
     let stranger = Authority::new();
-    let mut node = site.node(
-        "one",
-        &[
-            ("output.url", &front.url()),
-            ("output.ca_file", &stranger.ca()),
-        ],
-    );
+    let mut node =
+        site.node("one", &[("output.url", &front.url()), ("output.ca_file", &stranger.ca())]);
     node.run();
     let mut sender = Sender::paced_by(&node);
     let line = format!("event_type=a,product=b value=ann {SEED_MINUTE_NS}");
     sender.send(line.as_bytes(), &node, &[]);
     eventually("the log says what to fix", SOON, || {
         let log = node.log();
-        let logged = log
-            .lines()
-            .any(|line| line.contains("ERROR") && line.contains("output.ca_file"));
+        let logged =
+            log.lines().any(|line| line.contains("ERROR") && line.contains("output.ca_file"));
         when(logged, log)
     });
     assert!(site.writes.writes().is_empty());
@@ -208,8 +188,7 @@ fn plain_text_that_leaves_the_host_is_warned_of() {
         let log = node.log();
         let warned = |key: &str| {
             let words = format!("{key} is not encrypted");
-            log.lines()
-                .any(|line| line.contains("WARN") && line.contains(&words))
+            log.lines().any(|line| line.contains("WARN") && line.contains(&words))
         };
         when(warned("store.url") && warned("output.url"), log.clone())
     });

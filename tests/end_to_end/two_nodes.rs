@@ -44,10 +44,7 @@ fn a_million_events_that_reach_both_nodes_are_counted_once() {
     for node in &nodes {
         let metrics = node.metrics();
         let received = metrics.count("eds_events_received_total");
-        assert!(
-            (EVENTS * 98 / 100..EVENTS * 998 / 1000).contains(&received),
-            "{received}"
-        );
+        assert!((EVENTS * 98 / 100..EVENTS * 998 / 1000).contains(&received), "{received}");
         assert_eq!(metrics.count("eds_kernel_drops_total"), 0);
         assert_eq!(metrics.count("eds_events_late_total"), 0);
     }

@@ -35,10 +35,7 @@ fn send(path: PathBuf, events: i64) -> JoinHandle<Expected> {
         let mut expected = Expected::default();
         for number in 0..events {
             let (series, user) = (number % 7, number % 100);
-            let line = format!(
-                "event_type=e{series} value=u{user} {}",
-                SEED_MINUTE_NS + number
-            );
+            let line = format!("event_type=e{series} value=u{user} {}", SEED_MINUTE_NS + number);
             if socket.send_to(line.as_bytes(), &path).is_err() {
                 break;
             }
@@ -63,11 +60,9 @@ fn senders_wait_while_the_queue_is_full_and_nothing_is_lost() {
     });
     let other = UnixDatagram::unbound().unwrap();
     other.set_nonblocking(true).unwrap();
-    eventually("who does not wait is told", SOON, || {
-        match other.send_to(b"# no event", &path) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            sent => Err(format!("{sent:?}")),
-        }
+    eventually("who does not wait is told", SOON, || match other.send_to(b"# no event", &path) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        sent => Err(format!("{sent:?}")),
     });
     let metrics = node.metrics();
     metrics.assert_ledger_adds_up();
@@ -160,14 +155,7 @@ fn eds_send_sends_to_a_unix_socket_beside_udp() {
     assert_eq!(mode & 0o777, 0o620);
     let expected = directory.path().join("expected");
     let mut command = eds();
-    command.args([
-        "send",
-        "--quiet",
-        "--events",
-        "5000",
-        "--start",
-        "2016-12-04T18:38:00Z",
-    ]);
+    command.args(["send", "--quiet", "--events", "5000", "--start", "2016-12-04T18:38:00Z"]);
     for to in &both {
         command.args(["--to", to]);
     }
@@ -182,10 +170,7 @@ fn eds_send_sends_to_a_unix_socket_beside_udp() {
 fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
     let site = Site::start();
     let (_directory, path) = place();
-    let keys = [
-        ("input.queue_events", "1000"),
-        ("input.drain_timeout", "1s"),
-    ];
+    let keys = [("input.queue_events", "1000"), ("input.drain_timeout", "1s")];
     let mut node = node(&site, &path, &keys);
     node.run();
     site.redis.signal("STOP");
@@ -193,15 +178,10 @@ fn a_node_whose_senders_wait_stops_in_time_and_counts_what_it_drops() {
     node.wait_count("eds_listeners_full", |full| full == 1);
     assert_eq!(node.terminate().code(), Some(3), "{}", node.log());
     let points = sender.join().unwrap().points();
-    let events = points
-        .iter()
-        .filter(|(point, _)| point.measurement == "cumulative_user_event");
+    let events = points.iter().filter(|(point, _)| point.measurement == "cumulative_user_event");
     let taken = format!("received={}", events.map(|(_, count)| count).sum::<u64>());
     let log = node.log();
-    let last = log
-        .lines()
-        .rfind(|line| line.contains("received="))
-        .unwrap();
+    let last = log.lines().rfind(|line| line.contains("received=")).unwrap();
     assert!(last.contains(&taken), "{taken}: {last}");
 }
 

@@ -106,9 +106,8 @@ impl Drop for EndsWith<'_> {
 }
 
 fn cumulative(points: &Points) -> u64 {
-    let cumulative = points
-        .iter()
-        .filter(|(point, _)| point.measurement == "cumulative_user_event");
+    let cumulative =
+        points.iter().filter(|(point, _)| point.measurement == "cumulative_user_event");
     cumulative.map(|(_, count)| count).sum()
 }
 
@@ -240,14 +239,10 @@ fn a_node_told_to_end_at_full_load_records_all_that_it_took_from_its_socket() {
     node.set("flush.grace", "300ms");
     node.apply_settings();
     node.launch();
-    eventually(
-        "every event that was received is published",
-        PUBLISHED,
-        || {
-            let published = cumulative(&site.points());
-            when(published == received, published)
-        },
-    );
+    eventually("every event that was received is published", PUBLISHED, || {
+        let published = cumulative(&site.points());
+        when(published == received, published)
+    });
     site.wait_redis_clean();
     site.assert_one_value_a_point();
 }
@@ -268,9 +263,7 @@ fn rolling_restart(
     to: impl Fn(u64, &[SocketAddr]) -> Vec<SocketAddr> + Sync,
 ) {
     let site = Site::start();
-    let mut nodes: Vec<Node> = ["one", "two", "three"]
-        .map(|name| site.node(name, &KEYS))
-        .into();
+    let mut nodes: Vec<Node> = ["one", "two", "three"].map(|name| site.node(name, &KEYS)).into();
     for node in &mut nodes {
         if hold {
             node.hold_socket();
@@ -279,11 +272,7 @@ fn rolling_restart(
         node.run();
     }
     let addresses: Vec<_> = nodes.iter().map(Node::udp).collect();
-    let unread_bytes_max = if hold {
-        nodes[0].held_buffer_bytes() / 2
-    } else {
-        UNREAD_BYTES_MAX
-    };
+    let unread_bytes_max = if hold { nodes[0].held_buffer_bytes() / 2 } else { UNREAD_BYTES_MAX };
     let loader = Loader::default();
     let expected = thread::scope(|scope| {
         let _ends = EndsWith(&loader);
@@ -319,10 +308,7 @@ fn rolling_restart(
 fn copies(number: u64, nodes: &[SocketAddr]) -> Vec<SocketAddr> {
     let missing = usize::try_from(number % 100).unwrap();
     let others = nodes.iter().enumerate();
-    others
-        .filter(|(index, _)| *index != missing)
-        .map(|(_, address)| *address)
-        .collect()
+    others.filter(|(index, _)| *index != missing).map(|(_, address)| *address).collect()
 }
 
 #[test]
@@ -367,11 +353,7 @@ fn what_an_inherited_socket_dropped_before_is_told_apart() {
     let read = |name| node.metrics().count(name);
     assert_eq!(read("eds_kernel_drops_inherited"), before);
     assert_eq!(read("eds_kernel_drops_total"), 0);
-    assert!(
-        node.log().contains("before this process read it"),
-        "{}",
-        node.log()
-    );
+    assert!(node.log().contains("before this process read it"), "{}", node.log());
 
     eventually("it has read what fitted", SOON, || {
         let unread = udp_socket(node.udp()).unwrap().unread_bytes;

@@ -20,10 +20,7 @@ fn a_node_tells_its_version_and_commit() {
         let started = log.lines().find(|line| line.contains(" started "));
         started.map(ToOwned::to_owned).ok_or(log.clone())
     });
-    for said in [
-        format!("version=\"{VERSION}\""),
-        format!("commit=\"{COMMIT}\""),
-    ] {
+    for said in [format!("version=\"{VERSION}\""), format!("commit=\"{COMMIT}\"")] {
         assert!(started.contains(&said), "{started}");
     }
 }

@@ -72,10 +72,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
     };
     let (expected, others) = thread::scope(|scope| {
         let loading = scope.spawn(|| {
-            let plan = Plan {
-                shuffle: false,
-                ..load(0..10, events, 100, 2000)
-            };
+            let plan = Plan { shuffle: false, ..load(0..10, events, 100, 2000) };
             let (mut expected, mut others) = (Expected::default(), 0);
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let began = Instant::now();
@@ -121,9 +118,7 @@ fn the_whole_picture_is_exact(events: u64, lasts: Duration) {
     assert_eq!(count(&nodes, "eds_events_late_total"), 0);
     eventually("the rest is where it belongs", SOON, || {
         let written = site.query(&format!("SELECT COUNT(usage) FROM {REST}..cpu"));
-        let written = written
-            .first()
-            .and_then(|series| series["values"][0][1].as_i64());
+        let written = written.first().and_then(|series| series["values"][0][1].as_i64());
         when(written == Some(others), format!("{written:?} of {others}"))
     });
     for relay in &mut relays {

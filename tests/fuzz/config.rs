@@ -155,10 +155,7 @@ fn load_all(
 ) -> Result<(Config, Effective), ConfigErrors> {
     let file = directory.join("eds.toml");
     std::fs::write(&file, text).unwrap();
-    let flags = Flags {
-        config: Some(file),
-        ..Flags::default()
-    };
+    let flags = Flags { config: Some(file), ..Flags::default() };
     config::load(&flags, environment)
 }
 
@@ -190,21 +187,17 @@ fn check_variables(text: &[u8], directory: &Path) {
 #[test]
 fn any_text_as_a_file() {
     let directory = TempDir::new().unwrap();
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check_file(input, directory.path());
-            check_file(&spelled(input, FILE_PIECES), directory.path());
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check_file(input, directory.path());
+        check_file(&spelled(input, FILE_PIECES), directory.path());
+    });
 }
 
 #[test]
 fn any_text_as_variables() {
     let directory = TempDir::new().unwrap();
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check_variables(input, directory.path());
-            check_variables(&spelled(input, VARIABLE_PIECES), directory.path());
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check_variables(input, directory.path());
+        check_variables(&spelled(input, VARIABLE_PIECES), directory.path());
+    });
 }

@@ -95,9 +95,7 @@ fn close(text: &[u8]) -> Option<(usize, bool)> {
             b'"' if !escaped => {
                 let rest = &text[place + 1..];
                 let ends = rest.is_empty()
-                    || [",", " ", "\n", "\r\n"]
-                        .iter()
-                        .any(|end| rest.starts_with(end.as_bytes()))
+                    || [",", " ", "\n", "\r\n"].iter().any(|end| rest.starts_with(end.as_bytes()))
                     || rest == b"\r";
                 return Some((place, ends));
             }
@@ -130,19 +128,14 @@ fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
 /// One that was cut loses its last line, and nothing else.
 fn check(datagram: &[u8]) {
     for cut in [false, true] {
-        assert_eq!(
-            pieces(datagram, cut).collect::<Vec<_>>(),
-            expected(datagram, cut)
-        );
+        assert_eq!(pieces(datagram, cut).collect::<Vec<_>>(), expected(datagram, cut));
     }
 }
 
 #[test]
 fn any_bytes_as_a_datagram() {
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check(input);
-            check(&spelled(input, PIECES));
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check(input);
+        check(&spelled(input, PIECES));
+    });
 }

@@ -25,18 +25,9 @@ impl From<Line<'_>> for Event {
 /// The ways in which a line may be read.
 pub(crate) fn all_rules() -> Vec<LineRules> {
     let usual = LineRules::default();
-    let tight = LineLimits {
-        line: 60,
-        series: 16,
-        tag: 6,
-        user: 5,
-    };
+    let tight = LineLimits { line: 60, series: 16, tag: 6, user: 5 };
     vec![
-        LineRules {
-            limits: tight,
-            measurement_tag: None,
-            ..usual.clone()
-        },
+        LineRules { limits: tight, measurement_tag: None, ..usual.clone() },
         LineRules {
             measurement_tag: Some("from".to_owned()),
             precision: Precision::Seconds,
@@ -83,46 +74,28 @@ fn written(tags: &[String], event: &Event, precision: Precision) -> String {
 }
 
 fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
-    let Event {
-        series,
-        user,
-        timestamp,
-    } = event;
-    let LineLimits {
-        line: line_max,
-        series: series_max,
-        tag: tag_max,
-        user: user_max,
-    } = rules.limits;
+    let Event { series, user, timestamp } = event;
+    let LineLimits { line: line_max, series: series_max, tag: tag_max, user: user_max } =
+        rules.limits;
     assert!(line.len() <= line_max);
     assert!((1..=series_max).contains(&series.len()), "{event:?}");
     assert!((1..=user_max).contains(&user.len()), "{event:?}");
     assert!(!series.contains(char::is_control), "{event:?}");
     assert!(!user.contains(char::is_control), "{event:?}");
 
-    let tags: Vec<_> = tags(series)
-        .iter()
-        .map(|(key, value)| (escaped(key), escaped(value)))
-        .collect();
+    let tags: Vec<_> =
+        tags(series).iter().map(|(key, value)| (escaped(key), escaped(value))).collect();
     for (key, value) in &tags {
         assert!((1..=tag_max).contains(&key.len()), "{event:?}");
         assert!((1..=tag_max).contains(&value.len()), "{event:?}");
     }
     assert!(tags.is_sorted_by(|a, b| a.0 < b.0), "{event:?}");
-    let mut tags: Vec<_> = tags
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
+    let mut tags: Vec<_> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     assert_eq!(tags.join(","), *series);
 
     // Written in full it is the same event, in whatever order the tags come. Escapes may make it longer.
-    let roomy = LineRules {
-        limits: LineLimits {
-            line: usize::MAX,
-            ..rules.limits
-        },
-        ..rules.clone()
-    };
+    let roomy =
+        LineRules { limits: LineLimits { line: usize::MAX, ..rules.limits }, ..rules.clone() };
     for _ in 0..tags.len() {
         let line = written(&tags, event, rules.precision);
         assert_eq!(parse(&roomy, line.as_bytes()).as_ref(), Ok(event), "{line}");
@@ -133,10 +106,7 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
     // backslash cannot be stamped so: it would escape the space.
     if timestamp.is_none() && !line.ends_with(b"\\") {
         let stamped = [line, b" 7"].concat();
-        let expected = Event {
-            timestamp: Some(7 * nanos(rules.precision)),
-            ..event.clone()
-        };
+        let expected = Event { timestamp: Some(7 * nanos(rules.precision)), ..event.clone() };
         assert_eq!(parse(&roomy, &stamped), Ok(expected));
     }
 }
@@ -158,10 +128,8 @@ fn check(line: &[u8]) {
 
 #[test]
 fn any_bytes_as_a_line() {
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check(input);
-            check(&spelled(input, spelling::LINE));
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check(input);
+        check(&spelled(input, spelling::LINE));
+    });
 }

@@ -33,10 +33,7 @@ fn check_any(series: &str) {
     assert!(written.ends_with('\n'), "{written:?}");
     let lines: Vec<_> = written.lines().collect();
     assert_eq!(lines.len(), LINES_PER_COUNT, "{written:?}");
-    for (line, begins) in lines
-        .iter()
-        .zip(["unique_user_event", "cumulative_user_event"])
-    {
+    for (line, begins) in lines.iter().zip(["unique_user_event", "cumulative_user_event"]) {
         assert!(line.starts_with(begins), "{line}");
         assert!(line.ends_with(" 1480876680000000000"), "{line}");
         // What no line could bring in may be no point at all, but never another one.
@@ -63,9 +60,7 @@ fn check_accepted(series: &str) {
         };
         assert!(*field == "value" && found.to_string() == value, "{written}");
         let read = point.series.tag_set.iter().flatten();
-        let read: Vec<_> = read
-            .map(|(key, value)| (key.to_string(), value.to_string()))
-            .collect();
+        let read: Vec<_> = read.map(|(key, value)| (key.to_string(), value.to_string())).collect();
         // This parser, which is that of InfluxDB 3, takes two backslashes for one; InfluxDB 1 and 2 take them as they are.
         let sent = tags(series).into_iter();
         let one = |text: String| text.replace(r"\\", r"\");
@@ -85,10 +80,8 @@ fn check(input: &[u8]) {
 
 #[test]
 fn any_series_as_points() {
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check(input);
-            check(&spelled(input, spelling::LINE));
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check(input);
+        check(&spelled(input, spelling::LINE));
+    });
 }

@@ -20,12 +20,8 @@ fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
         assert_eq!(hops(datagram), 1);
         let before = events.len();
         for piece in pieces(datagram, false) {
-            let Piece::Line(line) = piece else {
-                unreachable!("it was not cut")
-            };
-            let event = parser
-                .parse(line)
-                .expect("a relay sends only what a node can read");
+            let Piece::Line(line) = piece else { unreachable!("it was not cut") };
+            let event = parser.parse(line).expect("a relay sends only what a node can read");
             events.push(Event::from(event));
         }
         assert_eq!((events.len() - before) as u64, lines);
@@ -40,9 +36,7 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     for datagram in input.split(|&byte| byte == DATAGRAM_END) {
         for piece in pieces(datagram, false) {
-            let Piece::Line(line) = piece else {
-                unreachable!("it was not cut")
-            };
+            let Piece::Line(line) = piece else { unreachable!("it was not cut") };
             let parsed = parser.parse(line).map(Event::from);
             match sorter.sort(line) {
                 Kind::Event { has_time } => {
@@ -70,16 +64,10 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
 }
 
 fn check_all(input: &[u8]) {
-    let usual = LineRules {
-        limits: LineLimits::NONE,
-        ..LineRules::default()
-    };
+    let usual = LineRules { limits: LineLimits::NONE, ..LineRules::default() };
     // So that a stamp is what it is.
     assert_eq!(usual.precision, Precision::Nanoseconds);
-    let bare = LineRules {
-        measurement_tag: None,
-        ..usual.clone()
-    };
+    let bare = LineRules { measurement_tag: None, ..usual.clone() };
     let rules = ["m", "a=", "b=a"].map(|rule| rule.parse().unwrap());
     for grammar in [&usual, &bare] {
         check(input, grammar, &[]);
@@ -112,18 +100,16 @@ fn check_rest(line: &[u8]) {
 
 #[test]
 fn any_bytes_through_a_relay() {
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| {
-            check_all(input);
-            check_rest(input);
-            check_rest(&spelled(input, spelling::LINE));
-            // Pieces of lines, some of them in datagrams of their own.
-            let mut datagrams = Vec::new();
-            for part in input.chunks(6) {
-                datagrams.extend(spelled(part, spelling::LINE));
-                datagrams.push(DATAGRAM_END);
-            }
-            check_all(&datagrams);
-        });
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| {
+        check_all(input);
+        check_rest(input);
+        check_rest(&spelled(input, spelling::LINE));
+        // Pieces of lines, some of them in datagrams of their own.
+        let mut datagrams = Vec::new();
+        for part in input.chunks(6) {
+            datagrams.extend(spelled(part, spelling::LINE));
+            datagrams.push(DATAGRAM_END);
+        }
+        check_all(&datagrams);
+    });
 }

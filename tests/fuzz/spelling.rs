@@ -8,9 +8,7 @@ pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
         return Vec::new();
     };
     let chosen = bytes.iter().take(usize::from(length % PIECES_MAX));
-    chosen
-        .flat_map(|&byte| pieces[usize::from(byte) % pieces.len()].bytes())
-        .collect()
+    chosen.flat_map(|&byte| pieces[usize::from(byte) % pieces.len()].bytes()).collect()
 }
 
 /// Pieces of lines.

@@ -80,7 +80,5 @@ fn check(input: &[u8]) {
 
 #[test]
 fn any_bytes_as_a_segment() {
-    bolero::check!()
-        .with_test_time(crate::RANDOM_INPUTS_FOR)
-        .for_each(|input: &[u8]| check(input));
+    bolero::check!().with_test_time(crate::RANDOM_INPUTS_FOR).for_each(|input: &[u8]| check(input));
 }

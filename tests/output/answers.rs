@@ -12,26 +12,17 @@ use super::{
 
 /// Through the crate, and by own requests.
 fn both_ways(server: &Scripted) -> [Settings; 2] {
-    [
-        v2_settings(&server.url()),
-        v1_settings(&server.url(), "eds"),
-    ]
+    [v2_settings(&server.url()), v1_settings(&server.url(), "eds")]
 }
 
 /// The error of a write of some counts, by each way.
 async fn errors(deed: Deed, limit: Duration, number: usize) -> [(WriteError, usize); 2] {
     let server = Scripted::start(move |_| deed.clone()).await;
-    let [v2, v1] = both_ways(&server).map(|settings| Settings {
-        timeout: limit,
-        ..settings
-    });
+    let [v2, v1] = both_ways(&server).map(|settings| Settings { timeout: limit, ..settings });
     let v2 = output(&v2).write(&many_counts(number)).await.unwrap_err();
     let v2_requests = server.requests().len();
     let v1 = output(&v1).write(&many_counts(number)).await.unwrap_err();
-    [
-        (v2, v2_requests),
-        (v1, server.requests().len() - v2_requests),
-    ]
+    [(v2, v2_requests), (v1, server.requests().len() - v2_requests)]
 }
 
 #[tokio::test]
@@ -41,10 +32,7 @@ async fn a_busy_server_is_unavailable_for_as_long_as_it_says() {
         let found = errors(deed, super::TIMEOUT, 100).await;
         for (error, requests) in &found {
             check_unavailable(error);
-            assert_eq!(
-                error.to_string(),
-                format!("output is unavailable: status {status}: busy")
-            );
+            assert_eq!(error.to_string(), format!("output is unavailable: status {status}: busy"));
             assert_eq!(*requests, 1);
         }
         let waits = found.map(|(error, _)| match error {
@@ -58,23 +46,15 @@ async fn a_busy_server_is_unavailable_for_as_long_as_it_says() {
 
 #[tokio::test]
 async fn silence_a_trickle_and_a_hangup_are_failures_in_time() {
-    for deed in [
-        Deed::Silence,
-        Deed::Trickle(500),
-        Deed::Trickle(400),
-        Deed::Trickle(200),
-        Deed::Hangup,
-    ] {
+    for deed in
+        [Deed::Silence, Deed::Trickle(500), Deed::Trickle(400), Deed::Trickle(200), Deed::Hangup]
+    {
         let errors = errors(deed.clone(), Duration::from_millis(300), 10);
         // A write without end must fail the test, not hold it up.
         for (error, _) in timeout(Duration::from_secs(5), errors).await.unwrap() {
             assert!(matches!(error, WriteError::Failed(_)), "{error:?}");
             let hangs_up = matches!(deed, Deed::Hangup);
-            assert_eq!(
-                error.found().remedy.contains("https://"),
-                hangs_up,
-                "{error}"
-            );
+            assert_eq!(error.found().remedy.contains("https://"), hangs_up, "{error}");
         }
     }
 }

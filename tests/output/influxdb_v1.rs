@@ -75,36 +75,22 @@ async fn hostile_tags_come_back_as_they_were_meant() {
         "1i",
         "http://[::1]/?a=b&c",
     ];
-    let escape = |text: &str| {
-        text.replace(',', r"\,")
-            .replace('=', r"\=")
-            .replace(' ', r"\ ")
-    };
+    let escape = |text: &str| text.replace(',', r"\,").replace('=', r"\=").replace(' ', r"\ ");
     let batch: Vec<_> = (1..)
         .zip(values)
         .map(|(n, value)| {
-            counts(
-                SEED_MINUTE,
-                &format!("n={},z={}", escape(value), escape(value)),
-                n,
-                n,
-            )
+            counts(SEED_MINUTE, &format!("n={},z={}", escape(value), escape(value)), n, n)
         })
         .collect();
     let output = output(&v1_settings(&server.url(), "eds"));
     output.write(&batch).await.unwrap();
-    let expected: BTreeMap<_, _> = (1..)
-        .zip(values)
-        .map(|(n, value)| ((value.to_owned(), SEED_MINUTE_NANOS), n))
-        .collect();
+    let expected: BTreeMap<_, _> =
+        (1..).zip(values).map(|(n, value)| ((value.to_owned(), SEED_MINUTE_NANOS), n)).collect();
     for measurement in ["unique_user_event", "cumulative_user_event"] {
         assert_eq!(points(&server, measurement).await, expected);
     }
     assert_eq!(
-        server.query("eds", "SHOW MEASUREMENTS").await[0]["values"]
-            .as_array()
-            .unwrap()
-            .len(),
+        server.query("eds", "SHOW MEASUREMENTS").await[0]["values"].as_array().unwrap().len(),
         2
     );
 }
@@ -112,10 +98,7 @@ async fn hostile_tags_come_back_as_they_were_meant() {
 #[tokio::test]
 async fn nobody_there_is_unavailable() {
     let url = format!("http://127.0.0.1:{}", free_port());
-    let error = output(&v1_settings(&url, "eds"))
-        .write(&many_counts(1))
-        .await
-        .unwrap_err();
+    let error = output(&v1_settings(&url, "eds")).write(&many_counts(1)).await.unwrap_err();
     check_unavailable(&error);
     assert!(error.to_string().contains("refused"), "{error}");
 }
@@ -123,17 +106,12 @@ async fn nobody_there_is_unavailable() {
 #[tokio::test]
 async fn an_unknown_database_and_a_wrong_path_are_told_apart() {
     let server = InfluxServer::start();
-    let error = output(&v1_settings(&server.url(), "nope"))
-        .write(&many_counts(1))
-        .await
-        .unwrap_err();
+    let error =
+        output(&v1_settings(&server.url(), "nope")).write(&many_counts(1)).await.unwrap_err();
     check_misconfigured(&error, "output.database");
     assert!(error.to_string().contains("database not found"), "{error}");
     let url = format!("{}/elsewhere", server.url());
-    let error = output(&v1_settings(&url, "eds"))
-        .write(&many_counts(1))
-        .await
-        .unwrap_err();
+    let error = output(&v1_settings(&url, "eds")).write(&many_counts(1)).await.unwrap_err();
     check_misconfigured(&error, "output.url");
 }
 
@@ -141,9 +119,7 @@ async fn an_unknown_database_and_a_wrong_path_are_told_apart() {
 async fn a_user_writes_with_the_right_password_and_rights_only() {
     let server = InfluxServer::start_with_auth().await;
     server.query("", "CREATE DATABASE eds").await;
-    server
-        .query("", "CREATE USER reader WITH PASSWORD 'r'")
-        .await;
+    server.query("", "CREATE USER reader WITH PASSWORD 'r'").await;
     let url = server.url();
     let write = async |settings| output(&settings).write(&many_counts(3)).await;
 
@@ -152,15 +128,9 @@ async fn a_user_writes_with_the_right_password_and_rights_only() {
     assert_eq!(points(&server, "unique_user_event").await.len(), 3);
 
     let refusals: [(_, &str); 3] = [
-        (
-            v1_settings_as(&url, "eds", ADMIN, SECRET),
-            "output.password_file",
-        ),
+        (v1_settings_as(&url, "eds", ADMIN, SECRET), "output.password_file"),
         (v1_settings(&url, "eds"), "output.username"),
-        (
-            v1_settings_as(&url, "eds", "reader", "r"),
-            "output.database",
-        ),
+        (v1_settings_as(&url, "eds", "reader", "r"), "output.database"),
     ];
     for (settings, key) in refusals {
         let error: WriteError = write(settings).await.unwrap_err();

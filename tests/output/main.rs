@@ -29,39 +29,20 @@ const SEED_MINUTE: Minute = Minute::of_nanos(1_480_876_707_352_348_928);
 const SEED_MINUTE_NANOS: i64 = 1_480_876_680_000_000_000;
 
 fn counts(minute: Minute, series: &str, unique: u64, cumulative: u64) -> SealedCounts {
-    SealedCounts {
-        minute,
-        series: series.to_owned(),
-        unique,
-        cumulative,
-    }
+    SealedCounts { minute, series: series.to_owned(), unique, cumulative }
 }
 
 /// As many counts as asked for, all of the seeds' minute: series `n=0`, `n=1`, …
 fn many_counts(number: usize) -> Vec<SealedCounts> {
-    (0..number)
-        .map(|n| counts(SEED_MINUTE, &format!("n={n}"), 1, 2))
-        .collect()
+    (0..number).map(|n| counts(SEED_MINUTE, &format!("n={n}"), 1, 2)).collect()
 }
 
 fn settings(url: &str, api: Api) -> Settings {
-    Settings {
-        url: url.parse().unwrap(),
-        api,
-        timeout: TIMEOUT,
-        ca: None,
-    }
+    Settings { url: url.parse().unwrap(), api, timeout: TIMEOUT, ca: None }
 }
 
 fn v1_settings(url: &str, database: &str) -> Settings {
-    settings(
-        url,
-        Api::V1 {
-            database: database.to_owned(),
-            username: None,
-            password: None,
-        },
-    )
+    settings(url, Api::V1 { database: database.to_owned(), username: None, password: None })
 }
 
 fn v1_settings_as(url: &str, database: &str, username: &str, password: &str) -> Settings {
@@ -75,25 +56,14 @@ fn v1_settings_as(url: &str, database: &str, username: &str, password: &str) -> 
 
 fn v2_settings(url: &str) -> Settings {
     let token = Some(Secret::new(SECRET));
-    settings(
-        url,
-        Api::V2 {
-            org: "an org".to_owned(),
-            bucket: "b&b".to_owned(),
-            token,
-        },
-    )
+    settings(url, Api::V2 { org: "an org".to_owned(), bucket: "b&b".to_owned(), token })
 }
 
 /// The output, after a look at whether it keeps its secrets.
 fn output(settings: &Settings) -> InfluxDb {
     use event_data_service::output::Output as _;
     let output = InfluxDb::new(settings).unwrap();
-    for shown in [
-        format!("{output:?}"),
-        format!("{settings:?}"),
-        output.describe(),
-    ] {
+    for shown in [format!("{output:?}"), format!("{settings:?}"), output.describe()] {
         assert!(!shown.contains(SECRET), "{shown}");
     }
     output

@@ -75,9 +75,7 @@ pub(super) fn names<'a>(counts: impl IntoIterator<Item = &'a SealedCounts>) -> N
 
 fn by_number(names: BTreeSet<(Minute, String)>) -> Names {
     let names = names.into_iter();
-    names
-        .map(|(minute, series)| (minute.epoch_minutes(), series))
-        .collect()
+    names.map(|(minute, series)| (minute.epoch_minutes(), series)).collect()
 }
 
 impl Publisher {
@@ -88,10 +86,7 @@ impl Publisher {
         let node = Arc::<Node>::default();
         let publisher = Self {
             store: Arc::new(store),
-            output: Arc::new(Counting {
-                output: output(settings),
-                writes: AtomicUsize::new(0),
-            }),
+            output: Arc::new(Counting { output: output(settings), writes: AtomicUsize::new(0) }),
             metrics: Arc::new(Metrics::new(Arc::clone(&node))),
             stop: CancellationToken::new(),
             before: 0,
@@ -130,8 +125,7 @@ impl Publisher {
         for counts in counts {
             let values = (counts.unique, counts.cumulative);
             let output = &OutputName::default();
-            self.store
-                .add_unsent(output, counts.minute, &counts.series, values);
+            self.store.add_unsent(output, counts.minute, &counts.series, values);
         }
     }
 
@@ -160,8 +154,7 @@ impl Publisher {
 
     /// Waits until all that was given last is confirmed or in the quarantine. Gives the number of requests.
     pub(super) async fn finish(&self) -> usize {
-        self.until("all is published", |this| this.unsent().is_empty())
-            .await;
+        self.until("all is published", |this| this.unsent().is_empty()).await;
         self.requests() - self.before
     }
 }
@@ -173,10 +166,7 @@ impl Drop for Publisher {
 }
 
 fn both_ways(server: &Scripted) -> [Settings; 2] {
-    [
-        v2_settings(&server.url()),
-        v1_settings(&server.url(), "eds"),
-    ]
+    [v2_settings(&server.url()), v1_settings(&server.url(), "eds")]
 }
 
 /// Some counts, and `extra` among them.
@@ -192,13 +182,11 @@ fn series_of(names: &Names) -> Vec<&str> {
 
 /// Answers so to bodies that contain "evil", and takes all others.
 async fn server_that_dislikes(deed: Deed) -> Scripted {
-    Scripted::start(move |request: &Request| {
-        if request.body.contains("evil") {
-            deed.clone()
-        } else {
-            Deed::status(204)
-        }
-    })
+    Scripted::start(
+        move |request: &Request| {
+            if request.body.contains("evil") { deed.clone() } else { Deed::status(204) }
+        },
+    )
     .await
 }
 
@@ -218,12 +206,7 @@ async fn an_answer_that_only_some_bodies_get_is_about_their_counts() {
 
 #[tokio::test]
 async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other() {
-    for deed in [
-        Deed::status(500),
-        Deed::status(502),
-        Deed::Hangup,
-        Deed::Silence,
-    ] {
+    for deed in [Deed::status(500), Deed::status(502), Deed::Hangup, Deed::Silence] {
         let is_slow = matches!(deed, Deed::Silence);
         let server = server_that_dislikes(deed).await;
         for mut settings in both_ways(&server) {
@@ -232,15 +215,11 @@ async fn a_count_that_makes_the_server_fail_stays_unsent_and_holds_up_no_other()
             }
             let mut publisher = Publisher::start(&settings);
             publisher.give(&with(&["n=evil"]));
-            publisher
-                .until("the others are written", |this| this.unsent().len() == 1)
-                .await;
+            publisher.until("the others are written", |this| this.unsent().len() == 1).await;
             assert_eq!(series_of(&publisher.unsent()), ["n=evil"]);
             let next = Minute::from_epoch_minutes(SEED_MINUTE.epoch_minutes() + 1).unwrap();
             publisher.give(&[counts(next, "n=next", 1, 1)]);
-            publisher
-                .until("so is what comes later", |this| this.unsent().len() == 1)
-                .await;
+            publisher.until("so is what comes later", |this| this.unsent().len() == 1).await;
             assert!(publisher.quarantined().is_empty());
         }
     }
@@ -291,10 +270,6 @@ async fn a_series_that_could_forge_a_point_is_quarantined_and_never_sent() {
         publisher.finish().await;
         assert_eq!(publisher.quarantined().len(), 1);
         let requests = server.requests();
-        assert!(
-            requests
-                .iter()
-                .all(|request| !request.body.contains("\nforged"))
-        );
+        assert!(requests.iter().all(|request| !request.body.contains("\nforged")));
     }
 }

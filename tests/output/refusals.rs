@@ -65,13 +65,7 @@ fn later(minute: Minute, minutes: i64) -> Minute {
 /// Good series: none of their tags has more values than there is room for.
 fn good(n: usize) -> String {
     let digit = |place: u32| n / 8_usize.pow(place) % 8;
-    format!(
-        "a={},b={},c={},d={}",
-        digit(0),
-        digit(1),
-        digit(2),
-        digit(3)
-    )
+    format!("a={},b={},c={},d={}", digit(0), digit(1), digit(2), digit(3))
 }
 
 /// What the database holds of a measurement.
@@ -145,10 +139,7 @@ impl Table {
 async fn whatever_is_refused_the_others_are_written_at_a_bounded_cost() {
     let server = InfluxServer::start_with_tag_limit(VALUES_MAX);
     let full = InfluxServer::start_with_series_limit(2 * COUNTS);
-    let mut table = Table {
-        number: 0,
-        requests: Vec::new(),
-    };
+    let mut table = Table { number: 0, requests: Vec::new() };
     let fill_up = |database: String| {
         let server = &server;
         async move {
@@ -163,26 +154,19 @@ async fn whatever_is_refused_the_others_are_written_at_a_bounded_cost() {
     let database = table.database(&server, "").await;
     fill_up(database.clone()).await;
     for forged in FORGED {
-        let mut batch: Vec<_> = (0..COUNTS)
-            .map(|n| (counts(SEED_MINUTE, &good(n), 1, 2), false))
-            .collect();
+        let mut batch: Vec<_> =
+            (0..COUNTS).map(|n| (counts(SEED_MINUTE, &good(n), 1, 2), false)).collect();
         batch.push((counts(SEED_MINUTE, &format!("a=1,z={forged}"), 1, 2), true));
         let kind = format!("values of a tag: {forged}");
         table.check(&kind, &server, &database, batch, 2).await;
     }
     for (pattern, is_bad, each) in PATTERNS {
         let batch = (0..COUNTS).map(|n| {
-            let series = if is_bad(n) {
-                format!("{},z=v{n:04}", good(n))
-            } else {
-                good(n)
-            };
+            let series = if is_bad(n) { format!("{},z=v{n:04}", good(n)) } else { good(n) };
             (counts(SEED_MINUTE, &series, 1, 2), is_bad(n))
         });
         let kind = format!("values of a tag: {pattern}");
-        table
-            .check(&kind, &server, &database, batch.collect(), each)
-            .await;
+        table.check(&kind, &server, &database, batch.collect(), each).await;
 
         // The oldest first: they are bad.
         let now = minute_now();
@@ -192,9 +176,7 @@ async fn whatever_is_refused_the_others_are_written_at_a_bounded_cost() {
             (counts(minute, &good(n), 1, 2), is_bad(n))
         });
         let kind = format!("beyond retention: {pattern}");
-        table
-            .check(&kind, &server, &kept, batch.collect(), each)
-            .await;
+        table.check(&kind, &server, &kept, batch.collect(), each).await;
 
         // A field has one type in a shard, and a shard is a week.
         let typed = table.database(&server, "").await;
@@ -205,34 +187,21 @@ async fn whatever_is_refused_the_others_are_written_at_a_bounded_cost() {
             (counts(minute, &good(n), 1, 2), is_bad(n))
         });
         let kind = format!("another type in that week: {pattern}");
-        table
-            .check(&kind, &server, &typed, batch.collect(), each)
-            .await;
+        table.check(&kind, &server, &typed, batch.collect(), each).await;
 
         // Series that are known are taken, no others: not even that of a probe.
         let limited = table.database(&full, "").await;
-        let known: Vec<_> = (0..COUNTS)
-            .map(|n| counts(SEED_MINUTE, &good(n), 1, 2))
-            .collect();
-        output(&v1_settings(&full.url(), &limited))
-            .write(&known)
-            .await
-            .unwrap();
+        let known: Vec<_> = (0..COUNTS).map(|n| counts(SEED_MINUTE, &good(n), 1, 2)).collect();
+        output(&v1_settings(&full.url(), &limited)).write(&known).await.unwrap();
         let next = later(SEED_MINUTE, 1);
         let batch = (0..COUNTS).map(|n| {
-            let series = if is_bad(n) {
-                format!("{},z=v{n:04}", good(n))
-            } else {
-                good(n)
-            };
+            let series = if is_bad(n) { format!("{},z=v{n:04}", good(n)) } else { good(n) };
             (counts(next, &series, 1, 2), is_bad(n))
         });
         // A node that has just started finds out of so few only by chance that anything is taken.
         if !pattern.starts_with("all") {
             let kind = format!("series of a database: {pattern}");
-            table
-                .check(&kind, &full, &limited, batch.collect(), each)
-                .await;
+            table.check(&kind, &full, &limited, batch.collect(), each).await;
         }
     }
     let kinds: BTreeSet<_> = table.requests.iter().collect();

@@ -20,14 +20,9 @@ async fn head_of(server: &Scripted, settings: super::Settings) -> String {
 fn check_head(head: &str, request_line: &str, authorization: &str) {
     assert!(head.starts_with(request_line), "{head}");
     let header = head.lines().find_map(|line| {
-        line.split_once(": ")
-            .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        line.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
     });
-    assert_eq!(
-        header.map(|(_, value)| value),
-        Some(authorization),
-        "{head}"
-    );
+    assert_eq!(header.map(|(_, value)| value), Some(authorization), "{head}");
     assert!(head.contains("user-agent: event-data-service/"), "{head}");
 }
 
@@ -47,11 +42,7 @@ async fn requests_name_place_precision_and_sender() {
         &token,
     );
     check_head(
-        &head_of(
-            &server,
-            v1_settings_as(&url, "d&b", "Aladdin", "open sesame"),
-        )
-        .await,
+        &head_of(&server, v1_settings_as(&url, "d&b", "Aladdin", "open sesame")).await,
         "POST /write?db=d%26b&precision=ns HTTP/1.1\r\n",
         // The example of RFC 7617.
         "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",

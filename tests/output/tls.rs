@@ -24,9 +24,7 @@ async fn the_named_certificate_is_trusted_and_no_other() {
 
     settings.ca = std::fs::read(tls.ca_file()).ok();
     output(&settings).write(&many_counts(3)).await.unwrap();
-    let found = server
-        .query("eds", "SELECT count(value) FROM unique_user_event")
-        .await;
+    let found = server.query("eds", "SELECT count(value) FROM unique_user_event").await;
     assert_eq!(found[0]["values"][0][1], 3);
 }
 
@@ -46,9 +44,6 @@ async fn a_certificate_of_another_host_is_not_trusted() {
 async fn https_to_a_server_without_tls_is_a_misconfiguration() {
     let server = InfluxServer::start();
     let url = server.url().replace("http://", "https://");
-    let error = output(&v1_settings(&url, "eds"))
-        .write(&many_counts(1))
-        .await
-        .unwrap_err();
+    let error = output(&v1_settings(&url, "eds")).write(&many_counts(1)).await.unwrap_err();
     check_misconfigured(&error, "output.url");
 }

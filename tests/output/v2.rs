@@ -20,16 +20,10 @@ fn stored(export: &[Value]) -> Stored {
     let mut stored = Stored::new();
     for series in export {
         let label = |name: &str| series["metric"][name].as_str().unwrap().to_owned();
-        let times = series["timestamps"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|time| time.as_i64().unwrap());
-        let values = series["values"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|value| value.as_u64().unwrap());
+        let times =
+            series["timestamps"].as_array().unwrap().iter().map(|time| time.as_i64().unwrap());
+        let values =
+            series["values"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap());
         let points = stored.entry((label("__name__"), label("n"))).or_default();
         points.extend(times.zip(values));
         points.sort_unstable();
@@ -98,10 +92,7 @@ async fn a_path_in_the_url_is_kept() {
 #[tokio::test]
 async fn nobody_there_is_unavailable() {
     let url = format!("http://127.0.0.1:{}", free_port());
-    let error = output(&v2_settings(&url))
-        .write(&many_counts(1))
-        .await
-        .unwrap_err();
+    let error = output(&v2_settings(&url)).write(&many_counts(1)).await.unwrap_err();
     check_unavailable(&error);
     assert!(error.to_string().contains("refused"), "{error}");
 }

@@ -48,11 +48,7 @@ fn a_node_that_hangs_is_shown_like_one_that_is_gone() {
     let browser = ground.page();
     ground.node.signal("STOP");
     wait_old(&browser, true);
-    assert!(
-        browser
-            .text("#sentence")
-            .contains("takes connections and does not answer")
-    );
+    assert!(browser.text("#sentence").contains("takes connections and does not answer"));
     ground.node.signal("CONT");
     wait_old(&browser, false);
 }
@@ -112,11 +108,7 @@ fn nothing_is_asked_while_nobody_looks() {
     quiet();
     assert_eq!(browser.requests().len(), asked);
     look(false);
-    browser.wait(
-        "it asks again",
-        "performance.getEntriesByType('resource').length > 0",
-        "0",
-    );
+    browser.wait("it asks again", "performance.getEntriesByType('resource').length > 0", "0");
     testing::eventually::eventually("it asks again", testing::eventually::SOON, || {
         let now = browser.requests().len();
         testing::eventually::when(now > asked, now)

@@ -127,10 +127,7 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
             .map(|it| json!([it["series"], it["unique_minute_max"], it["cumulative"]]))
             .collect::<Vec<_>>()
     };
-    let [burst, steady] = [
-        json!(["event_type=burst", 5, 10]),
-        json!(["event_type=steady", 3, 18]),
-    ];
+    let [burst, steady] = [json!(["event_type=burst", 5, 10]), json!(["event_type=steady", 3, 18])];
     assert_eq!(items("unique"), [burst.clone(), steady.clone()]);
     assert_eq!(items("cumulative"), [steady, burst]);
 
@@ -145,38 +142,23 @@ fn series_are_ranked_by_their_greatest_minute_of_users_and_by_the_sum_of_their_e
     );
     assert_eq!(heads, json!(["Series", "Most in a minute"]));
     let users = rows(&browser, "#top-users");
-    assert_eq!(
-        users,
-        [["event_type=burst", "5"], ["event_type=steady", "3"]]
-    );
+    assert_eq!(users, [["event_type=burst", "5"], ["event_type=steady", "3"]]);
     let events = rows(&browser, "#top-events");
-    assert_eq!(
-        events,
-        [["event_type=steady", "18"], ["event_type=burst", "10"]]
-    );
+    assert_eq!(events, [["event_type=steady", "18"], ["event_type=burst", "10"]]);
 }
 
 #[test]
 fn an_open_minute_is_drawn_hollow_and_called_provisional() {
     let ground = Ground::start(&[("flush.grace", "5m"), ("flush.max_hold", "10m")]);
     let mut sender = Sender::paced_by(&ground.node);
-    send(
-        &ground.node,
-        &mut sender,
-        "event_type=login",
-        3,
-        minutes_ago_ns(1),
-    );
+    send(&ground.node, &mut sender, "event_type=login", 3, minutes_ago_ns(1));
     let browser = ground.page();
     browser.wait(
         "an open minute is drawn",
         "document.querySelectorAll('#plot rect.open').length === 2",
         "document.querySelector('#plot').innerHTML",
     );
-    assert_eq!(
-        browser.evaluate("document.querySelectorAll('#plot rect.closed').length"),
-        0
-    );
+    assert_eq!(browser.evaluate("document.querySelectorAll('#plot rect.closed').length"), 0);
     let open = rows(&browser, "#numbers-table");
     let open: Vec<_> = open.iter().filter(|row| row[1] == "6").collect();
     assert_eq!(open[0][1..], ["6", "3", "open, may grow"]);
@@ -201,12 +183,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
     wait_sealed(&ground.node, HOSTILE.len());
     let answer = ask(&ground.node, "/api/v1/top?by=unique");
     let series = |it: &Value| it["series"].as_str().unwrap().to_owned();
-    let names: Vec<_> = answer["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(series)
-        .collect();
+    let names: Vec<_> = answer["items"].as_array().unwrap().iter().map(series).collect();
     assert_eq!(names.len(), HOSTILE.len());
 
     let browser = ground.page();
@@ -239,11 +216,7 @@ fn names_of_series_are_shown_as_text_whatever_they_are() {
 fn a_store_in_memory_is_named_and_its_counts_are_shown() {
     let node = Node::start(
         "alone",
-        &[
-            ("store.url", "memory:"),
-            ("output.url", "stdout:"),
-            ("flush.grace", "300ms"),
-        ],
+        &[("store.url", "memory:"), ("output.url", "stdout:"), ("flush.grace", "300ms")],
     );
     let mut sender = Sender::paced_by(&node);
     send(&node, &mut sender, "event_type=login", 3, minutes_ago_ns(5));

@@ -24,15 +24,9 @@ const USUAL: [(&str, i64); 10] = [
     ("event_type=login,product=app-android", 11),
     ("event_type=login,product=app-ios", 9),
     ("event_type=checkout,product=shop", 7),
-    (
-        "event_type=browser_error,product=shop,release=2026-11-18",
-        4,
-    ),
+    ("event_type=browser_error,product=shop,release=2026-11-18", 4),
     ("event_type=http-5xx,product=search", 3),
-    (
-        "event_type=payment_failed,product=shop,reason=card_declined",
-        2,
-    ),
+    ("event_type=payment_failed,product=shop,reason=card_declined", 2),
 ];
 const MINUTES: i64 = 35;
 
@@ -78,10 +72,7 @@ fn pictures_of_three_nodes_are_made() {
     }
     sender.wait_received(&nodes[0]);
     eventually("all minutes but the present one are final", SOON, || {
-        let path = format!(
-            "/api/v1/minutes?from={}",
-            minutes_ago_ns(MINUTES) / 1_000_000_000
-        );
+        let path = format!("/api/v1/minutes?from={}", minutes_ago_ns(MINUTES) / 1_000_000_000);
         let sealed = ask(&nodes[0], &path)["counts"].as_array().unwrap().len();
         when(i64::try_from(sealed).unwrap() >= 10 * MINUTES, sealed)
     });

@@ -113,20 +113,10 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
         plots[0].starts_with("Events per minute of event_type=login,product=shop from "),
         "{plots:?}"
     );
-    for role in [
-        "table",
-        "button",
-        "combobox",
-        "searchbox",
-        "image",
-        "region",
-    ] {
+    for role in ["table", "button", "combobox", "searchbox", "image", "region"] {
         let names = names(role);
         assert!(!names.is_empty(), "no {role}");
-        assert!(
-            names.iter().all(|name| !name.is_empty()),
-            "{role}: {names:?}"
-        );
+        assert!(names.iter().all(|name| !name.is_empty()), "{role}: {names:?}");
     }
     assert!(names("columnheader").contains(&"Dropped"));
     assert!(names("rowheader").contains(&"one"));

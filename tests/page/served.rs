@@ -15,10 +15,7 @@ fn named(text: &str) -> Vec<String> {
 
 #[test]
 fn every_file_comes_from_the_node_with_a_strict_policy_and_is_sent_once() {
-    let node = Node::start(
-        "one",
-        &[("store.url", "memory:"), ("output.url", "stdout:")],
-    );
+    let node = Node::start("one", &[("store.url", "memory:"), ("output.url", "stdout:")]);
     let mut left = vec!["/".to_owned()];
     let mut seen = BTreeSet::new();
     while let Some(path) = left.pop() {

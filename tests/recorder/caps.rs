@@ -41,8 +41,7 @@ async fn node(
 /// Users and events in the sets, by series.
 fn sets(store: &Server, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
     let sets = store.open_sets(minute).into_iter();
-    sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len())))
-        .collect()
+    sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len()))).collect()
 }
 
 fn names(users: &[&str]) -> BTreeSet<String> {
@@ -88,13 +87,8 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
 #[tokio::test]
 async fn users_beyond_the_cap_are_rejected_in_every_node() {
     let (store, minute) = (Server::new(), this_minute());
-    let batch: [Event; 5] = [
-        ("s=1", "a", 1),
-        ("s=1", "b", 1),
-        ("s=1", "c", 1),
-        ("s=1", "a", 2),
-        ("s=2", "c", 1),
-    ];
+    let batch: [Event; 5] =
+        [("s=1", "a", 1), ("s=1", "b", 1), ("s=1", "c", 1), ("s=1", "a", 2), ("s=2", "c", 1)];
     let rejected = |totals: LedgerTotals| totals.rejected[Rejection::TooManyUsers.index()];
     let first = node(&store, caps(9, 2), minute, &[&batch, &batch]).await;
     assert_eq!((first.recorded, rejected(first)), (8, 2));
@@ -112,13 +106,8 @@ async fn users_beyond_the_cap_are_rejected_in_every_node() {
 #[tokio::test]
 async fn the_overflow_series_has_no_more_users_than_another() {
     let (store, minute) = (Server::new(), this_minute());
-    let batch: [Event; 5] = [
-        ("s=1", "a", 1),
-        ("s=2", "a", 1),
-        ("s=3", "b", 1),
-        ("s=4", "c", 1),
-        ("s=5", "a", 1),
-    ];
+    let batch: [Event; 5] =
+        [("s=1", "a", 1), ("s=2", "a", 1), ("s=3", "b", 1), ("s=4", "c", 1), ("s=5", "a", 1)];
     let totals = node(&store, caps(1, 2), minute, &[&batch, &batch]).await;
     assert_eq!(totals.rejected[Rejection::TooManyUsers.index()], 2);
     assert_eq!((totals.recorded, totals.overflowed), (8, 6));

@@ -66,14 +66,7 @@ async fn events_in_the_new_store(
     let seen = server.store.coverage(setup::partition(), &[minute]).await;
     let all = Coverage::from([("a".to_owned(), offsets.len() as u64)]);
     assert_eq!(seen.unwrap(), [all]);
-    let [
-        OpenSets {
-            series,
-            users,
-            events,
-        },
-    ] = &server.open_sets(minute)[..]
-    else {
+    let [OpenSets { series, users, events }] = &server.open_sets(minute)[..] else {
         panic!("not one series");
     };
     assert_eq!((series.as_str(), users), (SERIES, &vec!["user".to_owned()]));

@@ -81,10 +81,7 @@ pub(crate) fn this_minute() -> Minute {
 }
 
 pub(crate) const fn caps(series_max: usize, users_max: u64) -> CapSettings {
-    CapSettings {
-        series_max,
-        users_max,
-    }
+    CapSettings { series_max, users_max }
 }
 
 /// Longer than any test here takes.
@@ -102,10 +99,7 @@ pub(crate) struct Setup {
 
 /// A recorder, the channel to it, and its node.
 pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<Node>) {
-    let node = Arc::new(Node {
-        clock: setup.clock,
-        ..Node::default()
-    });
+    let node = Arc::new(Node { clock: setup.clock, ..Node::default() });
     let (batches, queue) = mpsc::channel(1);
     let recorder = Recorder {
         partition: partition(),

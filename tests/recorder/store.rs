@@ -96,9 +96,7 @@ impl Recording for CountingStore {
         users: &[&str],
     ) -> Result<SeriesUsers, StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let server = self
-            .server()
-            .expect("only who keeps users is asked for them");
+        let server = self.server().expect("only who keeps users is asked for them");
         server.store.users(partition, minute, series, users).await
     }
 
@@ -109,11 +107,7 @@ impl Recording for CountingStore {
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
     ) -> Result<u64, StoreError> {
-        let users = recordings
-            .iter()
-            .flat_map(|it| &it.new_users)
-            .map(Vec::len)
-            .sum();
+        let users = recordings.iter().flat_map(|it| &it.new_users).map(Vec::len).sum();
         self.users.fetch_add(users, Ordering::SeqCst);
         let number = self.recordings.fetch_add(1, Ordering::SeqCst);
         if number < self.failing {

@@ -73,11 +73,7 @@ pub(crate) struct Parcel {
 
 impl std::fmt::Debug for Parcel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:?} under {:?}, details {:?}",
-            self.events, self.under, self.details
-        )
+        write!(f, "{:?} under {:?}, details {:?}", self.events, self.under, self.details)
     }
 }
 
@@ -98,10 +94,7 @@ impl Parcel {
                     user: user_number(user),
                     at: occurrence.timestamp,
                 };
-                assert_eq!(
-                    Some(recording.minute),
-                    Minute::from_epoch_minutes(event.minute())
-                );
+                assert_eq!(Some(recording.minute), Minute::from_epoch_minutes(event.minute()));
                 events.push(event);
                 under.push(series_number(recording.series));
             }
@@ -109,9 +102,7 @@ impl Parcel {
             let same = |group: &Group| group.minute == recording.minute && *group.series == *own;
             let place = groups.iter().position(same).unwrap();
             details.resize_with(groups.len(), Default::default);
-            let overflow = recording
-                .overflowed_from
-                .map(|_| recording.series.to_owned());
+            let overflow = recording.overflowed_from.map(|_| recording.series.to_owned());
             let (users, is_under) = &mut details[place];
             if let Some(new) = &recording.new_users {
                 let users = users.get_or_insert_default();
@@ -120,13 +111,7 @@ impl Parcel {
             assert!(is_under.is_none() || *is_under == overflow);
             *is_under = overflow;
         }
-        Self {
-            batch,
-            details,
-            events,
-            under,
-            seen: seen.to_vec(),
-        }
+        Self { batch, details, events, under, seen: seen.to_vec() }
     }
 
     pub(crate) fn recordings(&self) -> Vec<RecordRequest<'_>> {
@@ -136,9 +121,7 @@ impl Parcel {
                 minute: group.minute,
                 series: overflow.as_deref().unwrap_or(&group.series),
                 overflowed_from: overflow.is_some().then_some(&*group.series),
-                new_users: users
-                    .as_ref()
-                    .map(|users| users.iter().map(String::as_str).collect()),
+                new_users: users.as_ref().map(|users| users.iter().map(String::as_str).collect()),
                 occurrences: &group.occurrences,
                 batch: &self.batch,
             })
@@ -189,9 +172,7 @@ impl Call {
             }
             Self::Record(partition, parcel) => {
                 let recordings = parcel.recordings();
-                store
-                    .record(*partition, 0, &recordings, &parcel.seen)
-                    .await?;
+                store.record(*partition, 0, &recordings, &parcel.seen).await?;
                 Answer::Nothing
             }
             Self::Attest(partition, testimony) => {
@@ -203,17 +184,11 @@ impl Call {
             }
             Self::Claim(partition, request, sending) => {
                 // What a node waits for when it is connected again is the life's to say.
-                let request = ClaimRequest {
-                    generation: 0,
-                    ..*request
-                };
+                let request = ClaimRequest { generation: 0, ..*request };
                 Answer::Claims(store.claim(*partition, &request, sending).await?)
             }
             Self::Compact(claim, series_max, lease, outputs) => {
-                let claim = Claim {
-                    generation: 0,
-                    ..claim.clone()
-                };
+                let claim = Claim { generation: 0, ..claim.clone() };
                 let compacted = store.compact(&claim, *series_max, *lease, outputs);
                 Answer::Compaction(compacted.await?)
             }
@@ -223,10 +198,8 @@ impl Call {
                 Answer::Yes(store.acknowledge(claim, &series, *lease).await?)
             }
             Self::Quarantine(claim, refused) => {
-                let refused: Vec<_> = refused
-                    .iter()
-                    .map(|(series, words)| (&**series, &**words))
-                    .collect();
+                let refused: Vec<_> =
+                    refused.iter().map(|(series, words)| (&**series, &**words)).collect();
                 Answer::Kept(store.quarantine(claim, &refused).await?)
             }
             Self::Announce(partition, known, claims) => {

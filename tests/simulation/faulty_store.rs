@@ -91,9 +91,7 @@ impl FaultyStore {
         let number = self.life.number;
         match (&call, fate) {
             (Call::Backlog(_) | Call::HaveWork(..), Fate::Fine) => {}
-            _ => self
-                .world
-                .note(|| format!("life {number}: {call:?} {fate:?}")),
+            _ => self.world.note(|| format!("life {number}: {call:?} {fate:?}")),
         }
         let answer = self.undergo(&call, fate).await;
         if let Call::Admit(partition, ..)
@@ -153,10 +151,7 @@ impl FaultyStore {
                 answer
             }
             Fate::Fails => unavailable(),
-            Fate::Full => Err(StoreError::Full(Diagnosis::new(
-                Cause::RedisFull,
-                "as planned",
-            ))),
+            Fate::Full => Err(StoreError::Full(Diagnosis::new(Cause::RedisFull, "as planned"))),
             Fate::AnswerLost => {
                 let _ = self.carry_out(call).await;
                 unavailable()
@@ -194,11 +189,7 @@ impl FaultyStore {
     }
 
     async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
-        let (world, inner, call) = (
-            Arc::clone(&self.world),
-            Arc::clone(&self.inner),
-            call.clone(),
-        );
+        let (world, inner, call) = (Arc::clone(&self.world), Arc::clone(&self.inner), call.clone());
         // Whatever becomes of the caller meanwhile, the model hears of what was done.
         let carried_out = tokio::spawn(async move { call.carry_out(&world, &inner).await });
         match carried_out.await {
@@ -337,8 +328,7 @@ impl Draining for FaultyStore {
             return Err(StoreError::unavailable("another connection"));
         }
         let interval = self.world.plan.flush.interval;
-        self.world
-            .judge(self.life.may_ask(partition, request, interval));
+        self.world.judge(self.life.may_ask(partition, request, interval));
         let call = Call::Claim(partition, *request, sending.to_vec());
         let mut claims = answer!(self, call, Answer::Claims(claims) => claims)?;
         for claim in &mut claims {
@@ -409,9 +399,7 @@ impl Draining for FaultyStore {
         claim: &Claim,
         refused: &[(&str, &str)],
     ) -> Result<Vec<bool>, StoreError> {
-        let refused = refused
-            .iter()
-            .map(|(series, words)| (series.to_string(), words.to_string()));
+        let refused = refused.iter().map(|(series, words)| (series.to_string(), words.to_string()));
         let call = Call::Quarantine(claim.clone(), refused.collect());
         answer!(self, call, Answer::Kept(kept) => kept)
     }

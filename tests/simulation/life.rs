@@ -94,9 +94,7 @@ impl Life {
     pub(crate) fn heard_of_recording(&self, partition: Partition, failed: bool) {
         let mut unrecorded = self.unrecorded.lock().unwrap();
         if failed {
-            unrecorded
-                .entry(partition.index())
-                .or_insert_with(Instant::now);
+            unrecorded.entry(partition.index()).or_insert_with(Instant::now);
         } else {
             unrecorded.remove(&partition.index());
         }
@@ -127,10 +125,7 @@ impl Life {
         if counted == found {
             return Ok(());
         }
-        Err(format!(
-            "life {} has counted {counted} late events of {found}",
-            self.number
-        ))
+        Err(format!("life {} has counted {counted} late events of {found}", self.number))
     }
 
     pub(crate) fn reported_lag(&self, partition: Partition, lags: bool) {
@@ -156,14 +151,9 @@ impl Life {
         let unclaimed = self.unclaimed.lock().unwrap();
         let is_settled = (connected <= self.began || past(connected, settle))
             && past(self.began, request.grace)
-            && unclaimed
-                .get(&partition.index())
-                .is_none_or(|at| past(*at, settle));
+            && unclaimed.get(&partition.index()).is_none_or(|at| past(*at, settle));
         if request.finished_max > 0 && !is_settled {
-            return Err(format!(
-                "life {} closes minutes right after trouble",
-                self.number
-            ));
+            return Err(format!("life {} closes minutes right after trouble", self.number));
         }
         if request.lapsed_max > 0 && !past(connected, SETTLE_MIN.max(3 * interval)) {
             return Err(format!(
@@ -189,8 +179,7 @@ impl Life {
     }
 
     pub(crate) fn kill(&self) {
-        self.world
-            .note(|| format!("life {} is killed", self.number));
+        self.world.note(|| format!("life {} is killed", self.number));
         self.dead.store(true, Ordering::Relaxed);
         self.world.oracle().ends(self.number);
         self.died.notify_one();
@@ -209,8 +198,7 @@ impl Life {
 
     /// Nothing of the node runs for this long, while time goes on.
     pub(crate) fn put_to_sleep(&self, span: Duration) {
-        self.world
-            .note(|| format!("life {} sleeps for {span:?}", self.number));
+        self.world.note(|| format!("life {} sleeps for {span:?}", self.number));
         self.world.oracle().sleeps(self.number);
         let mut until = self.asleep_until.lock().unwrap();
         *until = until.max(Instant::now() + span);
@@ -231,10 +219,7 @@ impl Life {
         if self.dead.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        let verdict = self
-            .world
-            .oracle()
-            .audit(self.number, &self.shared.ledger.totals());
+        let verdict = self.world.oracle().audit(self.number, &self.shared.ledger.totals());
         self.world.judge(verdict);
     }
 }

@@ -87,8 +87,7 @@ impl Intake<'_> {
     fn take(&mut self, delivery: &Delivery) {
         let now = self.life.shared.clock.now_nanos();
         let before = self.life.shared.ledger.totals().queued;
-        self.batcher
-            .add(delivery.line().as_str().into(), usize::MAX, now);
+        self.batcher.add(delivery.line().as_str().into(), usize::MAX, now);
         self.batcher.commit();
         let after = self.life.shared.ledger.totals().queued;
         let arrival = Arrival {
@@ -103,10 +102,7 @@ impl Intake<'_> {
         let number = self.life.number;
         let taken = after > before;
         self.world.note(|| {
-            format!(
-                "life {number} {} {delivery:?}",
-                if taken { "takes" } else { "refuses" }
-            )
+            format!("life {number} {} {delivery:?}", if taken { "takes" } else { "refuses" })
         });
         let verdict = self.world.oracle().arrived(number, &arrival, taken);
         self.world.judge(verdict);
@@ -128,18 +124,10 @@ fn batcher_settings(world: &World) -> BatcherSettings {
             user_field: "value".to_owned(),
             precision: Precision::Nanoseconds,
             measurement_tag: None,
-            limits: LineLimits {
-                line: 1024,
-                series: 256,
-                tag: 64,
-                user: 64,
-            },
+            limits: LineLimits { line: 1024, series: 256, tag: 64, user: 64 },
         },
         window: window(world.plan.max_age),
         partitions: world.partitions(),
-        limits: QueueLimits {
-            events: world.plan.queue_events,
-            bytes: u64::MAX,
-        },
+        limits: QueueLimits { events: world.plan.queue_events, bytes: u64::MAX },
     }
 }

@@ -65,21 +65,13 @@ pub(crate) struct ScriptMutant {
 impl Mutant {
     /// What becomes of each script.
     pub(crate) fn change(self) -> Option<Change> {
-        let Self::Script(ScriptMutant {
-            file,
-            code,
-            from,
-            to,
-        }) = self
-        else {
+        let Self::Script(ScriptMutant { file, code, from, to }) = self else {
             return None;
         };
         let places = code.matches(from).count();
         assert_eq!(places, 1, "{file} has this {places} times: {from}");
         // What the scripts share is in each of them, and the flags are another's.
-        let body = code
-            .strip_prefix("#!")
-            .and_then(|code| code.split_once('\n'));
+        let body = code.strip_prefix("#!").and_then(|code| code.split_once('\n'));
         let body = body.map_or(code, |(_, body)| body);
         let changed = body.replace(from, to);
         Some(Box::new(move |script| script.replace(body, &changed)))
@@ -92,10 +84,7 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<R
         Some(Mutant::NodeClock) => world.plan.skews[life.node],
         _ => 0,
     };
-    let address = Address::Tcp {
-        host: "nowhere".to_owned(),
-        port: 1,
-    };
+    let address = Address::Tcp { host: "nowhere".to_owned(), port: 1 };
     let connected = Arc::default();
     let settings = Settings {
         redis: redis_link::Settings {
@@ -132,10 +121,7 @@ pub(crate) fn output(
             output,
             lease: world.plan.flush.lease,
         }),
-        Some(Mutant::NoProof) => Arc::new(CredulousOutput {
-            output,
-            accepted: Mutex::default(),
-        }),
+        Some(Mutant::NoProof) => Arc::new(CredulousOutput { output, accepted: Mutex::default() }),
         _ => Arc::new(output),
     }
 }

@@ -65,8 +65,7 @@ impl Node {
                 }
                 Blow::Stop(rest) => {
                     *self.rest.lock().unwrap() = Some(rest);
-                    self.world
-                        .note(|| format!("life {} is stopped", life.number));
+                    self.world.note(|| format!("life {} is stopped", life.number));
                     self.world.oracle().ends(life.number);
                     life.stop.cancel();
                 }
@@ -120,10 +119,7 @@ impl Node {
             *self.life.lock().unwrap() = Some(Arc::clone(&life));
             let now = self.world.time.after();
             // What came while it was down is lost.
-            self.inbox
-                .lock()
-                .unwrap()
-                .retain(|delivery| delivery.after >= now);
+            self.inbox.lock().unwrap().retain(|delivery| delivery.after >= now);
             tokio::select! {
                 biased;
                 () = life.died() => {}
@@ -155,11 +151,8 @@ impl Node {
         let recorded_to: Arc<dyn Recording> = store(Role::Recorder);
         let to_drain = store(Role::Worker);
         let outputs = (0..plan.outputs).map(|number| {
-            let output = ScriptedOutput {
-                number,
-                world: Arc::clone(world),
-                life: Arc::clone(life),
-            };
+            let output =
+                ScriptedOutput { number, world: Arc::clone(world), life: Arc::clone(life) };
             Destination {
                 name: output_name(number),
                 output: super::mutants::output(self.mutant, world, &to_drain, output),
@@ -171,10 +164,7 @@ impl Node {
         let settings = RecorderSettings {
             window: window(plan.max_age),
             precision: Precision::Nanoseconds,
-            caps: CapSettings {
-                series_max: plan.series_max,
-                users_max: plan.users_max,
-            },
+            caps: CapSettings { series_max: plan.series_max, users_max: plan.users_max },
             lagging_after: (plan.flush.grace / 4).min(Duration::from_secs(1)),
         };
         let (senders, recorders): (Vec<_>, Vec<_>) = world

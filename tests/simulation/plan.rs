@@ -77,11 +77,7 @@ impl Plan {
         let skew_max = (max_age / 3).min(300 * SECOND);
         let skewed = dice.one_in(2);
         let skew = |dice: &mut Dice| {
-            if skewed {
-                dice.between(-skew_max, skew_max)
-            } else {
-                0
-            }
+            if skewed { dice.between(-skew_max, skew_max) } else { 0 }
         };
         let calm_max = if max_age == 60 * SECOND { 280 } else { 120 };
         let calm = dice.between(45, calm_max) * SECOND;
@@ -179,11 +175,7 @@ impl Plan {
             // Until it looks, a node leaves out users that the store has forgotten, which the model does not know.
             self.dedup_users = 0;
         }
-        self.forgets.push(Forget {
-            saved,
-            at,
-            is_noticed,
-        });
+        self.forgets.push(Forget { saved, at, is_noticed });
     }
 
     /// Gives a script that is seldom called more calls, and these more faults.
@@ -205,16 +197,8 @@ impl Plan {
 
     /// A line of a user comes to a node, with the timestamp of that moment. Both in seconds after the beginning.
     pub(crate) fn deliver(&mut self, node: usize, after: i64, user: u8, at: i64) {
-        let event = Event {
-            series: 0,
-            user,
-            at: self.begins + at * SECOND,
-        };
-        self.deliveries[node].push(Delivery {
-            after: after * SECOND,
-            event,
-            stamped: true,
-        });
+        let event = Event { series: 0, user, at: self.begins + at * SECOND };
+        self.deliveries[node].push(Delivery { after: after * SECOND, event, stamped: true });
     }
 
     fn send(&mut self, dice: &mut Dice) {

@@ -55,10 +55,7 @@ impl ScriptedOutput {
         }
         let dice = &mut *self.world.dice();
         let lease = i64::try_from(plan.flush.lease.as_millis()).unwrap();
-        if self
-            .world
-            .is_away(&plan.output_outages[self.number], self.life.node)
-        {
+        if self.world.is_away(&plan.output_outages[self.number], self.life.node) {
             return dice.pick(&[Fate::Fails(None), Fate::Rejects, Fate::Rejects, Fate::Hangs]);
         }
         if !dice.per_mille(plan.output_faults) {
@@ -82,10 +79,7 @@ impl ScriptedOutput {
 
     async fn undergo(&self, counts: &[SealedCounts], fate: Fate) -> Result<(), WriteError> {
         let unavailable = |retry_after| {
-            Err(WriteError::Unavailable {
-                found: planned(format!("{fate:?}")),
-                retry_after,
-            })
+            Err(WriteError::Unavailable { found: planned(format!("{fate:?}")), retry_after })
         };
         let failed = || Err(WriteError::Failed(planned(format!("{fate:?}"))));
         match fate {
@@ -162,11 +156,7 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
 
 /// The server takes what it does not refuse, and rejects the whole when it refuses something.
 fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), WriteError> {
-    if arrive(world, output, counts) {
-        Ok(())
-    } else {
-        Err(reject(world, output, counts))
-    }
+    if arrive(world, output, counts) { Ok(()) } else { Err(reject(world, output, counts)) }
 }
 
 /// Answers whether all is taken.
@@ -209,12 +199,7 @@ impl Output for ScriptedOutput {
         self.life.audit().await;
         let fate = self.fate(counts.len());
         let number = self.life.number;
-        self.world.note(|| {
-            format!(
-                "life {number} writes {counts:?} to {} {fate:?}",
-                self.number
-            )
-        });
+        self.world.note(|| format!("life {number} writes {counts:?} to {} {fate:?}", self.number));
         for count in counts {
             let Some((partition, (minute, series))) = place(&self.world, count) else {
                 continue;
@@ -228,12 +213,7 @@ impl Output for ScriptedOutput {
     }
 
     async fn probe(&self, minute: Minute) -> Result<(), WriteError> {
-        let probe = SealedCounts {
-            minute,
-            series: PROBE.to_owned(),
-            unique: 0,
-            cumulative: 0,
-        };
+        let probe = SealedCounts { minute, series: PROBE.to_owned(), unique: 0, cumulative: 0 };
         self.write(&[probe]).await
     }
 

@@ -32,8 +32,7 @@ pub(crate) fn tags(partitions: u16) -> Vec<String> {
         |tag: &String| u32::from(redis_link::slot(tag.as_bytes())) * u32::from(partitions) / 16384;
     let tag = |partition: u16| {
         let mut tags = (0..).map(|number| format!("{{{PREFIX}:{number}}}"));
-        tags.find(|tag| stretch(tag) == u32::from(partition))
-            .unwrap()
+        tags.find(|tag| stretch(tag) == u32::from(partition)).unwrap()
     };
     (0..partitions).map(tag).collect()
 }
@@ -63,10 +62,7 @@ impl<'a> State<'a> {
 
     /// What the names of claims and tokens end with: to seal, or to send to an output.
     fn of(what: &str, output: Option<usize>) -> String {
-        output.map_or_else(
-            || what.to_owned(),
-            |output| format!("{what}:{}", output_name(output)),
-        )
+        output.map_or_else(|| what.to_owned(), |output| format!("{what}:{}", output_name(output)))
     }
 
     fn hash(&self, key: &str) -> Option<&'a Hash> {
@@ -130,10 +126,7 @@ impl<'a> State<'a> {
         let stamps = self.hash(&self.key(partition, "stamps"));
         let stamp = |(node, entry): (&'a Vec<u8>, &'a Vec<u8>)| {
             let parts: Vec<_> = text(entry).split('|').collect();
-            Stamp {
-                node: text(node),
-                late: parts[3].parse().unwrap(),
-            }
+            Stamp { node: text(node), late: parts[3].parse().unwrap() }
         };
         stamps.into_iter().flatten().map(stamp).collect()
     }
@@ -141,22 +134,13 @@ impl<'a> State<'a> {
     /// How many events a node found late.
     pub(crate) fn late(&self, partition: usize, node: &str) -> u64 {
         let stamps = self.stamps(partition).into_iter();
-        stamps
-            .filter(|stamp| stamp.node == node)
-            .map(|stamp| stamp.late)
-            .sum()
+        stamps.filter(|stamp| stamp.node == node).map(|stamp| stamp.late).sum()
     }
 
     /// The series of a minute that have sets.
     pub(crate) fn series_with_sets(&self, place: Place) -> Vec<&'a str> {
-        let series = self
-            .keyspace
-            .get::<Set>(&self.minute_key(place, "event_types"));
-        series
-            .into_iter()
-            .flatten()
-            .map(|name| text(name))
-            .collect()
+        let series = self.keyspace.get::<Set>(&self.minute_key(place, "event_types"));
+        series.into_iter().flatten().map(|name| text(name)).collect()
     }
 
     /// The users and the events of a series.
@@ -169,9 +153,7 @@ impl<'a> State<'a> {
 
     /// How many series of the cut of a minute's logs are sealed, if there is one.
     pub(crate) fn cut_done(&self, place: Place) -> Option<usize> {
-        let done = self
-            .hash(&self.minute_key(place, "cut"))?
-            .get(b"done".as_slice())?;
+        let done = self.hash(&self.minute_key(place, "cut"))?.get(b"done".as_slice())?;
         text(done).parse().ok()
     }
 
@@ -186,11 +168,7 @@ impl<'a> State<'a> {
     /// The series of a minute that have counts, or are admitted.
     pub(crate) fn admitted(&self, place: Place) -> Vec<&'a str> {
         let counts = self.hash(&self.minute_key(place, "counts"));
-        counts
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| text(name))
-            .collect()
+        counts.into_iter().flatten().map(|(name, _)| text(name)).collect()
     }
 
     pub(crate) fn is_unsent(&self, place: Place, output: usize, series: u8) -> bool {

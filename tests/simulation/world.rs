@@ -74,10 +74,7 @@ pub(crate) struct World {
 impl World {
     /// The world of a plan, at its beginning. Must be made inside of the runtime whose clock it uses.
     pub(crate) fn new(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Self {
-        let time = Time {
-            began: Instant::now(),
-            begins: plan.begins,
-        };
+        let time = Time { began: Instant::now(), begins: plan.begins };
         let retention = plan.max_age * 2;
         Self {
             time,
@@ -128,9 +125,7 @@ impl World {
     pub(crate) fn is_away(&self, outages: &[Outage], node: usize) -> bool {
         let now = self.time.after();
         let mine = |outage: &Outage| outage.node.is_none_or(|only| only == node);
-        outages
-            .iter()
-            .any(|outage| mine(outage) && (outage.from..outage.to).contains(&now))
+        outages.iter().any(|outage| mine(outage) && (outage.from..outage.to).contains(&now))
     }
 
     /// Enters what the model says of a step; the first violation ends the schedule.

@@ -26,12 +26,8 @@ fn partition() -> Partition {
 
 async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admitted {
     let series: Vec<&str> = series.iter().map(|series| series.as_str()).collect();
-    let request = AdmitRequest {
-        minute: minute(at),
-        series: &series,
-        series_max,
-        overflow: OVERFLOW,
-    };
+    let request =
+        AdmitRequest { minute: minute(at), series: &series, series_max, overflow: OVERFLOW };
     node.0.admit(partition(), &request).await.unwrap()
 }
 
@@ -73,10 +69,7 @@ pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_goo
     assert_eq!(admit(&b, &[s1, s2, s0], 2).await, [true, false, true]);
     assert_eq!(admit(&a, &[s2, s1, s3], 2).await, [false, true, false]);
     // A node with another cap changes nothing of it.
-    assert_eq!(
-        admit(&b, &[s3, s4, s1, s2], 9).await,
-        [false, false, true, false]
-    );
+    assert_eq!(admit(&b, &[s3, s4, s1, s2], 9).await, [false, false, true, false]);
 }
 
 /// However the questions meet, all nodes hear the same, and the cap is met exactly.
@@ -101,10 +94,7 @@ pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
         all.push(node.await.unwrap());
     }
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
-    assert_eq!(
-        all[0].values().filter(|admitted| **admitted).count(),
-        SERIES_MAX
-    );
+    assert_eq!(all[0].values().filter(|admitted| **admitted).count(), SERIES_MAX);
 }
 
 /// Counting moves series from the sets to the counts: no place becomes free, and none is lost. A series that is
@@ -120,24 +110,17 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     let sending = a.seal(&claim).await;
 
     assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
-    let second = [
-        event(SEED_MINUTE, s1, "x", 1),
-        event(SEED_MINUTE, s1, "y", 1),
-    ];
+    let second = [event(SEED_MINUTE, s1, "x", 1), event(SEED_MINUTE, s1, "y", 1)];
     b.record(&second).await;
     // Looked at while it is open and while it is counted: no counts of what has no events.
     let reading = ground.reading();
     let names = [s0.as_str(), s1, s2];
-    let open = reading
-        .open_counts(partition(), minute(SEED_MINUTE), &names)
-        .await;
+    let open = reading.open_counts(partition(), minute(SEED_MINUTE), &names).await;
     assert_eq!(open.unwrap().len(), 1);
     let claim = a.claim_one(&AT_ONCE).await;
     let done = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!((done.sealed, done.late, done.left), (1, 0, 0));
-    let sealed = reading
-        .sealed_page(partition(), minute(SEED_MINUTE), 0)
-        .await;
+    let sealed = reading.sealed_page(partition(), minute(SEED_MINUTE), 0).await;
     assert_eq!(sealed.unwrap().items.len(), 2);
     let all: Vec<_> = first.iter().chain(&second).cloned().collect();
     assert_eq!(a.finish(&[sending]).await, model(&all));
@@ -177,10 +160,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
 pub(crate) async fn an_admission_that_nobody_uses_ends_by_itself(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
-    assert_eq!(
-        admit(&node, &[&series[0], &series[1]], 1).await,
-        [true, false]
-    );
+    assert_eq!(admit(&node, &[&series[0], &series[1]], 1).await, [true, false]);
     assert_eq!(node.claim(&AT_ONCE).await, []);
     assert_eq!(node.backlog().await, (0, 0, 0));
     assert_only_counts(ground, &[SEED_MINUTE]);
@@ -249,49 +229,28 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
     let users = async |series: &str, users: &[&str]| {
-        let found = node
-            .0
-            .users(partition(), minute(SEED_MINUTE), series, users);
+        let found = node.0.users(partition(), minute(SEED_MINUTE), series, users);
         found.await.unwrap()
     };
-    let nobody = SeriesUsers {
-        count: 0,
-        there: vec![false],
-    };
+    let nobody = SeriesUsers { count: 0, there: vec![false] };
     assert_eq!(users(s0, &["x"]).await, nobody);
-    node.record(&[
-        event(SEED_MINUTE, s0, "x", 1),
-        event(SEED_MINUTE, s0, "y", 1),
-    ])
-    .await;
-    let two = SeriesUsers {
-        count: 2,
-        there: vec![true, false, true],
-    };
+    node.record(&[event(SEED_MINUTE, s0, "x", 1), event(SEED_MINUTE, s0, "y", 1)]).await;
+    let two = SeriesUsers { count: 2, there: vec![true, false, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, two);
     assert_eq!(users(s1, &["x"]).await, nobody);
     // And those of every node, also when they come while somebody asks again and again.
     ground
         .node("b")
-        .record(&[
-            event(SEED_MINUTE, s0, "z", 1),
-            event(SEED_MINUTE, s1, "x", 1),
-        ])
+        .record(&[event(SEED_MINUTE, s0, "z", 1), event(SEED_MINUTE, s1, "x", 1)])
         .await;
-    let three = SeriesUsers {
-        count: 3,
-        there: vec![true, true, true],
-    };
+    let three = SeriesUsers { count: 3, there: vec![true, true, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, three);
     assert_eq!(users(s1, &["y"]).await.count, 1);
     // Whoever asks for a series hears how many users it has. A log has none of a series that was not admitted before.
     let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
     let known = |users| if ground.counts_at_once() { users } else { 0 };
     let series = [known(1), known(3)].map(|users| Admission::Admitted { users: Some(users) });
-    assert_eq!(
-        (answer.overflow_users, &answer.series[..]),
-        (Some(0), &series[..])
-    );
+    assert_eq!((answer.overflow_users, &answer.series[..]), (Some(0), &series[..]));
     assert_eq!(answer.arrivals, 4);
 }
 
@@ -308,11 +267,7 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
     // Another connection, or another process.
     let again = ground.node("a");
     let answer = ask(&again, SEED_MINUTE, &[s0, s1, s2], 2).await;
-    let users = if ground.counts_at_once() {
-        Some(2)
-    } else {
-        None
-    };
+    let users = if ground.counts_at_once() { Some(2) } else { None };
     let of_s0 = Admission::Admitted { users };
     assert_eq!(answer.series, [of_s0, nobody, Admission::Refused]);
     assert_eq!(answer.arrivals, 3);

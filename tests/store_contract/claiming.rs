@@ -19,10 +19,7 @@ pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
     // Not over for a minute at least, however slow the test is.
     let next = Minute::of_nanos(now).epoch_minutes() + 2;
     node.record(&[event(next, "s=1", "x", 0)]).await;
-    let request = ClaimRequest {
-        max_hold: Duration::ZERO,
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { max_hold: Duration::ZERO, ..AT_ONCE };
     for _ in 0..3 {
         assert_eq!(node.claim(&request).await, []);
     }
@@ -69,9 +66,7 @@ pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(gr
     // The earliest lapses last.
     let first = &claims[0];
     let store = &node.0;
-    let extended = store
-        .extend(first.partition, &[first], 2 * AT_ONCE.lease)
-        .await;
+    let extended = store.extend(first.partition, &[first], 2 * AT_ONCE.lease).await;
     assert_eq!(extended.unwrap(), 1);
     for (claim, minute) in claims.iter().zip(minutes) {
         assert_eq!(node.oldest().await, Some(minute), "it is claimed");
@@ -82,10 +77,7 @@ pub(crate) async fn the_oldest_minute_that_is_not_done_is_told_wherever_it_is(gr
 
 pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &Ground) {
     let node = ground.node("a");
-    let request = ClaimRequest {
-        grace: Duration::from_millis(300),
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { grace: Duration::from_millis(300), ..AT_ONCE };
     let events = [event(SEED_MINUTE, "s=1", "x", 1)];
     let mut looked = Instant::now();
     for _ in 0..10 {
@@ -133,19 +125,12 @@ pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
     for minute in minutes {
         node.record(&[event(minute, "s=1", "x", 0)]).await;
     }
-    let request = ClaimRequest {
-        finished_max: 2,
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { finished_max: 2, ..AT_ONCE };
     let mut order = Vec::new();
     for portion in [2, 2, 1] {
         let claims = node.claim(&request).await;
         assert_eq!(claims.len(), portion);
-        order.extend(
-            claims
-                .iter()
-                .map(|claim| claim.minute.epoch_minutes() - day),
-        );
+        order.extend(claims.iter().map(|claim| claim.minute.epoch_minutes() - day));
     }
     assert_eq!(order, [7, 999, 1000, 1001, 1440]);
     assert_eq!(node.claim(&request).await, []);
@@ -164,11 +149,7 @@ pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_
     let others = (0..50).map(|minutes| event(ahead + minutes, series, "x", 0));
     node.record(&old.chain(others).collect::<Vec<_>>()).await;
     node.record(&[event(ended, series, "x", 0)]).await;
-    let request = ClaimRequest {
-        finished_max: 16,
-        old_max: 3,
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { finished_max: 16, old_max: 3, ..AT_ONCE };
     let minutes = |claims: &[Claim]| -> Vec<i64> {
         let minutes = claims.iter().map(|claim| claim.minute.epoch_minutes());
         minutes.collect()
@@ -176,34 +157,24 @@ pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_
     let claims = node.claim(&request).await;
     assert_eq!(minutes(&claims)[..3], [ended, SEED_MINUTE, SEED_MINUTE + 1]);
     assert_eq!(claims.len(), 4);
-    let none_old = ClaimRequest {
-        old_max: 0,
-        ..request
-    };
+    let none_old = ClaimRequest { old_max: 0, ..request };
     assert_eq!(node.claim(&none_old).await, []);
 }
 
 pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
-    let request = ClaimRequest {
-        grace: Duration::from_millis(500),
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { grace: Duration::from_millis(500), ..AT_ONCE };
     let last = SEED_MINUTE + 600;
-    let filling: Vec<_> = (0..300)
-        .map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0))
-        .collect();
+    let filling: Vec<_> =
+        (0..300).map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0)).collect();
     node.record(&[event(last, series, "x", 0)]).await;
     let began = Instant::now();
     loop {
         // A copy may be followed by an event.
         node.record(&filling).await;
         let claims = node.claim(&request).await;
-        if claims
-            .iter()
-            .any(|claim| claim.minute.epoch_minutes() == last)
-        {
+        if claims.iter().any(|claim| claim.minute.epoch_minutes() == last) {
             break;
         }
         assert!(began.elapsed() < SOON, "the last of them is not claimed");
@@ -213,10 +184,7 @@ pub(crate) async fn old_minutes_that_fill_for_ever_do_not_hold_back_the_others(g
 pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(ground: &Ground) {
     let node = ground.node("a");
     let series = &series_of_one_partition(1)[0];
-    let request = ClaimRequest {
-        grace: Duration::from_millis(150),
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { grace: Duration::from_millis(150), ..AT_ONCE };
     let later = [1, 2].map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0));
     node.record(&later).await;
     let began = Instant::now();
@@ -224,11 +192,7 @@ pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(gro
     for at in 0.. {
         node.record(&[event(SEED_MINUTE, series, "x", at)]).await;
         let claims = node.claim(&request).await;
-        claimed.extend(
-            claims
-                .iter()
-                .map(|c| c.minute.epoch_minutes() - SEED_MINUTE),
-        );
+        claimed.extend(claims.iter().map(|c| c.minute.epoch_minutes() - SEED_MINUTE));
         if claimed.len() == 2 {
             break;
         }
@@ -236,10 +200,7 @@ pub(crate) async fn a_minute_that_still_fills_does_not_hold_back_a_later_one(gro
     }
     assert_eq!(claimed, [1, 2]);
     assert_eq!(node.backlog().await, (1, 2, 0));
-    assert_eq!(
-        node.claim_one(&request).await.minute.epoch_minutes(),
-        SEED_MINUTE
-    );
+    assert_eq!(node.claim_one(&request).await.minute.epoch_minutes(), SEED_MINUTE);
 }
 
 pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
@@ -261,14 +222,8 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
 /// How a worker asks while it must not close anything.
 pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &Ground) {
     let node = ground.node("a");
-    let lapsing = ClaimRequest {
-        lease: Duration::ZERO,
-        ..AT_ONCE
-    };
-    let none_finished = ClaimRequest {
-        finished_max: 0,
-        ..AT_ONCE
-    };
+    let lapsing = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };
+    let none_finished = ClaimRequest { finished_max: 0, ..AT_ONCE };
     node.record(&[event(SEED_MINUTE, "s=1", "x", 0)]).await;
     node.claim_one(&lapsing).await;
     node.record(&[event(SEED_MINUTE + 1, "s=1", "x", 0)]).await;
@@ -284,18 +239,10 @@ pub(crate) async fn while_a_node_lags_idle_minutes_stay_open(ground: &Ground) {
     other.record(&events).await;
     lagging.report_lag(true, AT_ONCE.lease).await;
     for node in [&lagging, &other] {
-        assert_eq!(
-            node.claim(&AT_ONCE).await,
-            [],
-            "it was idle for long enough"
-        );
+        assert_eq!(node.claim(&AT_ONCE).await, [], "it was idle for long enough");
     }
     other.report_lag(false, AT_ONCE.lease).await;
-    assert_eq!(
-        other.claim(&AT_ONCE).await,
-        [],
-        "one does not speak for another"
-    );
+    assert_eq!(other.claim(&AT_ONCE).await, [], "one does not speak for another");
     lagging.report_lag(false, AT_ONCE.lease).await;
     assert_eq!(other.claim(&AT_ONCE).await.len(), 1);
 }
@@ -312,10 +259,7 @@ pub(crate) async fn a_node_lags_for_as_long_as_it_says_if_it_says_no_more(ground
 
 pub(crate) async fn a_minute_is_held_no_longer_than_max_hold_for_a_node_that_lags(ground: &Ground) {
     let node = ground.node("a");
-    let request = ClaimRequest {
-        max_hold: Duration::from_millis(300),
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { max_hold: Duration::from_millis(300), ..AT_ONCE };
     node.report_lag(true, request.lease).await;
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
     let began = Instant::now();

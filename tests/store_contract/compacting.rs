@@ -33,10 +33,7 @@ pub(crate) async fn compaction_goes_in_steps(ground: &Ground) {
 pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(2);
-    let in_time = [
-        event(SEED_MINUTE, &series[0], "x", 1),
-        event(SEED_MINUTE, &series[0], "y", 2),
-    ];
+    let in_time = [event(SEED_MINUTE, &series[0], "x", 1), event(SEED_MINUTE, &series[0], "y", 2)];
     a.record(&in_time).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let claim = a.seal(&claim).await;
@@ -100,9 +97,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     let series = series_of_one_partition(12);
     let mut recorded = 0;
     let mut record = async |node: &Node, series: &[String], at: i64| {
-        let events = series
-            .iter()
-            .map(|series| event(SEED_MINUTE, series, "x", at));
+        let events = series.iter().map(|series| event(SEED_MINUTE, series, "x", at));
         node.record(&events.collect::<Vec<_>>()).await;
         recorded += series.len() as u64;
     };
@@ -127,15 +122,8 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     let counts = a.finish(&sending).await;
     assert_eq!(counts.len(), 12);
     let published: u64 = counts.values().map(|(_, cumulative)| cumulative).sum();
-    assert_eq!(
-        published + late,
-        recorded,
-        "each event is in a count, or late"
-    );
-    assert!(
-        counts.values().all(|(unique, _)| *unique == 1),
-        "{counts:?}"
-    );
+    assert_eq!(published + late, recorded, "each event is in a count, or late");
+    assert!(counts.values().all(|(unique, _)| *unique == 1), "{counts:?}");
 }
 
 /// The counts of a minute that is done are forgotten in the end, but not while an event waits to meet them: all
@@ -171,9 +159,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     assert!(first.next.is_some() && first.items.len() < 5000, "in pages");
 
     let unsent = node.unsent(&claim).await;
-    let keyed = unsent
-        .iter()
-        .map(|(series, counts)| ((SEED_MINUTE, series.clone()), *counts));
+    let keyed = unsent.iter().map(|(series, counts)| ((SEED_MINUTE, series.clone()), *counts));
     assert_eq!(keyed.collect::<super::ground::Counts>(), model(&events));
 
     let all: Vec<_> = unsent.keys().map(String::as_str).collect();

@@ -29,11 +29,8 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
         occurrences: &group.occurrences,
         batch: &batch,
     });
-    let seen = totals.iter().map(|&(number, events)| Seen {
-        minute: minute(number),
-        events,
-        renew: true,
-    });
+    let seen =
+        totals.iter().map(|&(number, events)| Seen { minute: minute(number), events, renew: true });
     let (recordings, seen): (Vec<_>, Vec<_>) = (recordings.collect(), seen.collect());
     let partition = partitions().of(SERIES, Minute::MIN);
     let recorded = node.0.record(partition, 0, &recordings, &seen).await;

@@ -16,10 +16,7 @@ pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     node.record(&[one(&series[0]), one(&series[1])]).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let claim = node.seal(&claim).await;
-    assert!(
-        !node.acknowledge(&claim, &[&series[0]]).await,
-        "one is unsent"
-    );
+    assert!(!node.acknowledge(&claim, &[&series[0]]).await, "one is unsent");
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "again");
     // A new series, before an output has all: it is sealed, too.
     node.record(&[one(&series[2])]).await;
@@ -35,15 +32,11 @@ pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
 
 pub(crate) async fn only_the_counts_remain(ground: &Ground) {
     let node = ground.node("a");
-    let events: Vec<_> = (0..40)
-        .map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i))
-        .collect();
+    let events: Vec<_> =
+        (0..40).map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i)).collect();
     node.record(&events).await;
     // Looked at before it is idle, so that every key of a partition comes to be.
-    let filling = ClaimRequest {
-        grace: RETENTION,
-        ..AT_ONCE
-    };
+    let filling = ClaimRequest { grace: RETENTION, ..AT_ONCE };
     assert_eq!(node.claim(&filling).await, []);
     assert_eq!(node.finish_all().await, model(&events));
     assert_eq!(node.backlog().await, (0, 0, 0));
@@ -96,9 +89,6 @@ pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
         let ttl_ms: i64 = server.query(&["PTTL", &key]);
         // It may have ended between the two questions.
         let most = i64::try_from(RETENTION.as_millis()).unwrap();
-        assert!(
-            ttl_ms == -2 || (0..=most).contains(&ttl_ms),
-            "{key}: {ttl_ms} ms"
-        );
+        assert!(ttl_ms == -2 || (0..=most).contains(&ttl_ms), "{key}: {ttl_ms} ms");
     }
 }

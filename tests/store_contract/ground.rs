@@ -38,12 +38,8 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
 };
 
 /// What a node has seen that has just come.
-pub(crate) const NOTHING_KNOWN: Known = Known {
-    epoch: 0,
-    stamp: 0,
-    sequence: 0,
-    expected_ms: None,
-};
+pub(crate) const NOTHING_KNOWN: Known =
+    Known { epoch: 0, stamp: 0, sequence: 0, expected_ms: None };
 
 /// The output of most tests, which is the only one there.
 pub(crate) fn only() -> &'static OutputName {
@@ -133,10 +129,7 @@ impl Ground {
 
     pub(crate) fn lua(layout: Layout) -> Self {
         let clock = system_clock();
-        Self::Lua(
-            Arc::new(LuaRedis::new(Box::new(move || clock()), None)),
-            layout,
-        )
+        Self::Lua(Arc::new(LuaRedis::new(Box::new(move || clock()), None)), layout)
     }
 
     pub(crate) fn redis(layout: Layout) -> Self {
@@ -175,9 +168,8 @@ impl Ground {
             Self::Redis(server, layout) => store(server.settings(), "eds", *layout, name),
             Self::Cluster(cluster, prefix, layout) => {
                 let address = cluster.masters()[0].address();
-                let address = Address::Cluster {
-                    nodes: vec![(address.ip().to_string(), address.port())],
-                };
+                let address =
+                    Address::Cluster { nodes: vec![(address.ip().to_string(), address.port())] };
                 store(patient(address), prefix, *layout, name)
             }
         }
@@ -234,9 +226,7 @@ impl Node {
         let mut repeated = 0;
         let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
         for event in events {
-            let batch = batches
-                .entry(partitions().of(&event.series, Minute::MIN))
-                .or_default();
+            let batch = batches.entry(partitions().of(&event.series, Minute::MIN)).or_default();
             let minute = Minute::of_nanos(event.timestamp);
             assert!(batch.push(minute, &event.series, &event.user, event.timestamp));
         }
@@ -270,8 +260,7 @@ impl Node {
     pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
             let checked_in =
-                self.0
-                    .check_in(partition, &NOTHING_KNOWN, lags, lease, Duration::ZERO);
+                self.0.check_in(partition, &NOTHING_KNOWN, lags, lease, Duration::ZERO);
             checked_in.await.unwrap();
         }
     }
@@ -353,10 +342,7 @@ impl Node {
     pub(crate) async fn to_send(&self, claim: &Claim) -> Option<Claim> {
         match claim.output {
             Some(_) => Some(claim.clone()),
-            None => self
-                .seal_for(claim, std::slice::from_ref(only()))
-                .await
-                .pop(),
+            None => self.seal_for(claim, std::slice::from_ref(only())).await.pop(),
         }
     }
 
@@ -366,12 +352,7 @@ impl Node {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.0.unsent(claim, at).await.unwrap();
-            for SeriesCounts {
-                series,
-                unique,
-                cumulative,
-            } in page.items
-            {
+            for SeriesCounts { series, unique, cumulative } in page.items {
                 let before = all.insert(series, (unique, cumulative));
                 assert!(before.is_none_or(|counts| counts == (unique, cumulative)));
             }
@@ -381,10 +362,7 @@ impl Node {
     }
 
     pub(crate) async fn acknowledge(&self, claim: &Claim, series: &[&str]) -> bool {
-        self.0
-            .acknowledge(claim, series, AT_ONCE.lease)
-            .await
-            .unwrap()
+        self.0.acknowledge(claim, series, AT_ONCE.lease).await.unwrap()
     }
 
     /// Puts counts into the quarantine, all of which are kept, or none.
@@ -404,11 +382,7 @@ impl Node {
             let series: Vec<_> = unsent.keys().map(String::as_str).collect();
             assert!(self.acknowledge(&claim, &series).await, "{claim:?}");
             let minute = claim.minute.epoch_minutes();
-            counts.extend(
-                unsent
-                    .into_iter()
-                    .map(|(series, of)| ((minute, series), of)),
-            );
+            counts.extend(unsent.into_iter().map(|(series, of)| ((minute, series), of)));
         }
         counts
     }

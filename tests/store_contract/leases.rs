@@ -11,10 +11,7 @@ use super::ground::{
 
 const BRIEF: Duration = Duration::from_millis(100);
 
-const FOR_A_MOMENT: ClaimRequest = ClaimRequest {
-    lease: BRIEF,
-    ..AT_ONCE
-};
+const FOR_A_MOMENT: ClaimRequest = ClaimRequest { lease: BRIEF, ..AT_ONCE };
 
 /// Everything that the holder of a claim may do.
 async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
@@ -22,22 +19,10 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     let lease = AT_ONCE.lease;
     let lost = |error: StoreError| assert!(matches!(error, StoreError::ClaimLost), "{error}");
     lost(node.try_compact(claim, 10).await.unwrap_err());
-    lost(
-        store
-            .acknowledge(claim, &[series], lease)
-            .await
-            .unwrap_err(),
-    );
+    lost(store.acknowledge(claim, &[series], lease).await.unwrap_err());
     lost(store.acknowledge(claim, &[], lease).await.unwrap_err());
-    lost(
-        store
-            .quarantine(claim, &[(series, "no")])
-            .await
-            .unwrap_err(),
-    );
-    let extended = store
-        .extend(claim.partition, &[claim], Duration::ZERO)
-        .await;
+    lost(store.quarantine(claim, &[(series, "no")]).await.unwrap_err());
+    let extended = store.extend(claim.partition, &[claim], Duration::ZERO).await;
     assert_eq!(extended.unwrap(), 0);
 }
 
@@ -51,10 +36,7 @@ async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
 
 pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
-    let events = [
-        event(SEED_MINUTE, "s=1", "x", 1),
-        event(SEED_MINUTE, "s=1", "x", 2),
-    ];
+    let events = [event(SEED_MINUTE, "s=1", "x", 1), event(SEED_MINUTE, "s=1", "x", 2)];
     a.record(&events).await;
     let old = a.claim_one(&FOR_A_MOMENT).await;
     let new = b.claim_one(&AT_ONCE).await;
@@ -73,11 +55,7 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     assert!(sent_by_a.taken_over && sent_by_a.output.as_ref() == Some(only()));
     assert!(token_number(&sent_by_a) > token_number(&sent_by_b));
     assert_lost(&b, &sent_by_b, "s=1").await;
-    assert_eq!(
-        b.claim(&AT_ONCE).await,
-        [],
-        "the new lease is not shortened"
-    );
+    assert_eq!(b.claim(&AT_ONCE).await, [], "the new lease is not shortened");
     let claims = std::slice::from_ref(&sent_by_a);
     assert_eq!(a.finish(claims).await, model(&events));
     for claim in [&old, &new, &sent_by_b, &sent_by_a] {
@@ -89,25 +67,17 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
 pub(crate) async fn every_lapsed_claim_is_taken_over_in_portions(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     for minute in 0..7 {
-        a.record(&[event(SEED_MINUTE + minute, "s=1", "x", 1)])
-            .await;
+        a.record(&[event(SEED_MINUTE + minute, "s=1", "x", 1)]).await;
     }
     assert_eq!(a.claim(&FOR_A_MOMENT).await.len(), 7);
-    let request = ClaimRequest {
-        lapsed_max: 3,
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { lapsed_max: 3, ..AT_ONCE };
     let began = Instant::now();
     let mut minutes = Vec::new();
     while minutes.len() < 7 {
         assert!(began.elapsed() < SOON, "only {minutes:?}");
         let claims = b.claim(&request).await;
         assert!(claims.len() <= 3 && claims.iter().all(|claim| claim.taken_over));
-        minutes.extend(
-            claims
-                .iter()
-                .map(|claim| claim.minute.epoch_minutes() - SEED_MINUTE),
-        );
+        minutes.extend(claims.iter().map(|claim| claim.minute.epoch_minutes() - SEED_MINUTE));
     }
     minutes.sort_unstable();
     assert_eq!(minutes, [0, 1, 2, 3, 4, 5, 6]);
@@ -123,8 +93,7 @@ async fn extending(ground: &Ground, sends: bool) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(1).remove(0);
     for minute in [0, 1] {
-        a.record(&[event(SEED_MINUTE + minute, &series, "x", 1)])
-            .await;
+        a.record(&[event(SEED_MINUTE + minute, &series, "x", 1)]).await;
     }
     let mut claims = a.claim(&FOR_A_MOMENT).await;
     if sends {
@@ -132,36 +101,22 @@ async fn extending(ground: &Ground, sends: bool) {
             *claim = seal_for_a_moment(&a, claim).await;
         }
     }
-    let [one, other] = &claims[..] else {
-        panic!("{claims:?}")
-    };
+    let [one, other] = &claims[..] else { panic!("{claims:?}") };
     let extend = |claims: Vec<Claim>, lease| {
         let a = a.clone();
         async move {
             let claims: Vec<_> = claims.iter().collect();
-            a.0.extend(claims[0].partition, &claims, lease)
-                .await
-                .unwrap()
+            a.0.extend(claims[0].partition, &claims, lease).await.unwrap()
         }
     };
-    let foreign = Claim {
-        token: "a|1".to_owned(),
-        ..one.clone()
-    };
+    let foreign = Claim { token: "a|1".to_owned(), ..one.clone() };
     assert_eq!(extend(claims.clone(), AT_ONCE.lease).await, 2);
     tokio::time::sleep(2 * BRIEF).await;
     assert_eq!(b.claim(&AT_ONCE).await, [], "renewed");
     assert_eq!(extend(vec![foreign.clone()], Duration::ZERO).await, 0);
-    assert_eq!(
-        b.claim(&AT_ONCE).await,
-        [],
-        "not by a claim that is not held"
-    );
+    assert_eq!(b.claim(&AT_ONCE).await, [], "not by a claim that is not held");
 
-    assert_eq!(
-        extend(vec![foreign, other.clone()], Duration::ZERO).await,
-        1
-    );
+    assert_eq!(extend(vec![foreign, other.clone()], Duration::ZERO).await, 1);
     assert_eq!(b.claim_one(&AT_ONCE).await.minute, other.minute);
     assert_eq!(b.claim(&AT_ONCE).await, [], "the other one is still held");
     assert_eq!(a.finish(std::slice::from_ref(one)).await.len(), 1);

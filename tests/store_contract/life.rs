@@ -191,10 +191,7 @@ pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
             assert_eq!(life.state().await, from, "after {:?}", way(from));
             let result = life.undergo(number).await;
             let refused = matches!(result, Err(StoreError::ClaimLost));
-            assert!(
-                refused || result.is_ok(),
-                "{from:?}, event {number}: {result:?}"
-            );
+            assert!(refused || result.is_ok(), "{from:?}, event {number}: {result:?}");
             assert_eq!(refused, outcome == REFUSED, "{from:?}, event {number}");
             let to = life.state().await;
             assert_eq!(to, outcome.unwrap_or(from), "{from:?}, event {number}");

@@ -32,12 +32,7 @@ pub(crate) async fn hostile_names_stay_apart(ground: &Ground) {
     let mut events = Vec::new();
     for (i, series) in names.iter().enumerate() {
         // User, underscore, timestamp: `a_1` at 2 is not `a` at 1_2.
-        for user in names
-            .iter()
-            .skip(i % 3)
-            .copied()
-            .chain(["_", "a_1", "a", "007", "7"])
-        {
+        for user in names.iter().skip(i % 3).copied().chain(["_", "a_1", "a", "007", "7"]) {
             for nanos in [1, 12, 2, 21] {
                 events.push(event(SEED_MINUTE, series, user, nanos));
             }
@@ -80,10 +75,7 @@ pub(crate) async fn minutes_around_midnight_do_not_mix(ground: &Ground) {
     ];
     node.record(&events).await;
     let claims = node.claim(&AT_ONCE).await;
-    let names: Vec<_> = claims
-        .iter()
-        .map(|claim| claim.minute.to_string())
-        .collect();
+    let names: Vec<_> = claims.iter().map(|claim| claim.minute.to_string()).collect();
     assert_eq!(names, ["20161203:1439", "20161204:0", "20161204:1439"]);
     assert_eq!(node.finish(&claims).await, model(&events));
 }

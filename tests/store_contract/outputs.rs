@@ -73,10 +73,7 @@ pub(crate) async fn each_output_gets_every_count_at_its_own_pace(ground: &Ground
         let sent = send(&a, &to_one).await;
         assert_eq!(sent, a.unsent(&to_two).await);
         assert_eq!(sent.len(), 3);
-        assert!(
-            !expire(ground, number).unwrap_or_default(),
-            "two lacks them"
-        );
+        assert!(!expire(ground, number).unwrap_or_default(), "two lacks them");
         waiting.push((to_two, sent));
     }
     assert_eq!(a.lacks(&one).await.unsent, 0);
@@ -124,17 +121,11 @@ pub(crate) async fn lapsed_claims_are_taken_over_for_the_outputs_that_are_asked_
     assert_eq!(b.claim_for(&AT_ONCE, &[]).await, []);
     let claims = b.claim_for(&AT_ONCE, std::slice::from_ref(&two)).await;
     let is_of_two = |claim: &Claim| claim.taken_over && claim.output.as_ref() == Some(&two);
-    assert!(
-        claims.len() == 3 && claims.iter().all(is_of_two),
-        "{claims:?}"
-    );
+    assert!(claims.len() == 3 && claims.iter().all(is_of_two), "{claims:?}");
     let partition = claims[0].partition;
     let most = [(one.clone(), 2), (two, 2)];
     let claims = b.0.claim(partition, &AT_ONCE, &most).await.unwrap();
-    let minutes: Vec<_> = claims
-        .iter()
-        .map(|it| (it.output.clone(), it.minute))
-        .collect();
+    let minutes: Vec<_> = claims.iter().map(|it| (it.output.clone(), it.minute)).collect();
     let first = [0, 1].map(|number| (Some(one.clone()), minute(SEED_MINUTE + number)));
     assert_eq!(minutes, first);
 }
@@ -204,8 +195,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
     let [one, two] = both();
     let refused = seal(&node, SEED_MINUTE, 2, &both()).await;
     let series = series_of_one_partition(2);
-    node.quarantine(&refused[1], &[(&series[0], "no")], true)
-        .await;
+    node.quarantine(&refused[1], &[(&series[0], "no")], true).await;
     let only_two = seal(&node, SEED_MINUTE + 1, 2, &both()).await;
     send(&node, &only_two[0]).await;
     // Nobody but the one that goes has it.
@@ -217,11 +207,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
         all.counts += dropped.counts;
         all.quarantined += dropped.quarantined;
     }
-    let expected = Dropped {
-        minutes: 3,
-        counts: 5,
-        quarantined: 1,
-    };
+    let expected = Dropped { minutes: 3, counts: 5, quarantined: 1 };
     assert_eq!(all, expected);
     assert_eq!(node.lacks(&two).await, OutputBacklog::default());
     for claim in [&refused[1], &only_two[1], &unpublished[0]] {
@@ -229,11 +215,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
         assert!(matches!(lost, Err(StoreError::ClaimLost)), "{lost:?}");
     }
     assert!(!expire(ground, SEED_MINUTE).unwrap_or_default());
-    assert_eq!(
-        node.lacks(&one).await.unsent,
-        1,
-        "the other one still lacks it"
-    );
+    assert_eq!(node.lacks(&one).await.unsent, 1, "the other one still lacks it");
     assert_eq!(send(&node, &refused[0]).await.len(), 2);
     // What was dropped does not come again as if it were new.
     node.record(&events(SEED_MINUTE + 2, 3)).await;

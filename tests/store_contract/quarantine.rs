@@ -100,22 +100,9 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
         let _: i64 = server.query(&["HSET", &key, &entry, "9:99|1|x"]);
     }
     let wanted = [first, second, "never=heard"];
-    assert_eq!(
-        quarantine
-            .requeue(partition, only(), minute(), &wanted)
-            .await
-            .unwrap(),
-        2
-    );
+    assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 2);
     assert_eq!(node.backlog().await, (0, 1, 1));
-    assert_eq!(
-        quarantine
-            .requeue(partition, only(), minute(), &wanted)
-            .await
-            .unwrap(),
-        0,
-        "again"
-    );
+    assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 0, "again");
     // What is unsent is not forgotten, however long nobody claims it.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     // An event of the same minute that is late: it does not change what was counted.
@@ -142,17 +129,10 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     }
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
-    assert_eq!(
-        quarantine
-            .requeue(partition, only(), minute(), &names)
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(quarantine.requeue(partition, only(), minute(), &names).await.unwrap(), 1);
     // Long after; and a late event must not be counted as if it were the first.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
-    node.record(&[event(SEED_MINUTE, &series[0], "late", 3)])
-        .await;
+    node.record(&[event(SEED_MINUTE, &series[0], "late", 3)]).await;
     assert_eq!(node.finish_all().await, counts(&names, 1, 2));
     assert_eq!(node.backlog().await, (0, 0, 0));
     if let Ground::Redis(server, _) = ground {
@@ -185,16 +165,9 @@ pub(crate) async fn counts_may_be_refused_again(ground: &Ground) {
     let partition = fill_and_finish(&node, &series).await;
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
-    assert_eq!(
-        quarantine
-            .requeue(partition, only(), minute(), &names)
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(quarantine.requeue(partition, only(), minute(), &names).await.unwrap(), 1);
     let claim = node.claim_one(&AT_ONCE).await;
-    node.quarantine(&claim, &[(names[0], "no, again")], true)
-        .await;
+    node.quarantine(&claim, &[(names[0], "no, again")], true).await;
     assert!(node.acknowledge(&claim, &[]).await);
     let kept = read(&*quarantine, partition).await;
     assert_eq!(kept.len(), 1);
@@ -209,21 +182,12 @@ pub(crate) async fn only_what_was_seen_is_forgotten(ground: &Ground) {
     let quarantine = ground.quarantine();
     let mut seen = read(&*quarantine, partition).await;
     seen[1].message.push_str(", or so");
-    assert_eq!(
-        quarantine.discard(partition, only(), &seen).await.unwrap(),
-        2
-    );
+    assert_eq!(quarantine.discard(partition, only(), &seen).await.unwrap(), 2);
     let left = read(&*quarantine, partition).await;
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].series, seen[1].series);
-    assert_eq!(
-        quarantine.discard(partition, only(), &left).await.unwrap(),
-        1
-    );
-    assert_eq!(
-        quarantine.discard(partition, only(), &left).await.unwrap(),
-        0
-    );
+    assert_eq!(quarantine.discard(partition, only(), &left).await.unwrap(), 1);
+    assert_eq!(quarantine.discard(partition, only(), &left).await.unwrap(), 0);
     assert_eq!(node.claim(&AT_ONCE).await, [], "nothing to send");
     assert_eq!(node.backlog().await, (0, 0, 0));
 }

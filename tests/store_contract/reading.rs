@@ -49,16 +49,9 @@ async fn open_of(reading: &dyn CountReader, partition: Partition, most: usize) -
         }
         let mut asked: Vec<_> = series.iter().map(String::as_str).collect();
         asked.push("of=nobody");
-        let counts = reading
-            .open_counts(partition, minute, &asked)
-            .await
-            .unwrap();
+        let counts = reading.open_counts(partition, minute, &asked).await.unwrap();
         let number = minute.epoch_minutes();
-        all.extend(
-            counts
-                .into_iter()
-                .map(|it| ((number, it.series), (it.unique, it.cumulative))),
-        );
+        all.extend(counts.into_iter().map(|it| ((number, it.series), (it.unique, it.cumulative))));
     }
     all
 }
@@ -88,29 +81,14 @@ fn events() -> Vec<Event> {
 
 pub(crate) async fn open_and_fixed_counts_are_read_and_nothing_is_changed(ground: &Ground) {
     let (node, reading) = (ground.node("a"), ground.reading());
-    let (events, minutes) = (
-        events(),
-        [
-            SEED_MINUTE - 1,
-            SEED_MINUTE,
-            SEED_MINUTE + 1,
-            SEED_MINUTE + 2,
-        ],
-    );
+    let (events, minutes) =
+        (events(), [SEED_MINUTE - 1, SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);
     node.record(&events).await;
     assert_eq!(open(&*reading).await, model(&events));
     assert_eq!(sealed(&*reading, &minutes).await, Counts::new());
     let claims = node.claim(&AT_ONCE).await;
-    let claims = if claims.is_empty() {
-        node.claim(&AT_ONCE).await
-    } else {
-        claims
-    };
-    assert_eq!(
-        open(&*reading).await,
-        model(&events),
-        "claimed minutes are open"
-    );
+    let claims = if claims.is_empty() { node.claim(&AT_ONCE).await } else { claims };
+    assert_eq!(open(&*reading).await, model(&events), "claimed minutes are open");
     node.finish(&claims).await;
     assert_eq!(sealed(&*reading, &minutes).await, model(&events));
     assert_eq!(open(&*reading).await, Counts::new());
@@ -132,10 +110,8 @@ pub(crate) async fn much_is_read_in_pages_and_the_newest_minutes_come_first(grou
     let (node, reading) = (ground.node("a"), ground.reading());
     let series = series_of_one_partition(1234);
     let partition = partitions().of(&series[0], Minute::MIN);
-    let mut events: Vec<_> = series
-        .iter()
-        .map(|series| event(SEED_MINUTE, series, "x", 1))
-        .collect();
+    let mut events: Vec<_> =
+        series.iter().map(|series| event(SEED_MINUTE, series, "x", 1)).collect();
     for minute in 1..5 {
         events.push(event(SEED_MINUTE + minute, &series[0], "x", 1));
     }

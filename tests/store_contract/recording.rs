@@ -96,14 +96,7 @@ fn random_events(rng: &mut StdRng, minute: i64) -> Vec<Event> {
 
 pub(crate) async fn nodes_may_record_at_the_same_time(ground: &Ground) {
     let events: Vec<_> = (0..2000)
-        .map(|i| {
-            event(
-                SEED_MINUTE,
-                &format!("s={}", i % 7),
-                &format!("u{}", i % 90),
-                i,
-            )
-        })
+        .map(|i| event(SEED_MINUTE, &format!("s={}", i % 7), &format!("u{}", i % 90), i))
         .collect();
     let recording = ["a", "b", "c", "d"].map(|name| {
         let (node, mut events) = (ground.node(name), events.clone());

@@ -13,18 +13,14 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
     for series in &series {
-        node.record(&[
-            event(SEED_MINUTE, series, "x", 1),
-            event(SEED_MINUTE, series, "x", 2),
-        ])
-        .await;
+        node.record(&[event(SEED_MINUTE, series, "x", 1), event(SEED_MINUTE, series, "x", 2)])
+            .await;
     }
     let claim = node.claim_one(&AT_ONCE).await;
     let claim = node.seal(&claim).await;
     let message = "field type conflict: \"value\" | 100%s {} 'é'";
     for _ in 0..2 {
-        node.quarantine(&claim, &[(&series[0], message)], true)
-            .await;
+        node.quarantine(&claim, &[(&series[0], message)], true).await;
     }
     let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);
     assert_eq!(node.unsent(&claim).await, unsent);
@@ -41,21 +37,14 @@ pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {
         let (counts, rest) = entry.split_once('|').unwrap();
         let (_seconds, kept_message) = rest.split_once('|').unwrap();
         assert_eq!((counts, kept_message), ("1:2", message));
-        assert_eq!(
-            server.query::<i64>(&["TTL", &key]),
-            -1,
-            "nobody else has them"
-        );
+        assert_eq!(server.query::<i64>(&["TTL", &key]), -1, "nobody else has them");
     }
 }
 
 pub(crate) async fn the_room_of_the_quarantine_is_bounded(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(ROOM + 2);
-    let events: Vec<_> = series
-        .iter()
-        .map(|series| event(SEED_MINUTE, series, "x", 1))
-        .collect();
+    let events: Vec<_> = series.iter().map(|series| event(SEED_MINUTE, series, "x", 1)).collect();
     node.record(&events).await;
     let claim = node.claim_one(&AT_ONCE).await;
     while node.try_compact(&claim, 200).await.unwrap().left > 200 {}

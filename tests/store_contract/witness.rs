@@ -33,9 +33,7 @@ async fn publish(node: &Node, number: i64) {
 
 async fn check_in(node: &Node, known: Known) -> Result<News, StoreError> {
     let lease = AT_ONCE.lease;
-    node.0
-        .check_in(partition(), &known, false, lease, ALIVE)
-        .await
+    node.0.check_in(partition(), &known, false, lease, ALIVE).await
 }
 
 async fn claim(node: &Node, known: Known) -> Result<Vec<Claim>, StoreError> {
@@ -62,16 +60,10 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
     let epoch = attest(&a, &Testimony::default()).await.epoch;
     publish(&a, SEED_MINUTE + 1).await;
     publish(&a, SEED_MINUTE).await;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     let answer = check_in(&b, known).await.unwrap();
     assert_eq!(answer.closed, [SEED_MINUTE + 1, SEED_MINUTE].map(minute));
-    let known = Known {
-        sequence: answer.sequence,
-        ..known
-    };
+    let known = Known { sequence: answer.sequence, ..known };
     assert_eq!(check_in(&b, known).await.unwrap().closed, []);
     publish(&a, SEED_MINUTE + 2).await;
     let answer = check_in(&b, known).await.unwrap();
@@ -81,10 +73,7 @@ pub(crate) async fn closed_minutes_are_told_once_in_the_order_of_closing(ground:
 pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     let is_due = async || check_in(&b, known).await.unwrap().is_due;
     assert!(!is_due().await, "nothing is there");
     let now = check_in(&b, known).await.unwrap().now_ms;
@@ -102,10 +91,7 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
     assert!(is_due().await, "a node that lags, which may die");
     let began = Instant::now();
     while is_due().await {
-        assert!(
-            began.elapsed() < SOON,
-            "whoever claims removes what it said"
-        );
+        assert!(began.elapsed() < SOON, "whoever claims removes what it said");
         assert_eq!(claim(&b, known).await.unwrap(), []);
     }
 }
@@ -114,18 +100,11 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
 pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known_first = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known_first = Known { epoch, ..Known::default() };
     let stamp = check_in(&a, known_first).await.unwrap().stamp;
     a.record(&[one(SEED_MINUTE, "x")]).await;
-    let known = Known {
-        stamp,
-        ..known_first
-    };
-    let lags =
-        a.0.check_in(partition(), &known, true, AT_ONCE.lease, ALIVE);
+    let known = Known { stamp, ..known_first };
+    let lags = a.0.check_in(partition(), &known, true, AT_ONCE.lease, ALIVE);
     let stamp = lags.await.unwrap().stamp;
     // Its answer, that the store lacks nothing, goes nowhere.
     let _ = check_in(&a, known_first).await;
@@ -139,25 +118,15 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
 
 pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
-    a.record(&[one(SEED_MINUTE, "x"), one(SEED_MINUTE, "y")])
-        .await;
-    let testimony = Testimony {
-        closed: [minute(SEED_MINUTE)].into(),
-        ..Testimony::default()
-    };
+    a.record(&[one(SEED_MINUTE, "x"), one(SEED_MINUTE, "y")]).await;
+    let testimony = Testimony { closed: [minute(SEED_MINUTE)].into(), ..Testimony::default() };
     let epoch = attest(&b, &testimony).await.epoch;
     assert_eq!(attest(&b, &testimony).await.epoch, epoch, "again");
     let claim = a.claim_one(&AT_ONCE).await;
     assert_eq!(seal(&a, &claim).await, (0, 2));
     assert_eq!(a.backlog().await, (0, 0, 0));
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
-    assert_eq!(
-        check_in(&a, known).await.unwrap().closed,
-        [minute(SEED_MINUTE)]
-    );
+    let known = Known { epoch, ..Known::default() };
+    assert_eq!(check_in(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
 }
 
 /// As after `input.max_age` was raised: events are taken again whose minute is forgotten.
@@ -179,10 +148,7 @@ pub(crate) async fn an_old_minute_with_events_is_not_passed_by_newer_ones(ground
     let node = ground.node("a");
     let old = [one(SEED_MINUTE - 100, "x")];
     node.record(&old).await;
-    let first = ClaimRequest {
-        finished_max: 1,
-        ..AT_ONCE
-    };
+    let first = ClaimRequest { finished_max: 1, ..AT_ONCE };
     let held = node.claim_one(&first).await;
     publish(&node, SEED_MINUTE).await;
     assert_eq!(node.finish(&[held]).await, model(&old));
@@ -201,50 +167,28 @@ pub(crate) async fn an_old_minute_that_waits_is_not_passed_by_newer_ones(ground:
 pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     let News { stamp, now_ms, .. } = check_in(&a, known).await.unwrap();
     a.record(&[one(SEED_MINUTE, "x")]).await;
     // As if the store were an earlier one, or an empty one.
-    let went_back = Known {
-        stamp: stamp + 1,
-        ..known
-    };
-    let another = Known {
-        epoch: epoch + 1,
-        ..known
-    };
+    let went_back = Known { stamp: stamp + 1, ..known };
+    let another = Known { epoch: epoch + 1, ..known };
     for known in [went_back, another] {
-        let answers = [
-            check_in(&a, known).await.err(),
-            claim(&a, known).await.err(),
-        ];
+        let answers = [check_in(&a, known).await.err(), claim(&a, known).await.err()];
         for answer in answers {
             assert!(matches!(answer, Some(StoreError::Forgot)), "{answer:?}");
         }
     }
-    let testimony = Testimony {
-        epoch,
-        stamp: stamp + 1,
-        ..Testimony::default()
-    };
+    let testimony = Testimony { epoch, stamp: stamp + 1, ..Testimony::default() };
     let attested = attest(&a, &testimony).await;
     assert_ne!(attested.epoch, epoch);
-    assert_eq!(
-        (attested.forgot_from, attested.forgot_from_ms),
-        (stamp, now_ms)
-    );
+    assert_eq!((attested.forgot_from, attested.forgot_from_ms), (stamp, now_ms));
     // Whoever comes later hears of it by the epoch, and from the same instant.
     assert!(matches!(check_in(&b, known).await, Err(StoreError::Forgot)));
     let later = attest(&b, &testimony).await;
     let forgot = |it: Attested| (it.epoch, it.forgot_from, it.forgot_from_ms);
     assert_eq!(forgot(later), forgot(attested));
-    let known = Known {
-        epoch: attested.epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch: attested.epoch, ..Known::default() };
     assert_eq!(claim(&b, known).await.unwrap().len(), 1);
 }
 
@@ -252,33 +196,20 @@ pub(crate) async fn a_clock_that_is_not_as_expected_closes_nothing(ground: &Grou
     let node = ground.node("a");
     let epoch = attest(&node, &Testimony::default()).await.epoch;
     node.record(&[one(SEED_MINUTE, "x")]).await;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     let now_ms = check_in(&node, known).await.unwrap().now_ms;
     for expected_ms in [now_ms - 90_000, now_ms + 90_000] {
-        let known = Known {
-            expected_ms: Some(expected_ms),
-            ..known
-        };
+        let known = Known { expected_ms: Some(expected_ms), ..known };
         assert_eq!(claim(&node, known).await.unwrap(), []);
     }
-    let known = Known {
-        expected_ms: Some(now_ms),
-        ..known
-    };
+    let known = Known { expected_ms: Some(now_ms), ..known };
     assert_eq!(claim(&node, known).await.unwrap().len(), 1);
 }
 
 pub(crate) async fn a_stamp_grows_with_every_check_in(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let attested = attest(&a, &Testimony::default()).await;
-    let mut known = Known {
-        epoch: attested.epoch,
-        stamp: attested.stamp,
-        ..Known::default()
-    };
+    let mut known = Known { epoch: attested.epoch, stamp: attested.stamp, ..Known::default() };
     for _ in 0..3 {
         check_in(&b, Known { stamp: 0, ..known }).await.unwrap();
         let stamp = check_in(&a, known).await.unwrap().stamp;
@@ -299,18 +230,13 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
 ) {
     let [a, b, dead, away] = ["a", "b", "dead", "away"].map(|name| ground.node(name));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     for node in [&a, &b] {
         check_in(node, known).await.unwrap();
     }
     let soon_dead = Duration::from_millis(100);
     let lease = AT_ONCE.lease;
-    let last = dead
-        .0
-        .check_in(partition(), &known, false, lease, soon_dead);
+    let last = dead.0.check_in(partition(), &known, false, lease, soon_dead);
     last.await.unwrap();
     attest(&away, &Testimony::default()).await;
     a.record(&[one(SEED_MINUTE, "x")]).await;
@@ -318,28 +244,21 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     let claim = a.seal(&claim).await;
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
     // It seals nothing new from then on.
-    b.record(&[event(SEED_MINUTE, &series_of_one_partition(2)[1], "y", 1)])
-        .await;
+    b.record(&[event(SEED_MINUTE, &series_of_one_partition(2)[1], "y", 1)]).await;
     let again = b.claim_one(&AT_ONCE).await;
     assert_eq!(seal(&b, &again).await, (0, 1));
     // It is heard, and that is said when the node comes again.
     let news = check_in(&b, known).await.unwrap();
     assert_eq!((news.announced, news.closed), (vec![claim.minute], vec![]));
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
-    let heard = Known {
-        sequence: news.sequence,
-        ..known
-    };
+    let heard = Known { sequence: news.sequence, ..known };
     assert_eq!(check_in(&b, heard).await.unwrap().announced, []);
     let began = Instant::now();
     while announce(&a, known, &claim).await == Announced::Unheard {
         assert!(began.elapsed() < SOON, "the dead node holds it up");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let stale = Claim {
-        token: "nobody|1".to_owned(),
-        ..claim.clone()
-    };
+    let stale = Claim { token: "nobody|1".to_owned(), ..claim.clone() };
     assert_eq!(
         announce(&a, known, &stale).await,
         Announced::Heard,
@@ -356,22 +275,13 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
 pub(crate) async fn a_claim_that_is_lost_announces_nothing(ground: &Ground) {
     let a = ground.node("a");
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     a.record(&[one(SEED_MINUTE, "x")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let claim = a.seal(&claim).await;
-    let stale = Claim {
-        token: "a|1".to_owned(),
-        ..claim.clone()
-    };
+    let stale = Claim { token: "a|1".to_owned(), ..claim.clone() };
     assert_eq!(announce(&a, known, &stale).await, Announced::ClaimLost);
-    let lacks = Known {
-        stamp: 1000,
-        ..known
-    };
+    let lacks = Known { stamp: 1000, ..known };
     let forgot = a.0.announce(partition(), &lacks, &[&claim]).await;
     assert!(matches!(forgot, Err(StoreError::Forgot)), "{forgot:?}");
     assert_eq!(check_in(&a, known).await.unwrap().announced, []);
@@ -386,10 +296,7 @@ pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(g
         ..Testimony::default()
     };
     let epoch = attest(&a, &testimony).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     let news = check_in(&b, known).await.unwrap();
     assert_eq!(news.closed, [minute(SEED_MINUTE)]);
     assert_eq!(news.announced, [minute(SEED_MINUTE + 1)]);
@@ -405,13 +312,9 @@ pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(g
 pub(crate) async fn late_events_are_told_again_until_the_node_hears_of_them(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
-    let known = Known {
-        epoch,
-        ..Known::default()
-    };
+    let known = Known { epoch, ..Known::default() };
     publish(&a, SEED_MINUTE).await;
-    a.record(&[one(SEED_MINUTE, "y"), one(SEED_MINUTE, "z")])
-        .await;
+    a.record(&[one(SEED_MINUTE, "y"), one(SEED_MINUTE, "z")]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let _lost = a.try_compact(&claim, 9).await.unwrap();
     assert_eq!(check_in(&a, known).await.unwrap().late, 2);

@@ -41,9 +41,7 @@ async fn in_a_database_of_its_own() {
 /// The line of the sample that makes the user: its name, and its rights one by one.
 fn sample_user() -> (String, Vec<String>) {
     let sample = include_str!("../../config/redis-acl.conf");
-    let line = sample
-        .lines()
-        .find_map(|line| line.strip_prefix("user eds "));
+    let line = sample.lines().find_map(|line| line.strip_prefix("user eds "));
     let rights = line.expect("a user eds").split_whitespace();
     ("eds".to_owned(), rights.map(ToOwned::to_owned).collect())
 }
@@ -53,10 +51,8 @@ fn as_user(server: &RedisServer, name: &str, rights: &[String]) -> Settings {
     command.extend(rights.iter().map(String::as_str));
     server.query::<()>(&command);
     let mut settings = tcp(server);
-    settings.redis.credentials = Credentials {
-        username: Some(name.to_owned()),
-        password: Some("change-me".to_owned()),
-    };
+    settings.redis.credentials =
+        Credentials { username: Some(name.to_owned()), password: Some("change-me".to_owned()) };
     settings
 }
 
@@ -85,11 +81,7 @@ async fn a_right_that_is_missing_is_named() {
     for command in commands {
         server.query::<()>(&["FLUSHALL"]);
         server.query::<()>(&["SCRIPT", "FLUSH"]);
-        let fewer: Vec<_> = rights
-            .iter()
-            .filter(|right| right != &command)
-            .cloned()
-            .collect();
+        let fewer: Vec<_> = rights.iter().filter(|right| right != &command).cloned().collect();
         match do_everything(&store(&as_user(&server, &name, &fewer))).await {
             Ok(()) => not_missed.push(command.as_str()),
             Err(StoreError::Refused(found)) if found.remedy.contains("redis-acl.conf") => {}
@@ -101,10 +93,7 @@ async fn a_right_that_is_missing_is_named() {
 
 /// Checks in, claims, compacts, sends and acknowledges. Gives what was sent even when an error ended it.
 async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
-    let brief = ClaimRequest {
-        lease: Duration::ZERO,
-        ..AT_ONCE
-    };
+    let brief = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };
     report_lag(store, false).await?;
     let outputs = [OutputName::default()];
     let most = outputs.clone().map(|output| (output, 9));
@@ -126,11 +115,7 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
             let before = sent.insert(counts.series.clone(), of);
             assert!(before.is_none_or(|before| before == of), "two values");
         }
-        let series: Vec<_> = page
-            .items
-            .iter()
-            .map(|counts| counts.series.as_str())
-            .collect();
+        let series: Vec<_> = page.items.iter().map(|counts| counts.series.as_str()).collect();
         assert!(store.acknowledge(&claim, &series, Duration::ZERO).await?);
     }
     Ok(())
@@ -149,9 +134,7 @@ async fn a_script_that_stops_half_way_loses_nothing() {
         let poor = store(&as_user(&server, &name, &rights));
         poor.check().await.unwrap();
         for nanos in [1, 2] {
-            record(&whole, minute(), &["s=1", "s=2"], nanos)
-                .await
-                .unwrap();
+            record(&whole, minute(), &["s=1", "s=2"], nanos).await.unwrap();
         }
         let fewer = format!("-{}", &command[1..]);
         server.query::<()>(&["ACL", "SETUSER", &name, &fewer]);

@@ -12,12 +12,7 @@ use super::site::{at, claim, finish, minute, partition, record, store, tcp};
 const COUNTS: &str = "20161204:1118:counts";
 
 async fn admit(store: &RedisStore, series: &[&str]) -> Result<Admitted, StoreError> {
-    let request = AdmitRequest {
-        minute: minute(),
-        series,
-        series_max: 100,
-        overflow: "o=1",
-    };
+    let request = AdmitRequest { minute: minute(), series, series_max: 100, overflow: "o=1" };
     store.admit(partition(), &request).await
 }
 

@@ -34,10 +34,7 @@ impl Line {
     }
 
     pub(crate) fn address(&self) -> Address {
-        Address::Tcp {
-            host: self.address.ip().to_string(),
-            port: self.address.port(),
-        }
+        Address::Tcp { host: self.address.ip().to_string(), port: self.address.port() }
     }
 
     /// From now on nothing passes; or everything again.

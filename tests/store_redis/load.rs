@@ -26,9 +26,7 @@ fn print_slowlog(server: &RedisServer, what: &str) {
     let log: Vec<Entry> = server.query(&["SLOWLOG", "GET", "-1"]);
     let mut commands: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (_, _, micros, words, _, _) in log {
-        let script = words
-            .get(1)
-            .and_then(|sha1| names.iter().find(|(of, _)| of == sha1));
+        let script = words.get(1).and_then(|sha1| names.iter().find(|(of, _)| of == sha1));
         let name = script.map_or(words[0].clone(), |(_, name)| (*name).to_owned());
         commands.entry(name).or_default().push(micros);
     }
@@ -43,21 +41,15 @@ fn print_slowlog(server: &RedisServer, what: &str) {
 
 /// Logs no command that a script calls, or logging would take longer than the script.
 fn logging() -> RedisServer {
-    RedisServer::start(&[
-        "--slowlog-log-slower-than",
-        "100",
-        "--slowlog-max-len",
-        "20000",
-    ])
+    RedisServer::start(&["--slowlog-log-slower-than", "100", "--slowlog-max-len", "20000"])
 }
 
 #[tokio::test]
 async fn a_hundred_thousand_series_in_a_minute() {
     let server = logging();
     let store = store(&tcp(&server));
-    let names: Vec<_> = (0..SERIES)
-        .map(|i| format!("event_type=http-5xx,product=p{i:06}"))
-        .collect();
+    let names: Vec<_> =
+        (0..SERIES).map(|i| format!("event_type=http-5xx,product=p{i:06}")).collect();
     for names in names.chunks(8192) {
         let series: Vec<_> = names.iter().map(String::as_str).collect();
         record(&store, minute(), &series, 1).await.unwrap();
@@ -107,18 +99,12 @@ async fn a_thousand_waiting_minutes() {
         record(&store, minute, &["s=1"], 1).await.unwrap();
     }
     server.query::<()>(&["SLOWLOG", "RESET"]);
-    let filling = ClaimRequest {
-        grace: LEASE,
-        ..AT_ONCE
-    };
+    let filling = ClaimRequest { grace: LEASE, ..AT_ONCE };
     for what in ["the first look at 1000 minutes", "the second look"] {
         assert_eq!(store.claim(partition(), &filling, &[]).await.unwrap(), []);
         print_slowlog(&server, what);
     }
-    let request = ClaimRequest {
-        finished_max: 16,
-        ..AT_ONCE
-    };
+    let request = ClaimRequest { finished_max: 16, ..AT_ONCE };
     let mut claimed = 0;
     while claimed < 1000 {
         let claims = store.claim(partition(), &request, &[]).await;

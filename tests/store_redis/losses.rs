@@ -55,12 +55,7 @@ async fn record_has_a_bound_and_what_gives_way_is_added_up() {
     store.acknowledge_losses(&[first]).await.unwrap();
     let all = 3 * LOSSES_MAX;
     let names: Vec<_> = (0..all)
-        .map(|number| {
-            format!(
-                "20161204:1118|{}|n#{number}",
-                ["late", "shutdown"][number % 2]
-            )
-        })
+        .map(|number| format!("20161204:1118|{}|n#{number}", ["late", "shutdown"][number % 2]))
         .collect();
     let losses: Vec<_> = names.iter().map(|name| loss(name, 1)).collect();
     store.lose(&losses).await.unwrap();
@@ -90,9 +85,8 @@ async fn entry_that_no_node_wrote_is_not_shown_and_harms_nothing() {
         server.query::<()>(&["HSET", RECORD, name, entry]);
     }
     assert_eq!(left(&store).await, []);
-    let losses: Vec<_> = (0..LOSSES_MAX)
-        .map(|number| loss(&format!("20161204:1118|late|n#{number}"), 1))
-        .collect();
+    let losses: Vec<_> =
+        (0..LOSSES_MAX).map(|number| loss(&format!("20161204:1118|late|n#{number}"), 1)).collect();
     store.lose(&losses).await.unwrap();
     let sum: u64 = left(&store).await.iter().map(|(_, amount)| amount).sum();
     assert_eq!(sum, LOSSES_MAX as u64);

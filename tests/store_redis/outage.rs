@@ -24,23 +24,14 @@ const IN_TIME: Duration = Duration::from_secs(4);
 const CALLERS: usize = 32;
 
 fn impatient(settings: Settings) -> Settings {
-    let timeouts = Timeouts {
-        connect: LIMIT,
-        response: LIMIT,
-    };
-    let redis = redis_link::Settings {
-        timeouts,
-        ..settings.redis
-    };
+    let timeouts = Timeouts { connect: LIMIT, response: LIMIT };
+    let redis = redis_link::Settings { timeouts, ..settings.redis };
     Settings { redis, ..settings }
 }
 
 #[track_caller]
 fn assert_unavailable(result: &Result<(), StoreError>) {
-    assert!(
-        matches!(result, Err(StoreError::Unavailable(_))),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
 }
 
 async fn until_it_is_back(store: &RedisStore) {
@@ -58,11 +49,7 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
     record(&store, minute(), &["s=1", "s=2"], 1).await.unwrap();
     let generation = store.generation(partition());
     record(&store, minute(), &["s=1", "s=2"], 2).await.unwrap();
-    assert_eq!(
-        store.generation(partition()),
-        generation,
-        "as long as the connection holds"
-    );
+    assert_eq!(store.generation(partition()), generation, "as long as the connection holds");
     let claims = claim(&store).await.unwrap();
     compact(&store, &claims[0], 1).await.unwrap();
 
@@ -77,10 +64,7 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
     record(&store, minute(), &["s=3"], 1).await.unwrap();
     // What was claimed over the connection before seals nothing over this one.
     assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
-    let again = Claim {
-        generation: store.generation(partition()),
-        ..claims[0].clone()
-    };
+    let again = Claim { generation: store.generation(partition()), ..claims[0].clone() };
     assert_eq!(finish(&store, &again).await.unwrap(), 3);
 }
 
@@ -113,10 +97,7 @@ async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
     report_lag(&store, true).await.unwrap();
     let generation = store.generation(partition());
     let as_of = async |generation| {
-        let request = ClaimRequest {
-            generation,
-            ..AT_ONCE
-        };
+        let request = ClaimRequest { generation, ..AT_ONCE };
         store.claim(partition(), &request, &[]).await
     };
     assert_eq!(as_of(generation).await.unwrap(), [], "it lags");
@@ -160,10 +141,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
         record(&store, minute(), &["s=1"], 1).await.unwrap();
         let claims = claim(&store).await.unwrap();
         let (to_seal, s) = (&claims[0], &store);
-        let to_send = &Claim {
-            output: Some(OutputName::default()),
-            ..to_seal.clone()
-        };
+        let to_send = &Claim { output: Some(OutputName::default()), ..to_seal.clone() };
         line.set_dead(true);
         let began = Instant::now();
         let result = match call {

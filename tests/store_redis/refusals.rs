@@ -51,21 +51,11 @@ async fn a_server_that_evicts() {
 async fn nodes_with_other_partitions() {
     let server = RedisServer::start(&[]);
     store(&tcp(&server)).check().await.unwrap();
-    let differs = Settings {
-        partitions: Partitions::new(NonZeroU16::new(32).unwrap()),
-        ..tcp(&server)
-    };
-    refuses(
-        &differs,
-        "store.partitions = 1, and this one 32",
-        "set store.partitions_before",
-    )
-    .await;
+    let differs =
+        Settings { partitions: Partitions::new(NonZeroU16::new(32).unwrap()), ..tcp(&server) };
+    refuses(&differs, "store.partitions = 1, and this one 32", "set store.partitions_before").await;
     // Another prefix is another cluster.
-    let other = Settings {
-        prefix: "other".to_owned(),
-        ..differs
-    };
+    let other = Settings { prefix: "other".to_owned(), ..differs };
     store(&other).check().await.unwrap();
 }
 
@@ -83,31 +73,15 @@ async fn a_wrong_password() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["ACL", "SETUSER", "eds", "on", ">right", "~*", "+@all"]);
     let hint = "store.username and store.password_file";
-    refuses(
-        &with_password(&server, Some("eds"), "wrong"),
-        "credentials",
-        hint,
-    )
-    .await;
-    refuses(
-        &with_password(&server, Some("nobody"), "right"),
-        "credentials",
-        hint,
-    )
-    .await;
-    store(&with_password(&server, Some("eds"), "right"))
-        .check()
-        .await
-        .unwrap();
+    refuses(&with_password(&server, Some("eds"), "wrong"), "credentials", hint).await;
+    refuses(&with_password(&server, Some("nobody"), "right"), "credentials", hint).await;
+    store(&with_password(&server, Some("eds"), "right")).check().await.unwrap();
 
     // From now on nobody comes in without one.
     server.query::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
     refuses(&tcp(&server), "NOAUTH", hint).await;
     refuses(&with_password(&server, None, "wrong"), "credentials", hint).await;
-    store(&with_password(&server, None, "secret"))
-        .check()
-        .await
-        .unwrap();
+    store(&with_password(&server, None, "secret")).check().await.unwrap();
 }
 
 #[tokio::test]
@@ -120,11 +94,7 @@ async fn a_user_without_rights() {
         &["~*", "+@all", "-hsetnx"],
         &["~other:*", "+@all"],
     ] {
-        let user = [
-            &["ACL", "SETUSER", "poor", "reset", "on", ">secret"][..],
-            rights,
-        ]
-        .concat();
+        let user = [&["ACL", "SETUSER", "poor", "reset", "on", ">secret"][..], rights].concat();
         server.query::<()>(&user);
         refuses(&with_password(&server, Some("poor"), "secret"), "", hint).await;
         assert_eq!(server.keys(), [""; 0]);
@@ -158,10 +128,7 @@ fn answering_info(info: &'static str) -> Settings {
             thread::spawn(move || serve(client));
         }
     });
-    super::site::at(Address::Tcp {
-        host: "127.0.0.1".to_owned(),
-        port,
-    })
+    super::site::at(Address::Tcp { host: "127.0.0.1".to_owned(), port })
 }
 
 const REMEDY: &str = "Redis 7.0 or later, or Valkey";

@@ -37,12 +37,8 @@ fn node_by(settings: Settings, count: u16, before: Option<(u16, &str)>) -> Redis
 
 async fn begin(node: &RedisStore, partitions: u16, name: &str) -> Result<(), StoreError> {
     // Some series of some partition: what is asked is whether the node may record there in this minute at all.
-    let request = AdmitRequest {
-        minute: minute(name),
-        series: &["s=1"],
-        series_max: 10,
-        overflow: "o=1",
-    };
+    let request =
+        AdmitRequest { minute: minute(name), series: &["s=1"], series_max: 10, overflow: "o=1" };
     let all = event_data_service::event::Partitions::new(NonZeroU16::new(partitions).unwrap());
     for partition in all.iter() {
         node.admit(partition, &request).await?;
@@ -55,11 +51,8 @@ const CHANGE: [(&str, &str); 3] = [
     ("store.partitions_before", "2"),
     ("store.partitions_from", "2100-01-01T00:10:00Z"),
 ];
-const NO_CHANGE: [(&str, &str); 3] = [
-    ("store.partitions", "2"),
-    ("store.partitions_before", ""),
-    ("store.partitions_from", ""),
-];
+const NO_CHANGE: [(&str, &str); 3] =
+    [("store.partitions", "2"), ("store.partitions_before", ""), ("store.partitions_from", "")];
 
 fn refusal(result: Result<(), ChangeError>) -> String {
     match result {
@@ -120,10 +113,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     };
     // Their keys lie in one slot, whatever their names are.
     for name in ["one", "two", "three"] {
-        let named = Settings {
-            node: name.to_owned(),
-            ..node()
-        };
+        let named = Settings { node: name.to_owned(), ..node() };
         let named = node_by(named, 2, None);
         named.check().await.unwrap();
         assert!(!named.report("{}").await.unwrap());
@@ -157,16 +147,10 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     let key = "{eds:nodes}:old";
     server.query::<()>(&["SET", key, "old#0123abcd"]);
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(
-        words.contains("node old runs a version that knows nothing"),
-        "{words}"
-    );
+    assert!(words.contains("node old runs a version that knows nothing"), "{words}");
     server.query::<()>(&["SET", key, "old#0123abcd 0.1.0"]);
     let words = refusal(near.share(&CHANGE, AN_HOUR).await);
-    assert!(
-        words.contains("1 nodes live") && words.contains("must be after"),
-        "{words}"
-    );
+    assert!(words.contains("1 nodes live") && words.contains("must be after"), "{words}");
 
     let with_more = [&CHANGE[..], &[("input.max_age", "2h")]].concat();
     let words = refusal(new.share(&with_more, AN_HOUR).await);
@@ -179,9 +163,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     }
     let later = ("store.partitions_from", "2100-01-01T00:20:00Z");
     let new = node(&server, 3, Some((2, "21000101:20")));
-    new.share(&[CHANGE[0], CHANGE[1], later], AN_HOUR)
-        .await
-        .unwrap();
+    new.share(&[CHANGE[0], CHANGE[1], later], AN_HOUR).await.unwrap();
     let other = node(&server, 5, Some((3, "21000101:30")));
     let words = refusal(other.share(&CHANGE, AN_HOUR).await);
     assert!(words.contains("the last change is not finished"), "{words}");
@@ -195,14 +177,8 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
     changed.check().await.unwrap();
     begin(&changed, 3, FROM).await.unwrap();
     let finished = node(&server, 3, None);
-    assert!(matches!(
-        finished.check().await,
-        Err(StoreError::Refused(_))
-    ));
-    let finish = [
-        ("store.partitions_before", ""),
-        ("store.partitions_from", ""),
-    ];
+    assert!(matches!(finished.check().await, Err(StoreError::Refused(_))));
+    let finish = [("store.partitions_before", ""), ("store.partitions_from", "")];
     server.query::<u64>(&["SADD", "{eds:0}:outputs", "gone"]);
     for (put, take, words) in [
         (
@@ -221,12 +197,7 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
             "claimed: 1,",
         ),
         (
-            [
-                "HSET",
-                "{eds:0}:quarantine:gone",
-                "20161204:1117:a=b:c",
-                "1:1|1|x",
-            ],
+            ["HSET", "{eds:0}:quarantine:gone", "20161204:1117:a=b:c", "1:1|1|x"],
             ["DEL", "{eds:0}:quarantine:gone"],
             "quarantined: 1,",
         ),
@@ -264,9 +235,7 @@ async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
         server.query::<()>(&["DEL", &fences[0]]);
         let mut before = vec!["HSET", "eds:settings", "dividing", "x"];
         before.extend(
-            NO_CHANGE
-                .iter()
-                .flat_map(|(key, value)| [key.strip_prefix("store.").unwrap(), *value]),
+            NO_CHANGE.iter().flat_map(|(key, value)| [key.strip_prefix("store.").unwrap(), *value]),
         );
         server.query::<u64>(&before);
     };

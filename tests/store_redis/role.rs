@@ -32,17 +32,10 @@ async fn a_demoted_master_is_left_and_taken_again_when_promoted() {
     });
     let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert_ne!(
-        store.generation(partition()),
-        generation,
-        "what was confirmed is gone"
-    );
+    assert_ne!(store.generation(partition()), generation, "what was confirmed is gone");
     claim(&store).await.unwrap_err();
     let error = store.check().await.unwrap_err();
-    assert!(
-        matches!(&error, StoreError::Unavailable(it) if it.why.contains("replica")),
-        "{error}"
-    );
+    assert!(matches!(&error, StoreError::Unavailable(it) if it.why.contains("replica")), "{error}");
 
     server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     record_until_it_works(&store).await;

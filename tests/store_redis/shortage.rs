@@ -10,9 +10,7 @@ use super::site::{
 
 fn used_memory(server: &RedisServer) -> u64 {
     let info: String = server.query(&["INFO", "memory"]);
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("used_memory:"));
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
     line.unwrap().trim().parse().unwrap()
 }
 
@@ -64,10 +62,7 @@ async fn draining_makes_room() {
     let sending = seal(&store, &claims[0], 200).await.unwrap();
     eventually("there is room", SOON, || {
         let used = used_memory(&server);
-        when(
-            used < before - 100_000,
-            format!("{used} of {before} bytes used"),
-        )
+        when(used < before - 100_000, format!("{used} of {before} bytes used"))
     });
     record(&store, minute(), &["s=new"], 1).await.unwrap();
     let claims = claim(&store).await.unwrap();
@@ -82,9 +77,8 @@ async fn counts_take_no_more_than_is_documented() {
     let server = RedisServer::start(&[]);
     let store = store(&tcp(&server));
     store.check().await.unwrap();
-    let names: Vec<_> = (0..SERIES)
-        .map(|i| format!("event_type=type{i},product=product{}", i % 7))
-        .collect();
+    let names: Vec<_> =
+        (0..SERIES).map(|i| format!("event_type=type{i},product=product{}", i % 7)).collect();
     let series: Vec<_> = names.iter().map(String::as_str).collect();
     for series in series.chunks(500) {
         record(&store, minute(), series, 1).await.unwrap();

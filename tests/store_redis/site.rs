@@ -28,12 +28,7 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     known: NOTHING_KNOWN,
 };
 
-const NOTHING_KNOWN: Known = Known {
-    epoch: 0,
-    stamp: 0,
-    sequence: 0,
-    expected_ms: None,
-};
+const NOTHING_KNOWN: Known = Known { epoch: 0, stamp: 0, sequence: 0, expected_ms: None };
 
 pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN)
@@ -111,10 +106,7 @@ pub(crate) async fn record_as_of(
             batch: &batch,
         })
         .collect();
-    store
-        .record(partition(), generation, &recordings, &[])
-        .await
-        .map(|_| ())
+    store.record(partition(), generation, &recordings, &[]).await.map(|_| ())
 }
 
 pub(crate) async fn claim(store: &RedisStore) -> Result<Vec<Claim>, StoreError> {
@@ -182,10 +174,7 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
         let claim = &seal(store, claim, 1).await?;
         let page = store.unsent(claim, 0).await?;
         let series = &page.items[0].series;
-        assert_eq!(
-            store.quarantine(claim, &[(series, "message")]).await?,
-            [true]
-        );
+        assert_eq!(store.quarantine(claim, &[(series, "message")]).await?, [true]);
         assert_eq!(store.extend(partition(), &[claim], LEASE).await?, 1);
         report_lag(store, true).await?;
         report_lag(store, false).await?;
@@ -198,12 +187,8 @@ pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
 pub(crate) async fn do_everything(store: &RedisStore) -> Result<(), StoreError> {
     store.check().await?;
     store.attest(partition(), &Testimony::default()).await?;
-    let request = AdmitRequest {
-        minute: minute(),
-        series: &["s=1", "s=2"],
-        series_max: 10,
-        overflow: "o=1",
-    };
+    let request =
+        AdmitRequest { minute: minute(), series: &["s=1", "s=2"], series_max: 10, overflow: "o=1" };
     store.admit(partition(), &request).await?;
     record(store, minute(), &["s=1", "s=2"], 1).await?;
     store.users(partition(), minute(), "s=1", &["user"]).await?;

@@ -47,21 +47,12 @@ fn watched(server: &RedisServer, layout: Layout) -> (RedisStore, Arc<Sent>) {
         host: proxy.address().ip().to_string(),
         port: proxy.address().port(),
     };
-    let settings = Settings {
-        redis,
-        layout,
-        ..tcp(server)
-    };
+    let settings = Settings { redis, layout, ..tcp(server) };
     (store(&settings), sent)
 }
 
 async fn admit(store: &RedisStore, minute: Minute, series: &[&str]) {
-    let request = AdmitRequest {
-        minute,
-        series,
-        series_max: 100_000,
-        overflow: "o=1",
-    };
+    let request = AdmitRequest { minute, series, series_max: 100_000, overflow: "o=1" };
     store.admit(partition(), &request).await.unwrap();
 }
 
@@ -96,9 +87,7 @@ async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
     let (long, short) = (name(1), "s=2");
     for nanos in [1, 2] {
         server.query::<()>(&["SCRIPT", "FLUSH"]);
-        record(&store, minute(), &[&long, short], nanos)
-            .await
-            .unwrap();
+        record(&store, minute(), &[&long, short], nanos).await.unwrap();
     }
     for series in [&long, short] {
         let base = "{eds:0}:20161204:1118";
@@ -146,9 +135,6 @@ async fn what_is_sealed_is_read_and_acknowledged_in_bounded_pieces() {
         let to_send = seal(&store, &claims[0], 200).await.unwrap();
         assert_eq!(finish(&store, &to_send).await.unwrap(), SERIES);
         let largest = sent.largest();
-        assert!(
-            largest < REQUEST_BYTES_MAX + (64 << 10),
-            "{layout:?}: {largest}"
-        );
+        assert!(largest < REQUEST_BYTES_MAX + (64 << 10), "{layout:?}: {largest}");
     }
 }

@@ -21,10 +21,7 @@ async fn logs_with_long_names_are_read_over_a_slow_way() {
     let server = RedisServer::start(&[]);
     let proxy = TcpProxy::start(server.address());
     let address = proxy.address();
-    let mut settings = at(Address::Tcp {
-        host: address.ip().to_string(),
-        port: address.port(),
-    });
+    let mut settings = at(Address::Tcp { host: address.ip().to_string(), port: address.port() });
     settings.layout = Layout::Log;
     settings.redis.timeouts.response = RESPONSE;
     let store = store(&settings);
@@ -38,10 +35,7 @@ async fn logs_with_long_names_are_read_over_a_slow_way() {
     let is_same = store.generation(partition()) == generation;
     assert!(is_same, "a connection was lost");
     proxy.set(Traffic::Open);
-    let counts = server
-        .keys()
-        .into_iter()
-        .find(|key| key.ends_with(":counts"));
+    let counts = server.keys().into_iter().find(|key| key.ends_with(":counts"));
     let sealed: usize = server.query(&["HLEN", &counts.unwrap()]);
     assert_eq!(sealed, SERIES);
 }

@@ -32,10 +32,7 @@ fn answering(answer: &'static [u8]) -> SocketAddr {
 }
 
 fn in_the_clear(address: SocketAddr) -> Settings {
-    at(Address::Tcp {
-        host: address.ip().to_string(),
-        port: address.port(),
-    })
+    at(Address::Tcp { host: address.ip().to_string(), port: address.port() })
 }
 
 #[track_caller]
@@ -74,10 +71,8 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
     let encrypted = |address: SocketAddr| {
         let mut settings = in_the_clear(address);
         settings.redis.tls = Some(Tls::default());
-        settings.redis.timeouts = Timeouts {
-            connect: Duration::from_secs(1),
-            response: Duration::from_secs(1),
-        };
+        settings.redis.timeouts =
+            Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
         settings
     };
     let server = RedisServer::start(&[]);
@@ -92,14 +87,9 @@ async fn tls_where_there_is_none_and_the_other_way_round() {
 async fn a_lone_server_where_a_cluster_or_a_sentinel_is_wanted() {
     let server = RedisServer::start(&[]);
     let place = vec![(server.address().ip().to_string(), server.address().port())];
-    let cluster = at(Address::Cluster {
-        nodes: place.clone(),
-    });
+    let cluster = at(Address::Cluster { nodes: place.clone() });
     assert_check_says(&cluster, server.address(), "redis:// in store.url").await;
-    let sentinel = at(Address::Sentinel {
-        sentinels: place,
-        name: "mymaster".to_owned(),
-    });
+    let sentinel = at(Address::Sentinel { sentinels: place, name: "mymaster".to_owned() });
     assert_check_says(&sentinel, server.address(), "this is no sentinel").await;
     let mut database = tcp(&server);
     database.redis.database = 99;
@@ -115,9 +105,5 @@ async fn a_server_without_room() {
     let error = record(&store, minute(), &["s=1"], 1).await.unwrap_err();
     let whom = server.address().to_string();
     assert_says(&error, &["store is full", &whom, "CONFIG SET maxmemory"]);
-    assert_eq!(
-        error.to_string().matches("not allowed").count(),
-        1,
-        "{error}"
-    );
+    assert_eq!(error.to_string().matches("not allowed").count(), 1, "{error}");
 }

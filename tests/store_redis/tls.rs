@@ -24,9 +24,7 @@ impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::default();
         // A name of its own: a certificate of its own name would be taken for self-signed.
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "authority");
+        params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
@@ -71,11 +69,7 @@ impl TlsServer {
             "--tls-auth-clients",
             auth_clients,
         ]);
-        Self {
-            _server: server,
-            _directory: directory,
-            port,
-        }
+        Self { _server: server, _directory: directory, port }
     }
 
     fn settings(&self, tls: Tls) -> Settings {
@@ -84,19 +78,13 @@ impl TlsServer {
 }
 
 fn encrypted(port: u16, tls: Tls) -> Settings {
-    let mut settings = at(Address::Tcp {
-        host: HOST.to_owned(),
-        port,
-    });
+    let mut settings = at(Address::Tcp { host: HOST.to_owned(), port });
     settings.redis.tls = Some(tls);
     settings
 }
 
 fn trusting(authority: &Authority) -> Tls {
-    Tls {
-        ca: Some(authority.pem.clone().into_bytes()),
-        client: None,
-    }
+    Tls { ca: Some(authority.pem.clone().into_bytes()), client: None }
 }
 
 #[track_caller]
@@ -111,9 +99,7 @@ fn assert_not_trusted(result: Result<(), StoreError>, words: &[&str]) {
 async fn by_tls_to_a_server_of_the_trusted_authority() {
     let authority = Authority::new();
     let server = TlsServer::start(&authority, HOST, "no");
-    do_everything(&store(&server.settings(trusting(&authority))))
-        .await
-        .unwrap();
+    do_everything(&store(&server.settings(trusting(&authority)))).await.unwrap();
 }
 
 #[tokio::test]
@@ -127,9 +113,7 @@ async fn servers_that_cannot_prove_who_they_are_are_refused() {
     assert_not_trusted(store(&server.settings(system)).check().await, &unknown);
 
     let elsewhere = TlsServer::start(&authority, "redis.example", "no");
-    let check = store(&elsewhere.settings(trusting(&authority)))
-        .check()
-        .await;
+    let check = store(&elsewhere.settings(trusting(&authority))).check().await;
     assert_not_trusted(check, &["NotValidForName", "not valid for name"]);
 }
 
@@ -142,28 +126,17 @@ async fn a_client_certificate_is_given_when_the_server_wants_one() {
         ..trusting(&authority)
     };
     let known = with(authority.certify("node"));
-    do_everything(&store(&server.settings(known)))
-        .await
-        .unwrap();
+    do_everything(&store(&server.settings(known))).await.unwrap();
 
     let unknown = with(Authority::new().certify("node"));
     store(&server.settings(unknown)).check().await.unwrap_err();
-    store(&server.settings(trusting(&authority)))
-        .check()
-        .await
-        .unwrap_err();
+    store(&server.settings(trusting(&authority))).check().await.unwrap_err();
 }
 
 #[test]
 fn certificates_that_are_none_are_refused_at_once() {
-    let nonsense = Tls {
-        ca: Some(b"nonsense".to_vec()),
-        client: None,
-    };
+    let nonsense = Tls { ca: Some(b"nonsense".to_vec()), client: None };
     let refused = event_data_service::store::redis::RedisStore::new(&encrypted(1, nonsense));
     let words = refused.unwrap_err().to_string();
-    assert!(
-        words.contains("or its certificates cannot be used"),
-        "{words}"
-    );
+    assert!(words.contains("or its certificates cannot be used"), "{words}");
 }

@@ -68,9 +68,7 @@ impl Sender {
         others: &[SocketAddr],
     ) {
         for address in others.iter().chain([&paced_by.udp()]) {
-            self.socket
-                .send_to(datagram, address)
-                .expect("loopback takes a datagram");
+            self.socket.send_to(datagram, address).expect("loopback takes a datagram");
         }
         self.sent += 1;
         if self.sent.is_multiple_of(self.datagrams_ahead_max) {
@@ -82,9 +80,7 @@ impl Sender {
     #[track_caller]
     pub(crate) fn send_unpaced(&mut self, datagram: &[u8], to: &Node) {
         self.expected.receive(datagram);
-        self.socket
-            .send_to(datagram, to.udp())
-            .expect("loopback takes a datagram");
+        self.socket.send_to(datagram, to.udp()).expect("loopback takes a datagram");
         self.sent += 1;
         if self.sent.is_multiple_of(self.datagrams_ahead_max) {
             eventually("the node takes what was sent", SOON, || {

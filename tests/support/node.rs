@@ -136,9 +136,7 @@ impl Node {
 
     /// Changes a key of the configuration, for the next launch.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
-        let typed = value
-            .parse()
-            .map_or_else(|_| Value::String(value.to_owned()), Value::Integer);
+        let typed = value.parse().map_or_else(|_| Value::String(value.to_owned()), Value::Integer);
         let (table, key) = match key.split_once('.') {
             Some((section, key)) => (self.table(section), key),
             None => (&mut self.config, key),
@@ -155,8 +153,7 @@ impl Node {
             Value::Table(keys.collect())
         };
         let outputs = outputs.iter().map(table).collect();
-        self.config
-            .insert("output".to_owned(), Value::Array(outputs));
+        self.config.insert("output".to_owned(), Value::Array(outputs));
     }
 
     /// Where it takes events, for the next launch.
@@ -173,10 +170,7 @@ impl Node {
     }
 
     fn table(&mut self, section: &str) -> &mut Table {
-        let table = self
-            .config
-            .entry(section)
-            .or_insert_with(|| Value::Table(Table::new()));
+        let table = self.config.entry(section).or_insert_with(|| Value::Table(Table::new()));
         table.as_table_mut().expect("a section is a table")
     }
 
@@ -268,11 +262,7 @@ impl Node {
         self.write_config();
         let append = |name| {
             let path = self.path(name);
-            File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .expect("a file can be opened")
+            File::options().create(true).append(true).open(path).expect("a file can be opened")
         };
         let mut command = match (&self.held, self.descriptors_max) {
             (Some(socket), _) => eds_with(socket),
@@ -303,10 +293,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn wait_ready(&mut self) {
         eventually(&format!("{} is ready", self.name), SOON, || {
-            let ended = self
-                .child
-                .as_mut()
-                .and_then(|child| child.try_wait().ok().flatten());
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
             assert!(ended.is_none(), "{} ended: {ended:?}", self.name);
             match self.get("/readyz") {
                 Ok(Answer { status: 200, .. }) => Ok(()),
@@ -442,11 +429,7 @@ impl Drop for Node {
             let log = self.log();
             let skipped = log.lines().count().saturating_sub(LOG_LINES_SHOWN);
             let tail: Vec<_> = log.lines().skip(skipped).collect();
-            eprintln!(
-                "--- the end of the log of {}:\n{}\n---",
-                self.name,
-                tail.join("\n")
-            );
+            eprintln!("--- the end of the log of {}:\n{}\n---", self.name, tail.join("\n"));
         }
     }
 }

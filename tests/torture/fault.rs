@@ -120,11 +120,7 @@ fn slow_link(kind: Kind, number: usize, to: Duration) -> Vec<Planned> {
     let slow = has_ways(kind).then_some(slow);
     // Where the link cannot be slow nothing happens at all.
     let archive = (number == 0 || slow.is_none()).then_some(Fault::Archive);
-    let planned = |fault| Planned {
-        fault,
-        from: Duration::ZERO,
-        to,
-    };
+    let planned = |fault| Planned { fault, from: Duration::ZERO, to };
     slow.into_iter().chain(archive).map(planned).collect()
 }
 
@@ -182,11 +178,7 @@ pub(crate) fn by_chance(
             _ => LASTS_MS,
         };
         let lasts = Duration::from_millis(random.random_range(lasts));
-        Planned {
-            fault,
-            from,
-            to: from + lasts,
-        }
+        Planned { fault, from, to: from + lasts }
     };
     planned.into_iter().map(&mut timed).collect()
 }

@@ -86,9 +86,7 @@ fn the_script_tells_misuse_from_failure() {
 fn a_long_torture_is_exact() {
     let variable = |name| {
         let value = std::env::var(name).unwrap_or_else(|_| panic!("{name} is set"));
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is a whole number"))
+        value.parse().unwrap_or_else(|_| panic!("{name} is a whole number"))
     };
     let (minutes, seed): (u64, u64) = (variable("TORTURE_MINUTES"), variable("TORTURE_SEED"));
     let redis = std::env::var("TORTURE_REDIS").unwrap_or_else(|_| "server".to_owned());

@@ -96,14 +96,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         let (current_ends, left) = Load::current_ends(&world);
         let plan = if lasts >= LONG_FROM {
             let harmless = left + GRACE + LATE_MAX;
-            plan(
-                &mut random,
-                kind,
-                world.nodes.len(),
-                anchor,
-                phases,
-                harmless,
-            )
+            plan(&mut random, kind, world.nodes.len(), anchor, phases, harmless)
         } else {
             by_chance(&mut random, kind, world.nodes.len(), anchor, false)
         };
@@ -162,19 +155,14 @@ fn phase(
     since: Instant,
 ) -> Option<Rollback> {
     let mut rollback = None;
-    let mut steps: Vec<(Duration, bool, Fault)> = plan
-        .iter()
-        .flat_map(|it| [(it.from, true, it.fault), (it.to, false, it.fault)])
-        .collect();
+    let mut steps: Vec<(Duration, bool, Fault)> =
+        plan.iter().flat_map(|it| [(it.from, true, it.fault), (it.to, false, it.fault)]).collect();
     steps.sort_by_key(|(at, _, _)| *at);
     let began = Instant::now();
     for (at, begins, fault) in steps {
         load.pump(world, at.saturating_sub(began.elapsed()));
         let what = if begins { "begins" } else { "ends" };
-        eprintln!(
-            "{:7.1} s  {what:6} {fault:?}",
-            since.elapsed().as_secs_f64()
-        );
+        eprintln!("{:7.1} s  {what:6} {fault:?}", since.elapsed().as_secs_f64());
         match (fault, begins) {
             (Fault::Straggler, true) => load.straggle(),
             (Fault::Archive, true) => load.archive = 0..ARCHIVE_MINUTES,
@@ -225,9 +213,7 @@ impl Load {
     /// From now on this node is the one that gets everything. The last phase's minutes get no more events.
     fn lean_on(&mut self, world: &World, anchor: usize) {
         self.anchor = anchor;
-        self.received_before = world.nodes[anchor]
-            .metrics()
-            .count("eds_datagrams_received_total");
+        self.received_before = world.nodes[anchor].metrics().count("eds_datagrams_received_total");
         self.sent = 0;
         self.next_minute(2);
     }
@@ -257,10 +243,7 @@ impl Load {
             }
             self.last_sent = Instant::now();
             if let Some(straggler) = &mut self.straggler
-                && straggler
-                    .sent
-                    .last()
-                    .is_none_or(|at| at.elapsed() > STRAGGLES)
+                && straggler.sent.last().is_none_or(|at| at.elapsed() > STRAGGLES)
             {
                 let line = straggler.line();
                 self.send(world, line.as_bytes());
@@ -283,10 +266,7 @@ impl Load {
     fn current_ends(world: &World) -> (i64, Duration) {
         let now_ns = world.store.clock().now_ns();
         let ends_ns = ((now_ns + CURRENT_LASTS_NS) / MINUTE_NS + 1) * MINUTE_NS;
-        (
-            ends_ns,
-            Duration::from_nanos((ends_ns - now_ns).unsigned_abs()),
-        )
+        (ends_ns, Duration::from_nanos((ends_ns - now_ns).unsigned_abs()))
     }
 
     /// Until then events are of the current minute.
@@ -357,16 +337,9 @@ impl Load {
     fn wait_for_anchor(&self, world: &World) {
         eventually("the anchor receives what was sent", SOON, || {
             let metrics = world.nodes[self.anchor].metrics();
-            assert_eq!(
-                metrics.count("eds_events_dropped_total"),
-                0,
-                "the anchor drops nothing"
-            );
+            assert_eq!(metrics.count("eds_events_dropped_total"), 0, "the anchor drops nothing");
             let received = metrics.count("eds_datagrams_received_total") - self.received_before;
-            when(
-                received == self.sent,
-                format!("{received} of {}", self.sent),
-            )
+            when(received == self.sent, format!("{received} of {}", self.sent))
         });
     }
 
@@ -386,10 +359,7 @@ impl Load {
             let minute = SEED_MINUTE_NS + (self.minute - late) * MINUTE_NS;
             minute + self.random.random_range(0..60_000) * 1_000_000
         };
-        format!(
-            "event_type=type{series},product=product{} value=user{user} {at}",
-            series % 7
-        )
+        format!("event_type=type{series},product=product{} value=user{user} {at}", series % 7)
     }
 }
 

@@ -66,13 +66,7 @@ impl Store {
                 Servers::Sentinel(RedisSentinel::start_by(Some(&clock), &arguments))
             }
         };
-        let store = Self {
-            servers,
-            clock,
-            victim: 0,
-            turn: 0,
-            moving: None,
-        };
+        let store = Self { servers, clock, victim: 0, turn: 0, moving: None };
         store.wait_in_step();
         store
     }

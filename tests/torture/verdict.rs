@@ -112,10 +112,7 @@ impl Verdict {
         );
         let lost = self.judge().unwrap_or_else(|differences| {
             eprintln!("NOT as it must be: {differences}");
-            panic!(
-                "wrong after {} phases; again by: {}",
-                self.phases, self.again
-            );
+            panic!("wrong after {} phases; again by: {}", self.phases, self.again);
         });
         for site in &self.world.sites {
             site.assert_one_value_a_point();
@@ -181,10 +178,7 @@ impl Verdict {
         let [one, two] = self.world.points();
         for (point, value) in &one {
             if two.get(point).is_some_and(|other| other != value) {
-                return Err(format!(
-                    "{point:?} is {value} in one and {} in two",
-                    two[point]
-                ));
+                return Err(format!("{point:?} is {value} in one and {} in two", two[point]));
             }
         }
         Ok(self.judge_of(0, one)?.max(self.judge_of(1, two)?))
@@ -193,10 +187,7 @@ impl Verdict {
     fn judge_of(&self, database: usize, mut found: Points) -> Result<u64, String> {
         let mut report = String::new();
         for straggler in &self.stragglers {
-            report += &straggler
-                .judge(&mut found, self.max_hold)
-                .err()
-                .unwrap_or_default();
+            report += &straggler.judge(&mut found, self.max_hold).err().unwrap_or_default();
         }
         let mut lost = 0;
         let mut exact = self.expected.clone();
@@ -205,9 +196,7 @@ impl Verdict {
                 continue;
             }
             exact.remove(point);
-            let lacks = found
-                .remove(point)
-                .map_or(Some(*expected), |it| expected.checked_sub(it));
+            let lacks = found.remove(point).map_or(Some(*expected), |it| expected.checked_sub(it));
             match lacks {
                 None => _ = writeln!(report, "{point:?}: more than {expected}"),
                 Some(events) if point.measurement == CUMULATIVE => lost += events,
@@ -216,16 +205,10 @@ impl Verdict {
         }
         let counted = self.counted();
         if lost > counted {
-            let _ = writeln!(
-                report,
-                "{lost} events lost when Redis went back, only {counted} counted"
-            );
+            let _ =
+                writeln!(report, "{lost} events lost when Redis went back, only {counted} counted");
         }
         report += &compare(&exact, &found).err().unwrap_or_default();
-        if report.is_empty() {
-            Ok(lost)
-        } else {
-            Err(format!("database {database}: {report}"))
-        }
+        if report.is_empty() { Ok(lost) } else { Err(format!("database {database}: {report}")) }
     }
 }

@@ -55,13 +55,7 @@ impl World {
         let sites = [database(), database()];
         let urls = sites.each_ref().map(|site| site.writes.url());
         let outputs = [("one", &*urls[0]), ("two", &*urls[1])].map(|(name, url)| {
-            [
-                ("name", name),
-                ("url", url),
-                ("api", "v1"),
-                ("database", DATABASE),
-                ("timeout", "2s"),
-            ]
+            [("name", name), ("url", url), ("api", "v1"), ("database", DATABASE), ("timeout", "2s")]
         });
         let store = Store::start(kind, NODES.len());
         let mut nodes = Vec::new();
@@ -85,12 +79,7 @@ impl World {
             node.launch();
             nodes.push(node);
         }
-        let mut world = Self {
-            sites,
-            store,
-            nodes,
-            past: BTreeMap::new(),
-        };
+        let mut world = Self { sites, store, nodes, past: BTreeMap::new() };
         for node in &mut world.nodes {
             node.wait_ready();
         }

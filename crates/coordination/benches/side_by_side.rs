@@ -41,9 +41,7 @@ impl Bench {
     /// How many commands it had so far.
     fn commands(&self) -> u64 {
         let stats: String = self.server.query(&["INFO", "stats"]);
-        let line = stats
-            .lines()
-            .find_map(|line| line.strip_prefix("total_commands_processed:"));
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
         line.unwrap().trim().parse().unwrap()
     }
 
@@ -69,11 +67,7 @@ impl Bench {
         let commands = (self.commands() - before) / u64::from(OPERATIONS);
         spans.sort_unstable();
         let at = |percent: usize| spans[(spans.len() - 1) * percent / 100];
-        println!(
-            "| {what} | {per_s:.0} | {:.2?} | {:.2?} | {commands} |",
-            at(50),
-            at(99)
-        );
+        println!("| {what} | {per_s:.0} | {:.2?} | {:.2?} | {commands} |", at(50), at(99));
     }
 
     /// A thousand ask for a value that is not there.
@@ -98,12 +92,7 @@ async fn set_nx(mut connection: MultiplexedConnection, key: &str) {
     loop {
         let mut command = redis::cmd("SET");
         command.arg(key).arg("held").arg("NX").arg("PX").arg(5000);
-        if command
-            .query_async::<Option<String>>(&mut connection)
-            .await
-            .unwrap()
-            .is_some()
-        {
+        if command.query_async::<Option<String>>(&mut connection).await.unwrap().is_some() {
             return;
         }
         sleep(POLL).await;
@@ -111,19 +100,11 @@ async fn set_nx(mut connection: MultiplexedConnection, key: &str) {
 }
 
 async fn del(mut connection: MultiplexedConnection, key: &str) {
-    redis::cmd("DEL")
-        .arg(key)
-        .exec_async(&mut connection)
-        .await
-        .unwrap();
+    redis::cmd("DEL").arg(key).exec_async(&mut connection).await.unwrap();
 }
 
 async fn read(mut connection: MultiplexedConnection, key: &str) -> Option<Vec<u8>> {
-    redis::cmd("GET")
-        .arg(key)
-        .query_async(&mut connection)
-        .await
-        .unwrap()
+    redis::cmd("GET").arg(key).query_async(&mut connection).await.unwrap()
 }
 
 /// Looks, computes and writes.
@@ -131,12 +112,7 @@ async fn compute(mut connection: MultiplexedConnection, computed: Arc<AtomicU32>
     computed.fetch_add(1, Ordering::SeqCst);
     sleep(COST).await;
     let mut command = redis::cmd("SET");
-    command
-        .arg("value")
-        .arg("v")
-        .exec_async(&mut connection)
-        .await
-        .unwrap();
+    command.arg("value").arg("v").exec_async(&mut connection).await.unwrap();
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -171,9 +147,7 @@ async fn main() {
                 del(connection, "lock").await;
             }
         };
-        bench
-            .measure(&format!("`SET NX`, polling, {how}"), tasks, naive)
-            .await;
+        bench.measure(&format!("`SET NX`, polling, {how}"), tasks, naive).await;
     }
 
     println!(
@@ -182,12 +156,7 @@ async fn main() {
     let once = ComputeOnce::new(Arc::clone(&bench.arbiter), ComputeSettings::default()).unwrap();
     let value = |_| async { Ok::<_, String>(b"v".to_vec()) };
     once.get("kept", PATIENCE, value).await.unwrap();
-    redis::cmd("SET")
-        .arg("kept")
-        .arg("v")
-        .exec_async(&mut connection())
-        .await
-        .unwrap();
+    redis::cmd("SET").arg("kept").arg("v").exec_async(&mut connection()).await.unwrap();
     let ours = || {
         let once = once.clone();
         async move { drop(once.get("kept", PATIENCE, value).await.unwrap()) }
@@ -241,7 +210,5 @@ async fn main() {
             }
         }
     };
-    bench
-        .stampede("no protection", &computed, unprotected)
-        .await;
+    bench.stampede("no protection", &computed, unprotected).await;
 }

@@ -33,9 +33,7 @@ async fn main() -> Result<()> {
     show("naive", &lengths);
 
     println!("AtomicReplace, the same:");
-    let lists = nodes
-        .into_iter()
-        .map(|arbiter| Ok(AtomicReplace::new(arbiter, TTL)?));
+    let lists = nodes.into_iter().map(|arbiter| Ok(AtomicReplace::new(arbiter, TTL)?));
     let lists: Vec<_> = lists.collect::<Result<_>>()?;
     lists[0].replace("user1", &FRIENDS).await?;
     let mut lengths = BTreeMap::new();

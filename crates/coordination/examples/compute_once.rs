@@ -45,9 +45,7 @@ async fn main() -> Result<()> {
         value_ttl: Duration::from_secs(30),
         ..ComputeSettings::default()
     };
-    let nodes = nodes
-        .into_iter()
-        .map(|arbiter| Ok(ComputeOnce::new(arbiter, settings)?));
+    let nodes = nodes.into_iter().map(|arbiter| Ok(ComputeOnce::new(arbiter, settings)?));
     let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
     let lists = Arc::new(AtomicU32::new(0));
     try_join_all(POSITIONS.map(|position| once(position, &nodes[position % 3], &lists))).await?;

@@ -78,11 +78,8 @@ async fn naive(cache: Arc<RwLock<Option<Instant>>>) -> Found {
 }
 
 fn hot(arbiter: &Arc<dyn Arbiter>, beta: f64) -> Result<Arc<EarlyRefresh>> {
-    let settings = ComputeSettings {
-        lock_ttl: TTL / 2,
-        value_ttl: TTL,
-        ..ComputeSettings::default()
-    };
+    let settings =
+        ComputeSettings { lock_ttl: TTL / 2, value_ttl: TTL, ..ComputeSettings::default() };
     let once = ComputeOnce::new(Arc::clone(arbiter), settings)?;
     Ok(Arc::new(EarlyRefresh::new(once, beta)?))
 }

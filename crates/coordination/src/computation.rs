@@ -67,11 +67,7 @@ impl Work {
         permit: OwnedSemaphorePermit,
         settings: &ComputeSettings,
     ) -> Option<Output> {
-        let &ComputeSettings {
-            computation_max,
-            value_bytes_max,
-            ..
-        } = settings;
+        let &ComputeSettings { computation_max, value_bytes_max, .. } = settings;
         let task = AbortOnDropHandle::new(tokio::spawn((self.0)(token, permit)));
         let output = match timeout(computation_max, task).await {
             Ok(Ok(output)) => output,
@@ -97,10 +93,7 @@ fn panicked(ended: JoinError) -> Option<String> {
     let panic = ended.try_into_panic().ok()?;
     let message = panic.downcast_ref::<String>().map(String::as_str);
     let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-    Some(format!(
-        "the computation panicked: {}",
-        message.unwrap_or("without a message")
-    ))
+    Some(format!("the computation panicked: {}", message.unwrap_or("without a message")))
 }
 
 /// Passes a panic on.

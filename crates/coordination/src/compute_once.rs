@@ -87,11 +87,7 @@ impl ComputeOnce {
     /// Removes the value of this key, or the error. What was computed until now is not given to anybody who asks from now
     /// on: a computation that is under way loses its right, and is made again for those that wait. True when there was something.
     pub async fn invalidate(&self, key: &str) -> Result<bool, ComputeError> {
-        Ok(self
-            .flights
-            .arbiter
-            .invalidate(&Name::of_value(key)?)
-            .await?)
+        Ok(self.flights.arbiter.invalidate(&Name::of_value(key)?).await?)
     }
 
     /// The same as [`get`](Self::get), but one that finds a value `outdated` begins to compute it again, unless somebody does so
@@ -110,8 +106,7 @@ impl ComputeOnce {
         E: Into<Failure>,
     {
         let compute = Arc::new(compute);
-        self.find(key, patience, || Work::new(&compute), outdated)
-            .await
+        self.find(key, patience, || Work::new(&compute), outdated).await
     }
 
     pub(super) async fn find(
@@ -135,14 +130,7 @@ impl ComputeOnce {
                     // Nobody waits for it.
                     let seat = self.flights.board(&name, Some(entry.token), work);
                     let is_first = seat.is_first;
-                    return found(
-                        entry,
-                        if is_first {
-                            Origin::Refreshing
-                        } else {
-                            Origin::Kept
-                        },
-                    );
+                    return found(entry, if is_first { Origin::Refreshing } else { Origin::Kept });
                 }
                 Ok(Some(entry)) => return found(entry, Origin::Kept),
                 Ok(None) | Err(ArbiterError::Unavailable(_)) => {}

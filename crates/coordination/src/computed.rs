@@ -120,10 +120,7 @@ impl Fresh {
     /// Keeps it for `ttl` (1 ms to 366 days) instead of [`value_ttl`](super::ComputeSettings::value_ttl).
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
-        Self {
-            ttl: Some(ttl),
-            ..self
-        }
+        Self { ttl: Some(ttl), ..self }
     }
 }
 
@@ -145,19 +142,13 @@ impl Failure {
     /// there and will not be, shorter for what may be there in a moment.
     #[must_use]
     pub fn kept_for(self, ttl: Duration) -> Self {
-        Self {
-            ttl: Some(ttl),
-            ..self
-        }
+        Self { ttl: Some(ttl), ..self }
     }
 }
 
 impl<E: Display> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self {
-            message: error.to_string(),
-            ttl: None,
-        }
+        Self { message: error.to_string(), ttl: None }
     }
 }
 

@@ -55,9 +55,7 @@ impl Flights {
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, watch::Sender<News>>> {
         // Nothing here panics half-way.
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A seat in the flight of this name, which begins with `work` if there is none. A flight to refresh the value
@@ -71,11 +69,7 @@ impl Flights {
         let mut under_way = self.under_way();
         let is_first = !under_way.contains_key(name);
         let news = under_way.entry(name.clone()).or_default().clone();
-        let seat = Seat {
-            asked: news.borrow().asked,
-            news: news.subscribe(),
-            is_first,
-        };
+        let seat = Seat { asked: news.borrow().asked, news: news.subscribe(), is_first };
         // A runtime that shuts down drops what it is given at once, and a flight that is dropped takes the lock.
         drop(under_way);
         if is_first {
@@ -114,9 +108,7 @@ impl Seat {
             }));
         }
         let obstacle = self.news.borrow().obstacle.clone();
-        Some(Err(
-            obstacle.map_or(ComputeError::TimedOut, ComputeError::Arbiter)
-        ))
+        Some(Err(obstacle.map_or(ComputeError::TimedOut, ComputeError::Arbiter)))
     }
 }
 

@@ -113,13 +113,7 @@ impl Lease {
             lost: lost.clone(),
         };
         let keeper = attempt.arbiter.keep(Box::pin(keeper.run(asked)));
-        Self {
-            attempt,
-            token,
-            ttl,
-            lost,
-            keeper,
-        }
+        Self { attempt, token, ttl, lost, keeper }
     }
 
     pub(super) fn token(&self) -> Token {
@@ -184,10 +178,7 @@ impl Keeper {
                 Ok(Ok(false) | Err(_)) | Err(_) => break,
             }
         }
-        tracing::warn!(
-            name = self.name.as_str(),
-            "a lock was lost while it was held"
-        );
+        tracing::warn!(name = self.name.as_str(), "a lock was lost while it was held");
         self.arbiter.observe(&self.name, &Event::Lost);
         self.lost.cancel();
     }

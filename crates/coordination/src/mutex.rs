@@ -58,9 +58,7 @@ impl Mutex {
     pub async fn try_acquire(&self) -> Result<Option<Guard>, ArbiterError> {
         let mut attempt = Attempt::new(&self.arbiter, &self.name);
         let asked = Instant::now();
-        let asking = self
-            .arbiter
-            .lock(&self.name, &attempt.holder, self.ttl, None);
+        let asking = self.arbiter.lock(&self.name, &attempt.holder, self.ttl, None);
         if let Locking::Granted(token) = asking.await? {
             let granted = attempt.granted(token, self.ttl, asked);
             let guard = granted.ok().map(|lease| Guard { lease, tries: 0 });
@@ -96,9 +94,7 @@ impl Mutex {
         let mut tries = 0;
         loop {
             let asked = Instant::now();
-            let asking = self
-                .arbiter
-                .lock(&self.name, &attempt.holder, self.ttl, Some(PRESENCE));
+            let asking = self.arbiter.lock(&self.name, &attempt.holder, self.ttl, Some(PRESENCE));
             let wait = match asking.await {
                 Ok(Locking::Granted(token)) => match attempt.granted(token, self.ttl, asked) {
                     Ok(lease) => return Ok(Guard { lease, tries }),

@@ -131,15 +131,9 @@ mod tests {
         assert_eq!(with(1000, 1001), None);
         for value_ms in [1000, 999] {
             let error = with(1000, value_ms).unwrap();
-            assert!(
-                matches!(error, InvalidSetting::LockOutlivesValue { .. }),
-                "{error}"
-            );
+            assert!(matches!(error, InvalidSetting::LockOutlivesValue { .. }), "{error}");
         }
-        assert_eq!(
-            with(1, 5),
-            Some(InvalidSetting::LockTtl(Duration::from_millis(1)))
-        );
+        assert_eq!(with(1, 5), Some(InvalidSetting::LockTtl(Duration::from_millis(1))));
         assert_eq!(with(10, 0), Some(InvalidSetting::Ttl(Duration::ZERO)));
     }
 }

@@ -4,10 +4,7 @@
 //! woken once as soon as its channel is heard, and once more after each interruption. So a caller that listens, asks, and
 //! asks again whenever woken misses nothing.
 
-#![cfg_attr(
-    not(feature = "redis"),
-    expect(dead_code, reason = "memory hears everything at once")
-)]
+#![cfg_attr(not(feature = "redis"), expect(dead_code, reason = "memory hears everything at once"))]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,11 +47,7 @@ pub(super) struct Altered {
 impl Wakes {
     /// With `heard_at_once`, all that matters happens in this process.
     pub(super) fn new(heard_at_once: bool) -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::default(),
-            altered: Notify::new(),
-            heard_at_once,
-        })
+        Arc::new(Self { state: Mutex::default(), altered: Notify::new(), heard_at_once })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -70,11 +63,7 @@ impl Wakes {
             if !self.heard_at_once {
                 touched.insert(channel.clone());
             }
-            Channel {
-                sender: watch::Sender::new(()),
-                listeners: 0,
-                heard: self.heard_at_once,
-            }
+            Channel { sender: watch::Sender::new(()), listeners: 0, heard: self.heard_at_once }
         });
         entry.listeners += 1;
         let mut receiver = entry.sender.subscribe();
@@ -83,10 +72,7 @@ impl Wakes {
         }
         drop(state);
         self.altered.notify_one();
-        Listener {
-            receiver,
-            ending: Some((Arc::clone(self), channel)),
-        }
+        Listener { receiver, ending: Some((Arc::clone(self), channel)) }
     }
 
     /// Wakes all listeners of a channel.
@@ -126,9 +112,8 @@ impl Wakes {
             if touched.is_empty() {
                 continue;
             }
-            let (wanted, unwanted) = touched
-                .into_iter()
-                .partition(|channel| state.channels.contains_key(channel));
+            let (wanted, unwanted) =
+                touched.into_iter().partition(|channel| state.channels.contains_key(channel));
             return Altered { wanted, unwanted };
         }
     }
@@ -160,10 +145,7 @@ pub struct Listener {
 
 impl From<watch::Receiver<()>> for Listener {
     fn from(receiver: watch::Receiver<()>) -> Self {
-        Self {
-            receiver,
-            ending: None,
-        }
+        Self { receiver, ending: None }
     }
 }
 

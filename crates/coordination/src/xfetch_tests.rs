@@ -50,30 +50,20 @@ fn the_gap_is_exponential_with_mean_beta_delta() {
     for (cost_ms, beta) in [(50, 1.0), (200, 0.5), (3, 4.0)] {
         let cost = Duration::from_millis(cost_ms);
         let mean = cost.as_secs_f64() * 1e6 * beta;
-        let gaps: Vec<f64> = (0..count)
-            .map(|_| gap_us(cost, beta, Chance::draw(&mut random)) / mean)
-            .collect();
+        let gaps: Vec<f64> =
+            (0..count).map(|_| gap_us(cost, beta, Chance::draw(&mut random)) / mean).collect();
         let average = gaps.iter().sum::<f64>() / f64::from(count);
-        assert!(
-            (average - 1.0).abs() < 4.0 / f64::from(count).sqrt(),
-            "{average}"
-        );
+        assert!((average - 1.0).abs() < 4.0 / f64::from(count).sqrt(), "{average}");
         let squares = gaps.iter().map(|gap| (gap - 1.0).powi(2)).sum::<f64>();
         let variance = squares / f64::from(count);
         // The variance of the variance is (μ4 − σ⁴)/n = 8/n.
-        assert!(
-            (variance - 1.0).abs() < 4.0 * (8.0 / f64::from(count)).sqrt(),
-            "{variance}"
-        );
+        assert!((variance - 1.0).abs() < 4.0 * (8.0 / f64::from(count)).sqrt(), "{variance}");
         for times in [1.0, 2.0, 3.0_f64] {
             #[expect(clippy::cast_precision_loss, reason = "a small number")]
             let share = gaps.iter().filter(|gap| **gap > times).count() as f64 / f64::from(count);
             let expected = (-times).exp();
             let error = (expected * (1.0 - expected) / f64::from(count)).sqrt();
-            assert!(
-                (share - expected).abs() < 4.0 * error,
-                "{share} beyond {times}"
-            );
+            assert!((share - expected).abs() < 4.0 * error, "{share} beyond {times}");
         }
     }
 }
@@ -88,11 +78,7 @@ fn first_refresh_s(random: &mut SmallRng, reads_per_s: f64, cost_s: f64, beta: f
         before_s += u.ln() / reads_per_s;
         let now_us = ((from_s - before_s) * 1e6).round();
         let expires_us = (from_s * 1e6).round();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "positive"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
         let (now_us, expires_us) = (now_us as u64, expires_us as u64);
         let cost = Duration::from_secs_f64(cost_s);
         if is_due(now_us, expires_us, cost, beta, Chance::draw(random)) {
@@ -107,9 +93,8 @@ fn the_first_refresh_is_as_early_as_the_paper_says() {
     for (reads_per_s, cost_s, beta) in [(2000.0, 0.05, 1.0), (500.0, 0.2, 1.0), (1000.0, 0.1, 2.0)]
     {
         let count = 3000_u32;
-        let sum: f64 = (0..count)
-            .map(|_| first_refresh_s(&mut random, reads_per_s, cost_s, beta))
-            .sum();
+        let sum: f64 =
+            (0..count).map(|_| first_refresh_s(&mut random, reads_per_s, cost_s, beta)).sum();
         let mean = sum / f64::from(count);
         let scale: f64 = beta * cost_s;
         let expected = scale * ((reads_per_s * scale).ln() + GAMMA);

@@ -60,14 +60,7 @@ mod tests {
             assert_eq!(said.is_some(), word.is_some(), "{nanos}: {said:?}");
             assert!(said.unwrap_or_default().contains(word.unwrap_or_default()));
         }
-        for line in [
-            "a=1 value=5",
-            "a=1 value=\"b 5\"",
-            "# 5",
-            "5",
-            "",
-            "a=1 value=x now",
-        ] {
+        for line in ["a=1 value=5", "a=1 value=\"b 5\"", "# 5", "5", "", "a=1 value=x now"] {
             assert_eq!(rejected(line.as_bytes(), NOW), None, "{line}");
         }
     }

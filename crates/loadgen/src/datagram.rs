@@ -19,11 +19,7 @@ pub(super) struct Datagram {
 
 impl Datagram {
     pub(super) fn new(lines_max: NonZeroUsize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(BYTES_MAX),
-            lines: 0,
-            lines_max: lines_max.get(),
-        }
+        Self { bytes: Vec::with_capacity(BYTES_MAX), lines: 0, lines_max: lines_max.get() }
     }
 
     /// Whether a line of this many bytes may be added.

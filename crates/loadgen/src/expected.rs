@@ -95,11 +95,7 @@ impl Expected {
             series
         };
         let user = self.users.number(user.as_bytes())?;
-        self.events.push(Event {
-            series,
-            user,
-            nanos,
-        });
+        self.events.push(Event { series, user, nanos });
         Ok(())
     }
 
@@ -135,11 +131,10 @@ impl Expected {
     pub(super) fn lines(self) -> Vec<String> {
         let lines = |counts: Counts| {
             let (series, start) = (counts.series, counts.minute_start_nanos);
-            [
-                ("cumulative_user_event", counts.cumulative),
-                ("unique_user_event", counts.unique),
-            ]
-            .map(|(measurement, count)| format!("{measurement},{series} value={count} {start}\n"))
+            [("cumulative_user_event", counts.cumulative), ("unique_user_event", counts.unique)]
+                .map(|(measurement, count)| {
+                    format!("{measurement},{series} value={count} {start}\n")
+                })
         };
         let mut lines: Vec<_> = self.counts().into_iter().flat_map(lines).collect();
         lines.sort_unstable();
@@ -159,11 +154,7 @@ impl ExpectedFile {
     /// Creates the file at once, so that one that cannot be written is known before anything is sent.
     pub(super) fn create(path: &Path) -> Result<Self, SendError> {
         let file = File::create(path).map_err(|source| failed(path, source))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            expected: Expected::default(),
-        })
+        Ok(Self { path: path.to_owned(), file, expected: Expected::default() })
     }
 
     pub(super) fn write(mut self) -> Result<(), SendError> {
@@ -198,11 +189,7 @@ fn split(line: &[u8]) -> Result<(&str, &str, i64), NotSimple> {
     if !timestamp.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(NotSimple::Timestamp);
     }
-    Ok((
-        tags,
-        user,
-        timestamp.parse().map_err(|_| NotSimple::Timestamp)?,
-    ))
+    Ok((tags, user, timestamp.parse().map_err(|_| NotSimple::Timestamp)?))
 }
 
 /// The tags, sorted by key.
@@ -240,10 +227,7 @@ impl Names {
     fn by_number(&self) -> Vec<String> {
         let mut names: Vec<_> = self.0.iter().collect();
         names.sort_unstable_by_key(|&(_, number)| number);
-        names
-            .into_iter()
-            .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
-            .collect()
+        names.into_iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
     }
 }
 

@@ -47,12 +47,7 @@ unique_user_event,event_type=os_error,product=productA value=1 14808766800000000
 #[test]
 fn the_order_of_tags_and_repeats_make_no_difference() {
     let counts = counts_of(&[(
-        &[
-            "b=1,a=2 value=x 5",
-            "a=2,b=1 value=x 5\r",
-            "# a comment",
-            "\t # a comment",
-        ],
+        &["b=1,a=2 value=x 5", "a=2,b=1 value=x 5\r", "# a comment", "\t # a comment"],
         true,
     )]);
     let expected = "cumulative_user_event,a=2,b=1 value=1 0\nunique_user_event,a=2,b=1 value=1 0\n";

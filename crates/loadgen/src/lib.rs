@@ -150,21 +150,14 @@ fn send(
     let (source, what) = match options.events {
         None if is_typed => {
             let what = "what you type here, a line an event, until Ctrl-D,";
-            (
-                Source::lines(input, rules, !options.no_stamp),
-                what.to_owned(),
-            )
+            (Source::lines(input, rules, !options.no_stamp), what.to_owned())
         }
-        None => (
-            Source::lines(input, rules, !options.no_stamp),
-            "lines of standard input".to_owned(),
-        ),
+        None => {
+            (Source::lines(input, rules, !options.no_stamp), "lines of standard input".to_owned())
+        }
         Some(events) => {
             let plan = plan(options, events, seed, now_nanos())?;
-            (
-                Source::synthetic(Synthetic::new(plan), options.realtime),
-                describe(options, &plan),
-            )
+            (Source::synthetic(Synthetic::new(plan), options.realtime), describe(options, &plan))
         }
     };
     let sender = Sender::open(options, seed, stop)?;
@@ -179,11 +172,8 @@ fn send(
 fn plan(options: &Options, events: u64, seed: u64, now_nanos: i64) -> Result<Plan, SendError> {
     let span_nanos = i64::from(options.minutes.get()).checked_mul(MINUTE_NANOS);
     let span_nanos = span_nanos.ok_or(SendError::Span)?;
-    let start_nanos = options
-        .start
-        .map_or(now_nanos.saturating_sub(span_nanos), |start| {
-            start.nanos(now_nanos)
-        });
+    let start_nanos =
+        options.start.map_or(now_nanos.saturating_sub(span_nanos), |start| start.nanos(now_nanos));
     let start_nanos = start_nanos - start_nanos.rem_euclid(MINUTE_NANOS);
     if start_nanos < 0 || start_nanos.checked_add(span_nanos).is_none() {
         return Err(SendError::Span);
@@ -207,17 +197,12 @@ fn describe(options: &Options, plan: &Plan) -> String {
         return format!("{events} events as of now");
     }
     let start = DateTime::from_timestamp_nanos(plan.start_nanos);
-    format!(
-        "{events} events from {}",
-        start.to_rfc3339_opts(SecondsFormat::Secs, true)
-    )
+    format!("{events} events from {}", start.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
 /// Nanoseconds since the epoch.
 fn now_nanos() -> i64 {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -232,23 +217,14 @@ mod tests {
         let plan = plan(&Options::default(), 1, 0, NOW).unwrap();
         assert_eq!(plan.start_nanos, 1_480_876_620_000_000_000);
         assert_eq!(plan.span_nanos, MINUTE_NANOS);
-        assert_eq!(
-            describe(&Options::default(), &plan),
-            "1 events from 2016-12-04T18:37:00Z"
-        );
+        assert_eq!(describe(&Options::default(), &plan), "1 events from 2016-12-04T18:37:00Z");
     }
 
     #[test]
     fn a_load_outside_of_time_is_refused() {
         for start in [-1, i64::MAX - 1] {
-            let options = Options {
-                start: Some(Start::At(start)),
-                ..Options::default()
-            };
-            assert!(
-                matches!(plan(&options, 1, 0, NOW), Err(SendError::Span)),
-                "{start}"
-            );
+            let options = Options { start: Some(Start::At(start)), ..Options::default() };
+            assert!(matches!(plan(&options, 1, 0, NOW), Err(SendError::Span)), "{start}");
         }
     }
 
@@ -261,10 +237,8 @@ mod tests {
             expected: Some(expected),
             ..Options::default()
         };
-        let rules = LineRules {
-            end: |bytes| memchr::memchr(b'\n', bytes),
-            lacks_timestamp: |_| false,
-        };
+        let rules =
+            LineRules { end: |bytes| memchr::memchr(b'\n', bytes), lacks_timestamp: |_| false };
         let input = "a=1 value=x 5\n\na=1 value=x\n".as_bytes();
         let error = run_from(&options, input, rules).unwrap_err();
         let message =

@@ -103,10 +103,7 @@ impl<R: Read> Lines<R> {
             let read = (&mut self.input)
                 .take(most)
                 .read_until(b'\n', &mut self.held)
-                .map_err(|source| SendError::Input {
-                    line: self.passed + 1,
-                    source,
-                })?;
+                .map_err(|source| SendError::Input { line: self.passed + 1, source })?;
             self.paused = false;
             ended = (read as u64) < most && self.held.last() != Some(&b'\n') || read == 0;
         }
@@ -188,10 +185,8 @@ mod tests {
     #[test]
     fn a_line_end_inside_a_quoted_field_belongs_to_the_line() {
         let (quoted, bare) = ("a=1 note=\"\n\n\",value=u", "b=1 value=v");
-        let mut lines = Lines::new(
-            quoted.as_bytes().chain(&b"\n"[..]).chain(bare.as_bytes()),
-            unquoted,
-        );
+        let mut lines =
+            Lines::new(quoted.as_bytes().chain(&b"\n"[..]).chain(bare.as_bytes()), unquoted);
         let mut line = Vec::new();
         for (expected, number) in [(quoted, 1), (bare, 4)] {
             while lines.next(&mut line).unwrap() == Next::Pause {}
@@ -214,9 +209,6 @@ mod tests {
         let longest = "x".repeat(LINE_BYTES_MAX);
         assert_eq!(all(format!("{longest}\n").as_bytes()).unwrap()[0], longest);
         let error = all(format!("a\n\n{longest}x\n").as_bytes()).unwrap_err();
-        assert!(
-            matches!(error, SendError::LineTooLong { line: 3 }),
-            "{error}"
-        );
+        assert!(matches!(error, SendError::LineTooLong { line: 3 }), "{error}");
     }
 }

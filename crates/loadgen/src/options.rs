@@ -187,10 +187,7 @@ mod tests {
 
     #[test]
     fn no_flags_are_the_default() {
-        assert_eq!(
-            format!("{:?}", parse("").unwrap()),
-            format!("{:?}", Options::default())
-        );
+        assert_eq!(format!("{:?}", parse("").unwrap()), format!("{:?}", Options::default()));
     }
 
     #[test]

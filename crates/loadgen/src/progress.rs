@@ -22,11 +22,7 @@ impl Progress {
             return Self(ProgressBar::hidden());
         }
         let bar = ProgressBar::with_draw_target(events, ProgressDrawTarget::stderr());
-        let template = if events.is_some() {
-            KNOWN_END
-        } else {
-            UNKNOWN_END
-        };
+        let template = if events.is_some() { KNOWN_END } else { UNKNOWN_END };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.with_key("rate", write_rate));
         }
@@ -53,11 +49,7 @@ impl Drop for Progress {
 
 fn write_rate(state: &ProgressState, out: &mut dyn Write) {
     // A cast of a float to an integer saturates, and the fraction is not wanted.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "as said above"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as said above")]
     let rate = state.per_sec().round() as u64;
     // Only a display.
     let _ = write!(out, "{}/s", HumanCount(rate));

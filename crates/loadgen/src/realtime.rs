@@ -16,11 +16,7 @@ pub(super) struct Realtime {
 impl Realtime {
     /// The plan must not be shuffled: a repeat follows what it repeats.
     pub(super) const fn new(load: Synthetic) -> Self {
-        Self {
-            load,
-            stamps: Stamps::new(),
-            index: 0,
-        }
+        Self { load, stamps: Stamps::new(), index: 0 }
     }
 
     /// How many events are still to come.
@@ -31,9 +27,7 @@ impl Realtime {
     /// The next event, as of this moment in nanoseconds since the epoch.
     pub(super) fn next(&mut self, now_nanos: i64) -> Option<Event> {
         let event = self.load.next()?;
-        let nanos = self
-            .stamps
-            .next(self.load.repeat_distance(self.index), now_nanos);
+        let nanos = self.stamps.next(self.load.repeat_distance(self.index), now_nanos);
         self.index += 1;
         Some(Event { nanos, ..event })
     }
@@ -49,11 +43,7 @@ struct Stamps {
 
 impl Stamps {
     const fn new() -> Self {
-        Self {
-            kept: Vec::new(),
-            given: 0,
-            newest: i64::MIN,
-        }
+        Self { kept: Vec::new(), given: 0, newest: i64::MIN }
     }
 
     /// The stamp of the next event in nanoseconds since the epoch: that of the event `repeat_distance` before

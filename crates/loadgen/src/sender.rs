@@ -38,11 +38,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn open(options: &Options, seed: u64, stop: Stop) -> Result<Self, SendError> {
-        let targets: Vec<Target> = options
-            .to
-            .iter()
-            .map(|to| Target::open(to))
-            .collect::<Result<_, _>>()?;
+        let targets: Vec<Target> =
+            options.to.iter().map(|to| Target::open(to)).collect::<Result<_, _>>()?;
         if targets.is_empty() {
             return Err(SendError::NoAddress);
         }
@@ -58,20 +55,14 @@ impl Sender {
             wait: options.wait,
             tried_since: None,
             stop,
-            summary: Summary {
-                seed,
-                ..Summary::default()
-            },
+            summary: Summary { seed, ..Summary::default() },
         })
     }
 
     /// The addresses, separated by commas.
     pub(super) fn addresses(&self) -> String {
-        let addresses: Vec<String> = self
-            .targets
-            .iter()
-            .map(|target| target.address().to_owned())
-            .collect();
+        let addresses: Vec<String> =
+            self.targets.iter().map(|target| target.address().to_owned()).collect();
         addresses.join(", ")
     }
 
@@ -89,9 +80,7 @@ impl Sender {
             if self.datagram.is_empty() {
                 self.wait_for_the_pace();
             }
-            let next = source
-                .next(&mut line)
-                .inspect_err(|_| self.dispatch(&progress))?;
+            let next = source.next(&mut line).inspect_err(|_| self.dispatch(&progress))?;
             self.summary.stopped = self.stop.code();
             if self.summary.stopped.is_some() {
                 break;
@@ -107,9 +96,8 @@ impl Sender {
         drop(progress);
         wait_for_refusals(&mut self.targets);
         let refusing = self.targets.iter().filter(|target| target.refused > 0);
-        self.summary.copies_refused = refusing
-            .map(|target| (target.address().to_owned(), target.refused))
-            .collect();
+        self.summary.copies_refused =
+            refusing.map(|target| (target.address().to_owned(), target.refused)).collect();
         if let Some(file) = self.expected {
             file.write()?;
         }
@@ -135,10 +123,7 @@ impl Sender {
         }
         if let Some(file) = &mut self.expected {
             let added = file.expected.add(line);
-            added.map_err(|source| SendError::NotSimple {
-                line: line_number,
-                source,
-            })?;
+            added.map_err(|source| SendError::NotSimple { line: line_number, source })?;
         }
         self.datagram.push(line);
         if self.datagram.is_full() {
@@ -197,10 +182,7 @@ impl Sender {
             let is_refused = matches!(&sent, Err(failed) if failed.is_refused);
             target.refused += u64::from(is_refused);
             if before == 0 && target.refused > 0 && !self.quiet {
-                progress.say(&format!(
-                    "warning: nobody listens at {}; going on",
-                    target.address()
-                ));
+                progress.say(&format!("warning: nobody listens at {}; going on", target.address()));
             }
             match sent {
                 Err(Failed { retries, .. }) if is_refused => {
@@ -212,9 +194,7 @@ impl Sender {
                     self.summary.bytes += self.datagram.bytes().len() as u64;
                     self.summary.retries += u64::from(retries);
                 }
-                Err(Failed {
-                    retries, source, ..
-                }) => {
+                Err(Failed { retries, source, .. }) => {
                     self.summary.copies_failed += 1;
                     self.summary.retries += u64::from(retries);
                     self.summary.last_failure = Some(format!("{}: {source}", target.address()));

@@ -19,11 +19,7 @@ pub(super) struct Shuffle {
 impl Shuffle {
     pub(super) fn new(seed: u64, count: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
-        Self {
-            count,
-            half_bits: bits.div_ceil(2).max(1),
-            keys: Draw::new(seed, Purpose::Order),
-        }
+        Self { count, half_bits: bits.div_ceil(2).max(1), keys: Draw::new(seed, Purpose::Order) }
     }
 
     /// Which index goes at this place. The place must be below the count.
@@ -64,12 +60,7 @@ mod tests {
     fn neighbours_are_torn_apart() {
         let shuffle = Shuffle::new(9, 10_000);
         let near = (1..10_000)
-            .filter(|&place| {
-                shuffle
-                    .index_at(place)
-                    .abs_diff(shuffle.index_at(place - 1))
-                    < 100
-            })
+            .filter(|&place| shuffle.index_at(place).abs_diff(shuffle.index_at(place - 1)) < 100)
             .count();
         // By chance alone 2 % of the neighbours lie as near as that.
         assert!(near < 400, "{near}");

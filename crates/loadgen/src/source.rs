@@ -23,19 +23,11 @@ impl<R: Read> Source<R> {
     /// Lines that are read. With `stamps`, those that lack a timestamp get the time at which they are read.
     pub(super) fn lines(input: R, rules: LineRules, stamps: bool) -> Self {
         let lines = Lines::new(input, rules.end);
-        Self::Lines(if stamps {
-            lines.stamping(rules.lacks_timestamp)
-        } else {
-            lines
-        })
+        Self::Lines(if stamps { lines.stamping(rules.lacks_timestamp) } else { lines })
     }
 
     pub(super) const fn synthetic(load: Synthetic, realtime: bool) -> Self {
-        if realtime {
-            Self::Realtime(Realtime::new(load))
-        } else {
-            Self::Synthetic(load)
-        }
+        if realtime { Self::Realtime(Realtime::new(load)) } else { Self::Synthetic(load) }
     }
 
     /// Puts the next line into `line`, without a line end.

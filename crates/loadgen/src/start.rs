@@ -39,9 +39,7 @@ impl FromStr for Start {
             return Ok(Self::Ago(Duration::ZERO));
         }
         if let Some(ago) = text.strip_prefix('-') {
-            return humantime::parse_duration(ago)
-                .map(Self::Ago)
-                .map_err(|_| ParseStartError);
+            return humantime::parse_duration(ago).map(Self::Ago).map_err(|_| ParseStartError);
         }
         DateTime::parse_from_rfc3339(text)
             .ok()
@@ -57,17 +55,11 @@ mod tests {
 
     #[test]
     fn starts_are_dates_or_before_now() {
-        let nanos = |text: &str| {
-            text.parse::<Start>()
-                .map(|start| start.nanos(7_000_000_000))
-        };
+        let nanos = |text: &str| text.parse::<Start>().map(|start| start.nanos(7_000_000_000));
         assert_eq!(nanos("now"), Ok(7_000_000_000));
         assert_eq!(nanos("-2s"), Ok(5_000_000_000));
         assert_eq!(nanos("2016-12-04T18:38:00Z"), Ok(1_480_876_680_000_000_000));
-        assert_eq!(
-            nanos("2016-12-04T19:38:00+01:00"),
-            Ok(1_480_876_680_000_000_000)
-        );
+        assert_eq!(nanos("2016-12-04T19:38:00+01:00"), Ok(1_480_876_680_000_000_000));
         for text in ["", "10m", "-", "then", "3000-01-01T00:00:00Z"] {
             assert_eq!(nanos(text), Err(ParseStartError), "{text:?}");
         }

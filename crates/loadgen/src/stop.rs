@@ -53,31 +53,24 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new(mut input: impl Read + Send + 'static, stop: Stop) -> io::Result<Self> {
         let (sender, chunks) = sync_channel(1);
-        std::thread::Builder::new()
-            .name("input".to_owned())
-            .spawn(move || {
-                loop {
-                    let mut chunk = vec![0; CHUNK_BYTES];
-                    let read = match input.read(&mut chunk) {
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                        read => read,
-                    };
-                    let ends = !matches!(read, Ok(1..));
-                    let read = read.map(|bytes| {
-                        chunk.truncate(bytes);
-                        chunk
-                    });
-                    if sender.send(read).is_err() || ends {
-                        return;
-                    }
+        std::thread::Builder::new().name("input".to_owned()).spawn(move || {
+            loop {
+                let mut chunk = vec![0; CHUNK_BYTES];
+                let read = match input.read(&mut chunk) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read,
+                };
+                let ends = !matches!(read, Ok(1..));
+                let read = read.map(|bytes| {
+                    chunk.truncate(bytes);
+                    chunk
+                });
+                if sender.send(read).is_err() || ends {
+                    return;
                 }
-            })?;
-        Ok(Self {
-            chunks,
-            chunk: Vec::new(),
-            taken: 0,
-            stop,
-        })
+            }
+        })?;
+        Ok(Self { chunks, chunk: Vec::new(), taken: 0, stop })
     }
 }
 

@@ -45,10 +45,7 @@ impl Summary {
 
     /// Events a second, over the whole time.
     #[must_use]
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a rate needs no more than 52 bits"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
     pub fn events_per_second(&self) -> f64 {
         self.events as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -73,26 +70,16 @@ impl fmt::Display for Summary {
         }
         if self.events_untimely > 0 {
             let events = self.events_untimely;
-            write!(
-                f,
-                ", {events} events of a time that a node rejects by default"
-            )?;
+            write!(f, ", {events} events of a time that a node rejects by default")?;
         }
         for (address, copies) in &self.copies_refused {
-            write!(
-                f,
-                ", {copies} copies refused by {address}, where nobody listens"
-            )?;
+            write!(f, ", {copies} copies refused by {address}, where nobody listens")?;
         }
         if self.retries > 0 {
             write!(f, ", {} retries", self.retries)?;
         }
         if let Some(failure) = &self.last_failure {
-            write!(
-                f,
-                ", {} copies failed, the last one because: {failure}",
-                self.copies_failed
-            )?;
+            write!(f, ", {} copies failed, the last one because: {failure}", self.copies_failed)?;
         }
         if self.stopped.is_some() {
             f.write_str(", stopped by a signal")?;

@@ -75,12 +75,7 @@ pub struct Event {
 impl Event {
     /// Appends the event in the input line's form, without a line end.
     pub fn write_line(&self, line: &mut Vec<u8>) {
-        let Self {
-            kind,
-            product,
-            user,
-            nanos,
-        } = self;
+        let Self { kind, product, user, nanos } = self;
         // Writing to a vector cannot fail.
         let _ = write!(
             line,
@@ -107,10 +102,7 @@ impl Synthetic {
         let series = plan.series.get();
         let root = series.isqrt();
         Self {
-            plan: Plan {
-                repeat: plan.repeat.at_most(REPEAT_SHARE_MAX),
-                ..plan
-            },
+            plan: Plan { repeat: plan.repeat.at_most(REPEAT_SHARE_MAX), ..plan },
             slot_nanos: plan.span_nanos.unsigned_abs() / plan.events.max(1),
             kinds: if root * root < series { root + 1 } else { root },
             order: plan.shuffle.then(|| Shuffle::new(plan.seed, plan.events)),
@@ -121,11 +113,8 @@ impl Synthetic {
     /// How far before this index the event lies that it repeats; `None` when it repeats none.
     pub(super) fn repeat_distance(&self, index: u64) -> Option<u64> {
         let reach = index.min(REPEAT_DISTANCE_MAX);
-        (reach > 0
-            && self
-                .draw(Purpose::Repeat)
-                .falls_into(index, self.plan.repeat))
-        .then(|| 1 + self.draw(Purpose::Distance).below(index, reach))
+        (reach > 0 && self.draw(Purpose::Repeat).falls_into(index, self.plan.repeat))
+            .then(|| 1 + self.draw(Purpose::Distance).below(index, reach))
     }
 
     /// How many events are still to come.
@@ -137,16 +126,12 @@ impl Synthetic {
         while let Some(distance) = self.repeat_distance(index) {
             index -= distance;
         }
-        let series = self
-            .draw(Purpose::Series)
-            .below_u32(index, self.plan.series.get());
+        let series = self.draw(Purpose::Series).below_u32(index, self.plan.series.get());
         let within_slot = self.draw(Purpose::Instant).below(index, self.slot_nanos);
         Event {
             kind: series % self.kinds,
             product: series / self.kinds,
-            user: self
-                .draw(Purpose::User)
-                .below_u32(index, self.plan.users.get()),
+            user: self.draw(Purpose::User).below_u32(index, self.plan.users.get()),
             nanos: self
                 .plan
                 .start_nanos
@@ -212,11 +197,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_these_bytes_for_ever() {
-        let first = String::from_utf8(bytes(Plan {
-            events: 3,
-            ..plan()
-        }))
-        .unwrap();
+        let first = String::from_utf8(bytes(Plan { events: 3, ..plan() })).unwrap();
         let expected = "\
 event_type=type-0,product=product-1 value=user-90 1480876722191110858
 event_type=type-1,product=product-3 value=user-40 1480876791498221708
@@ -237,11 +218,7 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     #[test]
     fn shuffling_changes_the_order_alone() {
         let ordered: Vec<Event> = Synthetic::new(plan()).collect();
-        let mut shuffled: Vec<Event> = Synthetic::new(Plan {
-            shuffle: true,
-            ..plan()
-        })
-        .collect();
+        let mut shuffled: Vec<Event> = Synthetic::new(Plan { shuffle: true, ..plan() }).collect();
         assert_ne!(shuffled, ordered);
         let by_time = |event: &Event| (event.nanos, event.user);
         let mut sorted = ordered;
@@ -253,18 +230,11 @@ event_type=type-4,product=product-4 value=user-37 1480876819028182009
     #[test]
     fn about_the_repeated_share_repeats_and_nothing_else_does() {
         let distinct = |repeat| {
-            let plan = Plan {
-                repeat: Share::new(repeat).unwrap(),
-                ..plan()
-            };
+            let plan = Plan { repeat: Share::new(repeat).unwrap(), ..plan() };
             Synthetic::new(plan).collect::<BTreeSet<_>>().len()
         };
         assert_eq!(distinct(0.0), 10_000);
-        assert!(
-            (9_850..9_950).contains(&distinct(0.01)),
-            "{}",
-            distinct(0.01)
-        );
+        assert!((9_850..9_950).contains(&distinct(0.01)), "{}", distinct(0.01));
         assert!(distinct(1.0) < 2_000);
     }
 

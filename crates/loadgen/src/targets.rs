@@ -53,16 +53,8 @@ impl Target {
             (address.to_string(), udp(address))
         };
         match socket {
-            Ok(socket) => Ok(Self {
-                name,
-                socket,
-                refused: 0,
-                has_taken: false,
-            }),
-            Err(source) => Err(SendError::Socket {
-                address: name,
-                source,
-            }),
+            Ok(socket) => Ok(Self { name, socket, refused: 0, has_taken: false }),
+            Err(source) => Err(SendError::Socket { address: name, source }),
         }
     }
 
@@ -87,11 +79,7 @@ impl Target {
             };
             let Err(source) = sent else {
                 if let Some(source) = self.refusal_on_this_host() {
-                    return Err(Failed {
-                        is_refused: true,
-                        retries,
-                        source,
-                    });
+                    return Err(Failed { is_refused: true, retries, source });
                 }
                 self.has_taken = true;
                 return Ok(retries);
@@ -104,11 +92,7 @@ impl Target {
             let is_last = retries + 1 == TRIES_MAX || !(refused || is_passing(&source));
             self.refused += u64::from(refused && !is_unix);
             if is_last {
-                return Err(Failed {
-                    is_refused: refused && is_unix,
-                    retries,
-                    source,
-                });
+                return Err(Failed { is_refused: refused && is_unix, retries, source });
             }
             if is_unix || !refused {
                 std::thread::sleep(pause);
@@ -133,10 +117,7 @@ impl Target {
 }
 
 fn resolve(to: &str) -> Result<SocketAddr, SendError> {
-    let resolve_error = |source| SendError::Resolve {
-        to: to.to_owned(),
-        source,
-    };
+    let resolve_error = |source| SendError::Resolve { to: to.to_owned(), source };
     let mut addresses: Vec<SocketAddr> = to.to_socket_addrs().map_err(resolve_error)?.collect();
     // `localhost` often names ::1 first, while the service listens on 127.0.0.1.
     addresses.sort_by_key(SocketAddr::is_ipv6);
@@ -217,10 +198,7 @@ mod tests {
     #[test]
     fn a_closed_port_of_this_host_refuses_each_copy_at_once() {
         // Bound and dropped, so that nobody listens there.
-        let closed = UdpSocket::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut target = Target::open(&closed.to_string()).unwrap();
         let failed = target.send(b"x", || false).unwrap_err();
         assert!(failed.is_refused && !target.has_taken);
@@ -233,10 +211,7 @@ mod tests {
     fn a_datagram_that_is_too_large_fails_at_once() {
         let mut target = Target::open("127.0.0.1:9").unwrap();
         let failed = target.send(&vec![b'x'; 65_536], || false).unwrap_err();
-        assert_eq!(
-            (failed.retries, failed.source.raw_os_error()),
-            (0, Some(libc::EMSGSIZE))
-        );
+        assert_eq!((failed.retries, failed.source.raw_os_error()), (0, Some(libc::EMSGSIZE)));
     }
 
     #[test]

@@ -16,9 +16,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 fn receiver(bind: &str) -> (String, JoinHandle<Vec<Vec<u8>>>) {
     let socket = UdpSocket::bind(bind).unwrap();
     // What the system allows; it must last while this thread waits for a processor.
-    socket2::SockRef::from(&socket)
-        .set_recv_buffer_size(8 << 20)
-        .unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20).unwrap();
     let address = socket.local_addr().unwrap().to_string();
     socket.set_read_timeout(Some(SILENCE)).unwrap();
     let received = std::thread::spawn(move || {
@@ -40,23 +38,10 @@ fn newline(bytes: &[u8]) -> Option<usize> {
 fn send_to_two(options: Options, input: &str) -> (Summary, [Vec<Vec<u8>>; 2]) {
     let (first, first_received) = receiver("127.0.0.1:0");
     let (second, second_received) = receiver("[::1]:0");
-    let options = Options {
-        to: vec![first, second],
-        quiet: true,
-        ..options
-    };
-    let rules = loadgen::LineRules {
-        end: newline,
-        lacks_timestamp: |_| false,
-    };
+    let options = Options { to: vec![first, second], quiet: true, ..options };
+    let rules = loadgen::LineRules { end: newline, lacks_timestamp: |_| false };
     let summary = loadgen::run_from(&options, input.as_bytes(), rules).unwrap();
-    (
-        summary,
-        [
-            first_received.join().unwrap(),
-            second_received.join().unwrap(),
-        ],
-    )
+    (summary, [first_received.join().unwrap(), second_received.join().unwrap()])
 }
 
 fn lines(datagrams: &[Vec<u8>]) -> Vec<String> {
@@ -125,29 +110,18 @@ fn the_expected_counts_are_what_the_receivers_got_between_them() {
         assert_eq!(std::fs::read_to_string(file).unwrap(), counted);
 
         assert_eq!(summary.events, 20_000);
-        assert_eq!(
-            summary.copies_sent + summary.copies_dropped,
-            2 * summary.datagrams
-        );
+        assert_eq!(summary.copies_sent + summary.copies_dropped, 2 * summary.datagrams);
         let dropped = summary.copies_dropped * 100 / (2 * summary.datagrams);
         assert!((25..35).contains(&dropped), "{summary}");
         let unsent = summary.events_unsent * 100 / summary.events;
         assert!((6..12).contains(&unsent), "{summary}");
-        assert_ne!(
-            counted_with_sets(first.iter()),
-            counted,
-            "dropping made no difference"
-        );
+        assert_ne!(counted_with_sets(first.iter()), counted, "dropping made no difference");
     }
 }
 
 #[test]
 fn a_seed_sends_the_same_bytes_again() {
-    let options = Options {
-        drop_rate: Share::new(0.1).unwrap(),
-        events: Some(3_000),
-        ..load()
-    };
+    let options = Options { drop_rate: Share::new(0.1).unwrap(), events: Some(3_000), ..load() };
     let (_, once) = send_to_two(options.clone(), "");
     let (_, again) = send_to_two(options, "");
     assert_eq!(once, again);
@@ -158,16 +132,10 @@ fn lines_that_are_read_arrive_unchanged() {
     let input = "b=1,a=2 value=x 60000000000\r\n\n# odd \\ line\nb=1,a=2 value=y 60000000000";
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("expected");
-    let options = Options {
-        expected: Some(file.clone()),
-        ..Options::default()
-    };
+    let options = Options { expected: Some(file.clone()), ..Options::default() };
     let (summary, received) = send_to_two(options, input);
-    let expected = [
-        "b=1,a=2 value=x 60000000000\r",
-        "# odd \\ line",
-        "b=1,a=2 value=y 60000000000",
-    ];
+    let expected =
+        ["b=1,a=2 value=x 60000000000\r", "# odd \\ line", "b=1,a=2 value=y 60000000000"];
     for datagrams in &received {
         assert_eq!(lines(datagrams), expected);
     }

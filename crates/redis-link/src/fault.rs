@@ -8,10 +8,8 @@ use redis::{Client, ConnectionAddr, ErrorKind, RedisError};
 use rustls::AlertDescription as Alert;
 
 /// What scripts answer whose user lacks a right, of Redis before 7.2 and since, and of Valkey. It has no code of its own.
-const NO_PERMISSION_IN_SCRIPT: [&str; 2] = [
-    "The user executing the script can't",
-    "ACL failure in script",
-];
+const NO_PERMISSION_IN_SCRIPT: [&str; 2] =
+    ["The user executing the script can't", "ACL failure in script"];
 
 /// The codes of errors that say what is the matter whatever was asked.
 const CODES: [(&str, FaultKind); 9] = [
@@ -106,11 +104,7 @@ impl Fault {
     /// A fault of nobody in particular.
     #[must_use]
     pub fn new(kind: FaultKind, reason: impl Into<String>) -> Self {
-        Self {
-            kind,
-            server: String::new(),
-            reason: reason.into(),
-        }
+        Self { kind, server: String::new(), reason: reason.into() }
     }
 
     /// Away, for now.
@@ -140,9 +134,7 @@ impl Fault {
     pub fn of(error: &RedisError) -> Self {
         let said = on_one_line(&said(error));
         let codes = codes(error);
-        let by_code = CODES
-            .iter()
-            .find(|(code, _)| codes.iter().any(|it| it == code));
+        let by_code = CODES.iter().find(|(code, _)| codes.iter().any(|it| it == code));
         let kind = match by_code {
             Some((_, kind)) => *kind,
             None if error.kind() == ErrorKind::AuthenticationFailed => FaultKind::Credentials,
@@ -263,25 +255,13 @@ pub(crate) fn ends_connection(error: &RedisError) -> bool {
         || error.is_timeout()
         || error.is_connection_dropped()
         || error.is_unrecoverable_error()
-        || matches!(
-            error.kind(),
-            ErrorKind::AuthenticationFailed | ErrorKind::Parse
-        )
-        || codes(error)
-            .iter()
-            .any(|code| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
+        || matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Parse)
+        || codes(error).iter().any(|code| matches!(&**code, "READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
 /// Whether another server may have become responsible. A transaction says so in its message only.
 pub(crate) fn may_have_moved(error: &RedisError) -> bool {
-    const CODES: [&str; 6] = [
-        "MOVED",
-        "ASK",
-        "TRYAGAIN",
-        "CLUSTERDOWN",
-        "READONLY",
-        "MASTERDOWN",
-    ];
+    const CODES: [&str; 6] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN"];
     if ends_connection(error) || error.code().is_some_and(|code| CODES.contains(&code)) {
         return true;
     }
@@ -296,18 +276,14 @@ const BYTES_MAX: usize = 512;
 #[must_use]
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::new();
-    for word in text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|w| !w.is_empty())
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty())
     {
         if !line.is_empty() {
             line.push(' ');
         }
         line.push_str(word);
         if line.len() > BYTES_MAX {
-            let end = (0..=BYTES_MAX)
-                .rev()
-                .find(|end| line.is_char_boundary(*end));
+            let end = (0..=BYTES_MAX).rev().find(|end| line.is_char_boundary(*end));
             line.truncate(end.unwrap_or(0));
             break;
         }

@@ -36,14 +36,9 @@ impl Pace {
         let slow = response / 3;
         let bytes = SLOWEST_LINK as u128 * slow.as_millis() / 1000;
         // A semaphore's permits are a u32.
-        let most = usize::try_from(bytes)
-            .unwrap_or(usize::MAX)
-            .clamp(SMALL, u32::MAX as usize >> 4);
-        Arc::new(Self {
-            room: AtomicUsize::new(most),
-            most,
-            slow,
-        })
+        let most =
+            usize::try_from(bytes).unwrap_or(usize::MAX).clamp(SMALL, u32::MAX as usize >> 4);
+        Arc::new(Self { room: AtomicUsize::new(most), most, slow })
     }
 
     fn room(&self) -> usize {
@@ -74,10 +69,7 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(pace: &Arc<Pace>) -> Self {
-        Self {
-            pace: Arc::clone(pace),
-            permits: Semaphore::new(pace.most),
-        }
+        Self { pace: Arc::clone(pace), permits: Semaphore::new(pace.most) }
     }
 
     /// Fails the commands that wait for room.
@@ -99,13 +91,7 @@ impl Flight {
             let reason = "the connection was lost before the command was sent";
             io::Error::new(io::ErrorKind::BrokenPipe, reason)
         })?;
-        Ok(Some(Seat {
-            pace: &self.pace,
-            room,
-            bytes,
-            sent: Instant::now(),
-            _permit: permit,
-        }))
+        Ok(Some(Seat { pace: &self.pace, room, bytes, sent: Instant::now(), _permit: permit }))
     }
 }
 

@@ -79,10 +79,7 @@ pub struct Redis {
 impl Redis {
     /// Connections by these settings. Connects with the first command.
     pub fn new(settings: Settings, lanes: Lanes, check: Check) -> Result<Self, SettingsError> {
-        Ok(Self {
-            topology: Topology::new(settings, lanes, check)?,
-            watched: lanes.watched,
-        })
+        Ok(Self { topology: Topology::new(settings, lanes, check)?, watched: lanes.watched })
     }
 
     /// The server that keeps a slot.
@@ -208,11 +205,7 @@ pub fn slot(key: &[u8]) -> u16 {
     };
     let crc = tag().unwrap_or(key).iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x1021
-            }
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
         })
     });
     crc % 16384
@@ -221,9 +214,7 @@ pub fn slot(key: &[u8]) -> u16 {
 /// A field of an answer to INFO.
 #[must_use]
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 #[cfg(test)]

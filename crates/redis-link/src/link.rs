@@ -74,9 +74,7 @@ impl std::fmt::Debug for State {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // A client could show its password.
-        f.debug_struct("Link")
-            .field("state", &self.state)
-            .finish_non_exhaustive()
+        f.debug_struct("Link").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
@@ -178,9 +176,7 @@ impl Link {
             State::Away(away) => away.attempts,
             State::Connected(_) => 0,
         };
-        let longest = PAUSE_MIN
-            .saturating_mul(1 << attempts.min(8))
-            .min(PAUSE_MAX);
+        let longest = PAUSE_MIN.saturating_mul(1 << attempts.min(8)).min(PAUSE_MAX);
         let pause = longest.mul_f64(rand::rng().random_range(0.5..1.0));
         *state = State::Away(Away {
             error: error.clone(),
@@ -192,10 +188,7 @@ impl Link {
     /// Returns true for one caller an interval.
     pub(crate) fn is_time_to_look(&self) -> bool {
         let now = Instant::now();
-        let mut next = self
-            .next_look
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next_look.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = now >= *next;
         if is_time {
             *next = now + LOOK_INTERVAL;
@@ -227,9 +220,7 @@ impl Link {
             (self.check)(&info)?;
             Ok(connection)
         };
-        checked
-            .await
-            .map_err(|fault: Fault| fault.at(&self.server()))
+        checked.await.map_err(|fault: Fault| fault.at(&self.server()))
     }
 
     /// What it is connected to, for messages.
@@ -245,11 +236,8 @@ impl Link {
         }
         let mut state = self.state();
         if matches!(&*state, State::Connected(now) if now.losses == connection.losses) {
-            *state = State::Away(Away {
-                error: meaning.clone(),
-                attempts: 0,
-                next: Instant::now(),
-            });
+            *state =
+                State::Away(Away { error: meaning.clone(), attempts: 0, next: Instant::now() });
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(state);
             connection.close();
@@ -274,21 +262,13 @@ pub struct Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection")
-            .field("losses", &self.losses)
-            .finish_non_exhaustive()
+        f.debug_struct("Connection").field("losses", &self.losses).finish_non_exhaustive()
     }
 }
 
 impl Connection {
     pub(crate) fn new(inner: MultiplexedConnection, pace: &Arc<Pace>, losses: u64) -> Self {
-        Self {
-            inner,
-            flight: Arc::new(Flight::new(pace)),
-            losses,
-            is_new: false,
-            repeats_by: None,
-        }
+        Self { inner, flight: Arc::new(Flight::new(pace)), losses, is_new: false, repeats_by: None }
     }
 
     /// Fails the commands that wait for their turn.

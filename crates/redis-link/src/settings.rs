@@ -141,10 +141,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     /// 2 s each.
     fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            response: Duration::from_secs(2),
-        }
+        Self { connect: Duration::from_secs(2), response: Duration::from_secs(2) }
     }
 }
 
@@ -220,10 +217,7 @@ impl Settings {
 
     /// A client for a sentinel. Does not connect.
     pub(crate) fn sentinel(&self, endpoint: &Endpoint) -> Result<Client, SettingsError> {
-        self.client_as(
-            endpoint,
-            RedisConnectionInfo::default().set_skip_set_lib_name(),
-        )
+        self.client_as(endpoint, RedisConnectionInfo::default().set_skip_set_lib_name())
     }
 
     fn client_as(
@@ -233,52 +227,31 @@ impl Settings {
     ) -> Result<Client, SettingsError> {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(
-                TcpKeepalive::new()
-                    .with_time(KEEPALIVE)
-                    .with_interval(KEEPALIVE),
-            )
+            .set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))
             .set_user_timeout(self.timeouts.response);
         let address = match endpoint.clone() {
             Endpoint::Unix(path) => ConnectionAddr::Unix(path),
-            Endpoint::Tcp(host, port) if self.tls.is_some() => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
+            Endpoint::Tcp(host, port) if self.tls.is_some() => {
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+            }
             Endpoint::Tcp(host, port) => ConnectionAddr::Tcp(host, port),
         };
-        let info = address
-            .into_connection_info()?
-            .set_redis_settings(server)
-            .set_tcp_settings(tcp);
+        let info = address.into_connection_info()?.set_redis_settings(server).set_tcp_settings(tcp);
         let Some(Tls { ca, client }) = self.tls.clone() else {
             return Ok(Client::open(info)?);
         };
         if let Some(ca) = &ca {
             check_ca(ca)?;
         }
-        let client_tls = client.map(|(client_cert, client_key)| ClientTlsConfig {
-            client_cert,
-            client_key,
-        });
-        Ok(Client::build_with_tls(
-            info,
-            TlsCertificates {
-                client_tls,
-                root_cert: ca,
-            },
-        )?)
+        let client_tls =
+            client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        Ok(Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: ca })?)
     }
 }
 
 /// A file without a certificate would be taken, and then no server trusted.
 fn check_ca(pem: &[u8]) -> redis::RedisResult<()> {
-    if CertificateDer::pem_slice_iter(pem)
-        .next()
-        .is_some_and(|first| first.is_ok())
-    {
+    if CertificateDer::pem_slice_iter(pem).next().is_some_and(|first| first.is_ok()) {
         return Ok(());
     }
     let message = "the authority's file holds no certificate in PEM";

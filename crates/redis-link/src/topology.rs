@@ -67,9 +67,7 @@ impl Topology {
             Address::Unix(path) => Endpoint::Unix(path.clone()),
             Address::Cluster { .. } | Address::Sentinel { .. } => {
                 // Made for the checks only: what cannot work is said at the start.
-                topology
-                    .settings
-                    .client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
+                topology.settings.client(&Endpoint::Tcp("localhost".to_owned(), 1))?;
                 return Ok(topology);
             }
         };
@@ -90,9 +88,7 @@ impl Topology {
     /// The server that keeps this slot, as far as is known.
     fn known(&self, slot: u16) -> Option<Arc<Server>> {
         let map = self.map();
-        let (.., server) = map
-            .iter()
-            .find(|(from, to, _)| (*from..=*to).contains(&slot))?;
+        let (.., server) = map.iter().find(|(from, to, _)| (*from..=*to).contains(&slot))?;
         Some(Arc::clone(server))
     }
 
@@ -121,10 +117,7 @@ impl Topology {
 
     /// The map may be wrong: look again before the next command.
     pub(crate) fn suspect(&self) {
-        if matches!(
-            self.settings.address,
-            Address::Cluster { .. } | Address::Sentinel { .. }
-        ) {
+        if matches!(self.settings.address, Address::Cluster { .. } | Address::Sentinel { .. }) {
             self.stale.store(true, Ordering::Release);
         }
     }
@@ -184,14 +177,8 @@ impl Topology {
         let ranges = looked?;
         let mut map = Map::new();
         for (from, to, endpoint) in ranges {
-            let known = self
-                .servers()
-                .into_iter()
-                .chain(map.iter().map(|(.., s)| Arc::clone(s)));
-            let server = match known
-                .into_iter()
-                .find(|server| *server.endpoint() == endpoint)
-            {
+            let known = self.servers().into_iter().chain(map.iter().map(|(.., s)| Arc::clone(s)));
+            let server = match known.into_iter().find(|server| *server.endpoint() == endpoint) {
                 Some(server) => server,
                 None => self.make_server(endpoint).map_err(|error| {
                     Fault::unavailable(format!("a server cannot be used: {error}"))
@@ -228,10 +215,8 @@ impl Topology {
                 servers.rotate_left(first);
                 // One that does not answer costs a time-out.
                 servers.sort_by_key(|server| !server.is_connected());
-                let mut asked: Vec<Endpoint> = servers
-                    .iter()
-                    .map(|server| server.endpoint().clone())
-                    .collect();
+                let mut asked: Vec<Endpoint> =
+                    servers.iter().map(|server| server.endpoint().clone()).collect();
                 for (host, port) in nodes {
                     let endpoint = Endpoint::Tcp(host.clone(), *port);
                     if !asked.contains(&endpoint) {
@@ -269,18 +254,13 @@ impl Topology {
     }
 
     async fn ask_cluster(&self, endpoint: &Endpoint) -> Result<Vec<(u16, u16, Endpoint)>, Fault> {
-        let client = self
-            .settings
-            .client(endpoint)
-            .map_err(|error| unusable(endpoint, &error))?;
-        let answer: Vec<Vec<Value>> = self
-            .ask(&client, redis::cmd("CLUSTER").arg("SLOTS"))
-            .await
-            .map_err(|error| error.at(&format_args!("Redis at {endpoint}")))?;
-        let ranges: Option<Vec<_>> = answer
-            .into_iter()
-            .map(|range| read_range(range, endpoint))
-            .collect();
+        let client = self.settings.client(endpoint).map_err(|error| unusable(endpoint, &error))?;
+        let answer: Vec<Vec<Value>> =
+            self.ask(&client, redis::cmd("CLUSTER").arg("SLOTS"))
+                .await
+                .map_err(|error| error.at(&format_args!("Redis at {endpoint}")))?;
+        let ranges: Option<Vec<_>> =
+            answer.into_iter().map(|range| read_range(range, endpoint)).collect();
         match ranges {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
             _ => Err(Fault::unavailable(format!("{endpoint} knows of no slots"))),
@@ -288,21 +268,17 @@ impl Topology {
     }
 
     async fn ask_sentinel(&self, endpoint: &Endpoint, name: &str) -> Result<Endpoint, Fault> {
-        let client = self
-            .settings
-            .sentinel(endpoint)
-            .map_err(|error| unusable(endpoint, &error))?;
+        let client =
+            self.settings.sentinel(endpoint).map_err(|error| unusable(endpoint, &error))?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(name);
         let asked = self.ask(&client, &command).await;
         let answer: Option<(String, u16)> =
             asked.map_err(|error| error.at(&format_args!("the sentinel at {endpoint}")))?;
-        answer
-            .map(|(host, port)| Endpoint::Tcp(host, port))
-            .ok_or_else(|| {
-                let reason = format!("the sentinel {endpoint} knows no master named {name}");
-                Fault::new(FaultKind::MasterName, reason)
-            })
+        answer.map(|(host, port)| Endpoint::Tcp(host, port)).ok_or_else(|| {
+            let reason = format!("the sentinel {endpoint} knows no master named {name}");
+            Fault::new(FaultKind::MasterName, reason)
+        })
     }
 
     async fn ask<T: FromRedisValue>(
@@ -314,14 +290,11 @@ impl Topology {
             .set_connection_timeout(Some(self.settings.timeouts.connect))
             .set_response_timeout(Some(self.settings.timeouts.response));
         let asked = async {
-            let mut connection: MultiplexedConnection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
+            let mut connection: MultiplexedConnection =
+                client.get_multiplexed_async_connection_with_config(&config).await?;
             command.query_async(&mut connection).await
         };
-        asked
-            .await
-            .map_err(|error| Fault::of_greeting(&error, client))
+        asked.await.map_err(|error| Fault::of_greeting(&error, client))
     }
 }
 

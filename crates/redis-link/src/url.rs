@@ -85,18 +85,14 @@ impl FromStr for Settings {
             SENTINEL if path.is_empty() || path.contains('/') => {
                 return Err(invalid("does not end in the name of the master", hint));
             }
-            SENTINEL => Address::Sentinel {
-                sentinels: nodes,
-                name: path.to_owned(),
-            },
+            SENTINEL => Address::Sentinel { sentinels: nodes, name: path.to_owned() },
             _ => {
                 let number = path.trim_start_matches('/');
                 let number = if number.is_empty() { "0" } else { number };
                 let not_one = |_| invalid("has a path that is not a database number", hint);
                 database = number.parse().map_err(not_one)?;
-                let [(host, port)] = nodes
-                    .try_into()
-                    .map_err(|_| invalid("names several hosts", CLUSTER))?;
+                let [(host, port)] =
+                    nodes.try_into().map_err(|_| invalid("names several hosts", CLUSTER))?;
                 Address::Tcp { host, port }
             }
         };
@@ -127,10 +123,7 @@ fn socket(
         Some(number) => number.and_then(|number| number.parse().ok()),
     };
     let (Some(database), None) = (database, url.fragment()) else {
-        return Err(invalid(
-            "has a # part, or a ? part other than ?db=N",
-            "leave it out",
-        ));
+        return Err(invalid("has a # part, or a ? part other than ?db=N", "leave it out"));
     };
     Ok(Settings {
         database,
@@ -157,11 +150,7 @@ fn decoded(text: &str) -> Option<String> {
 /// character, and a `?` or `#` part.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
-    let is_scheme = |scheme: &str| {
-        scheme
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '+')
-    };
+    let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
         _ => (String::new(), url),

@@ -45,29 +45,17 @@ impl Chromium {
         let log = File::create(directory.path().join("log")).expect("a file can be made");
         // It reads commands from descriptor 3 and answers to 4, which a shell can give it without `unsafe` here.
         let mut child = Command::new("sh")
-            .args([
-                "-c",
-                "exec \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null",
-                "sh",
-                "chromium",
-            ])
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null", "sh", "chromium"])
             // There is no sandbox for root, and the tests open pages of their own only.
             .args(["--headless=new", "--no-sandbox", "--remote-debugging-pipe"])
-            .args([
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--hide-scrollbars",
-            ])
+            .args(["--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
             .args([
                 "--no-first-run",
                 "--disable-background-networking",
                 "--disable-component-update",
                 "--disable-sync",
             ])
-            .arg(format!(
-                "--user-data-dir={}",
-                directory.path().join("profile").display()
-            ))
+            .arg(format!("--user-data-dir={}", directory.path().join("profile").display()))
             .arg("about:blank")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -79,13 +67,8 @@ impl Chromium {
         let said = Arc::new((Mutex::new(Said::default()), Condvar::new()));
         let listener = Arc::clone(&said);
         thread::spawn(move || listen(answers, &listener));
-        let mut browser = Self {
-            child,
-            commands: Mutex::new((commands, 0)),
-            said,
-            session: None,
-            directory,
-        };
+        let mut browser =
+            Self { child, commands: Mutex::new((commands, 0)), said, session: None, directory };
         let page = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": page["targetId"], "flatten": true});
         let session = browser.call("Target.attachToTarget", &attach);
@@ -115,9 +98,7 @@ impl Chromium {
         let (said, news) = &*self.said;
         let said = said.lock().expect("no one panics with it");
         let waits = |said: &mut Said| !said.ended && !said.messages.iter().any(|it| it["id"] == id);
-        let (said, _) = news
-            .wait_timeout_while(said, SOON, waits)
-            .expect("no one panics with it");
+        let (said, _) = news.wait_timeout_while(said, SOON, waits).expect("no one panics with it");
         let answer = said.messages.iter().find(is_answer).cloned();
         let answer = answer.unwrap_or_else(|| panic!("{method} has no answer: {}", self.log()));
         assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
@@ -142,11 +123,7 @@ impl Chromium {
         let opened = self.call("Page.navigate", &json!({"url": url}));
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
         let state = "document.readyState";
-        self.wait(
-            "the page is there",
-            &format!("{state} === 'complete'"),
-            state,
-        );
+        self.wait("the page is there", &format!("{state} === 'complete'"), state);
     }
 
     /// The value of an expression, once it has one if it is a promise.
@@ -164,24 +141,15 @@ impl Chromium {
     pub fn wait(&self, what: &str, expression: &str, seen: &str) {
         eventually(what, SOON, || {
             let holds = self.evaluate(expression) == true;
-            when(
-                holds,
-                if holds {
-                    Value::Null
-                } else {
-                    self.evaluate(seen)
-                },
-            )
+            when(holds, if holds { Value::Null } else { self.evaluate(seen) })
         });
     }
 
     /// The text of the first element that a selector finds; empty where there is none.
     #[track_caller]
     pub fn text(&self, selector: &str) -> String {
-        let text = self.evaluate(&format!(
-            "document.querySelector({})?.textContent ?? ''",
-            json!(selector)
-        ));
+        let text = self
+            .evaluate(&format!("document.querySelector({})?.textContent ?? ''", json!(selector)));
         text.as_str().unwrap_or_default().to_owned()
     }
 
@@ -224,9 +192,7 @@ impl Chromium {
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
         let nodes = tree["nodes"].as_array().expect("a list").iter();
         let nodes = nodes.filter(|node| node["ignored"] != true);
-        nodes
-            .map(|node| (text(&node["role"]), text(&node["name"])))
-            .collect()
+        nodes.map(|node| (text(&node["role"]), text(&node["name"]))).collect()
     }
 
     /// Errors and warnings of the console, what scripts threw, and what the page was not allowed to do.
@@ -274,9 +240,7 @@ impl Drop for Chromium {
     fn drop(&mut self) {
         // Its processes leave files open in the profile until they have ended, so it is asked first.
         if let Ok(commands) = self.commands.get_mut() {
-            let _ = commands
-                .0
-                .write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+            let _ = commands.0.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         }
         if !thread::panicking() {
             process::wait(&mut self.child, SOON);

@@ -65,18 +65,9 @@ impl Clock {
     fn new(micros: i64, is_offset: i64) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("clock");
-        let file = OpenOptions::new()
-            .create_new(true)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .unwrap();
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).unwrap();
         file.write_all_at(&is_offset.to_ne_bytes(), 8).unwrap();
-        let clock = Self {
-            file,
-            path,
-            _directory: directory,
-        };
+        let clock = Self { file, path, _directory: directory };
         clock.set(micros);
         clock
     }

@@ -22,10 +22,7 @@ pub fn eventually<T, E: Display>(
             Ok(value) => return value,
             Err(seen) => seen,
         };
-        assert!(
-            Instant::now() < deadline,
-            "not within {within:?}: {what}; at last: {seen}"
-        );
+        assert!(Instant::now() < deadline, "not within {within:?}: {what}; at last: {seen}");
         thread::sleep(BETWEEN_LOOKS);
     }
 }

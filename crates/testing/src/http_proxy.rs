@@ -101,9 +101,7 @@ impl HttpProxy {
     /// A proxy to `upstream`, on a port of its own.
     pub fn start(upstream: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener
-            .local_addr()
-            .expect("a bound socket has an address");
+        let address = listener.local_addr().expect("a bound socket has an address");
         let state = State {
             mode: Mode::Pass,
             writes: Vec::new(),
@@ -111,17 +109,10 @@ impl HttpProxy {
             under_way_max: 0,
             storm: SmallRng::seed_from_u64(0),
         };
-        let shared = Arc::new(Shared {
-            upstream,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        });
+        let shared =
+            Arc::new(Shared { upstream, state: Mutex::new(state), changed: Condvar::new() });
         let listening = Some(listen(&shared, listener));
-        Self {
-            address,
-            shared,
-            listening,
-        }
+        Self { address, shared, listening }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -145,10 +136,7 @@ impl HttpProxy {
         if before != Mode::Refuse && mode == Mode::Refuse {
             // A connection makes the listening thread look at the mode and leave.
             let _ = TcpStream::connect(self.address);
-            let listening = self
-                .listening
-                .take()
-                .expect("it listens until it is to refuse");
+            let listening = self.listening.take().expect("it listens until it is to refuse");
             listening.join().expect("listening does not panic");
         } else if before == Mode::Refuse && mode != Mode::Refuse {
             self.listening = Some(listen(&self.shared, self.bind_again()));
@@ -214,9 +202,7 @@ fn serve(shared: &Shared, client: &TcpStream) -> io::Result<()> {
         // A client that gave up waiting, and asks again, is noticed to have left only a moment later.
         if state.mode == Mode::Hang {
             let is_busy = |state: &mut State| state.under_way > 0;
-            let left = shared
-                .changed
-                .wait_timeout_while(state, LEAVING_MAX, is_busy);
+            let left = shared.changed.wait_timeout_while(state, LEAVING_MAX, is_busy);
             state = left.unwrap().0;
         }
         state.under_way += 1;
@@ -252,11 +238,7 @@ impl Answer {
         let head = format!(
             "HTTP/1.1 {status} As told\r\nContent-Length: 0\r\nConnection: close\r\n{header}\r\n"
         );
-        Self {
-            status,
-            bytes: head.into_bytes(),
-            trickles: false,
-        }
+        Self { status, bytes: head.into_bytes(), trickles: false }
     }
 
     fn is_success(&self) -> bool {
@@ -310,10 +292,7 @@ fn exchange(shared: &Shared, request: &Request, client: &TcpStream) -> (bool, io
         Mode::TakeAndCut => Err(io::ErrorKind::ConnectionAborted.into()),
         Mode::TakeAndHang => hang(shared, client).and(Err(io::ErrorKind::TimedOut.into())),
         Mode::TakeAndAnswer(status) => Ok(Answer::of(status, "")),
-        Mode::Trickle => passed.map(|passed| Answer {
-            trickles: true,
-            ..passed
-        }),
+        Mode::Trickle => passed.map(|passed| Answer { trickles: true, ..passed }),
         _ => passed,
     };
     (taken, answer)
@@ -325,11 +304,7 @@ fn hang(shared: &Shared, client: &TcpStream) -> io::Result<()> {
     let mut state = shared.state.lock().unwrap();
     let mode = state.mode;
     while state.mode == mode && !matches!((&*client).read(&mut [0]), Ok(0)) {
-        state = shared
-            .changed
-            .wait_timeout(state, Duration::from_millis(10))
-            .unwrap()
-            .0;
+        state = shared.changed.wait_timeout(state, Duration::from_millis(10)).unwrap().0;
     }
     Ok(())
 }
@@ -356,17 +331,9 @@ impl Request {
             }
         }
         let lower = head.to_ascii_lowercase();
-        assert!(
-            !lower.contains("transfer-encoding:"),
-            "bodies are sent with their length"
-        );
-        assert!(
-            !lower.contains("content-encoding:"),
-            "bodies are sent as they are"
-        );
-        let length = lower
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length:"));
+        assert!(!lower.contains("transfer-encoding:"), "bodies are sent with their length");
+        assert!(!lower.contains("content-encoding:"), "bodies are sent as they are");
+        let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
         let length = length.map_or(0, |length| length.trim().parse().expect("a length"));
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
@@ -388,9 +355,7 @@ impl Request {
         server.write_all(&[head.as_bytes(), &self.body].concat())?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
-        let status = answer
-            .get(9..12)
-            .and_then(|status| std::str::from_utf8(status).ok());
+        let status = answer.get(9..12).and_then(|status| std::str::from_utf8(status).ok());
         let status = status.and_then(|status| status.parse().ok());
         Ok(Answer {
             status: status.ok_or_else(|| io::Error::other("no status"))?,

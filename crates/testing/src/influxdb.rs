@@ -85,9 +85,7 @@ impl InfluxServer {
     /// Asks in `InfluxQL`, as the admin where there is one; times are nanoseconds. Answers the series.
     pub async fn query(&self, database: &str, influxql: &str) -> Vec<Value> {
         let query = [("db", database), ("epoch", "ns"), ("q", influxql)];
-        let mut request = http::client()
-            .post(format!("{}/query", self.url()))
-            .query(&query);
+        let mut request = http::client().post(format!("{}/query", self.url())).query(&query);
         if self.auth {
             request = request.basic_auth(ADMIN, Some(ADMIN_PASSWORD));
         }
@@ -104,9 +102,7 @@ impl InfluxServer {
     /// Writes lines as somebody else would. They must all be accepted.
     pub async fn write(&self, database: &str, lines: impl Into<String>) {
         let query = [("db", database), ("precision", "ns")];
-        let request = http::client()
-            .post(format!("{}/write", self.url()))
-            .query(&query);
+        let request = http::client().post(format!("{}/write", self.url())).query(&query);
         let response = request.body(lines.into()).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 204);
     }

@@ -13,10 +13,7 @@ pub const SEED_MINUTE_NS: i64 = 1_480_876_680_000_000_000;
 /// A seed for this run, printed so that a failure can be had again by `EDS_TEST_SEED`.
 pub fn seed() -> u64 {
     let seed = std::env::var("EDS_TEST_SEED");
-    let seed = seed.map_or_else(
-        |_| rand::random(),
-        |seed| seed.parse().expect("a whole number"),
-    );
+    let seed = seed.map_or_else(|_| rand::random(), |seed| seed.parse().expect("a whole number"));
     eprintln!("EDS_TEST_SEED={seed}");
     seed
 }

@@ -34,11 +34,7 @@ impl Metrics {
         let samples = self.samples(name).filter(|sample| has(sample));
         let sum: f64 = samples.filter_map(number).sum();
         assert!(sum >= 0.0 && sum.fract() == 0.0, "{name} is {sum}");
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "just checked"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
         let sum = sum as u64;
         sum
     }

@@ -39,10 +39,9 @@ impl Expected {
     pub fn points(&self) -> Points {
         let mut points = Points::new();
         for counts in self.0.clone().counts() {
-            for (measurement, count) in [
-                ("unique_user_event", counts.unique),
-                ("cumulative_user_event", counts.cumulative),
-            ] {
+            for (measurement, count) in
+                [("unique_user_event", counts.unique), ("cumulative_user_event", counts.cumulative)]
+            {
                 let point = Point {
                     minute_start_ns: counts.minute_start_nanos,
                     series: counts.series.clone(),
@@ -57,15 +56,11 @@ impl Expected {
 
 /// `Ok` when both are the same; otherwise how many differ, and the first of them.
 pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
-    let missing = expected
-        .iter()
-        .filter(|(point, _)| !found.contains_key(point));
+    let missing = expected.iter().filter(|(point, _)| !found.contains_key(point));
     let wrong = expected
         .iter()
         .filter(|(point, count)| found.get(point).is_some_and(|found| found != *count));
-    let unexpected = found
-        .iter()
-        .filter(|(point, _)| !expected.contains_key(point));
+    let unexpected = found.iter().filter(|(point, _)| !expected.contains_key(point));
 
     let mut report = String::new();
     for (what, points) in [
@@ -76,23 +71,11 @@ pub fn compare(expected: &Points, found: &Points) -> Result<(), String> {
         if points.is_empty() {
             continue;
         }
-        let _ = writeln!(
-            report,
-            "{} of {} points {what}:",
-            points.len(),
-            expected.len()
-        );
+        let _ = writeln!(report, "{} of {} points {what}:", points.len(), expected.len());
         for (point, _) in points.into_iter().take(DIFFERENCES_SHOWN) {
             let (expected, found) = (expected.get(point), found.get(point));
-            let _ = writeln!(
-                report,
-                "  {point:?}: expected {expected:?}, found {found:?}"
-            );
+            let _ = writeln!(report, "  {point:?}: expected {expected:?}, found {found:?}");
         }
     }
-    if report.is_empty() {
-        Ok(())
-    } else {
-        Err(report)
-    }
+    if report.is_empty() { Ok(()) } else { Err(report) }
 }

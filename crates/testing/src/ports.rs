@@ -25,19 +25,13 @@ pub fn free_port() -> u16 {
     std::fs::create_dir_all(&locks).unwrap();
     loop {
         let port = rand::random_range(PORTS);
-        let open = File::options()
-            .create(true)
-            .append(true)
-            .open(locks.join(port.to_string()));
+        let open = File::options().create(true).append(true).open(locks.join(port.to_string()));
         // Of another user, or locked: somebody else's.
         let Ok(lock) = open else { continue };
         let address = (Ipv4Addr::LOCALHOST, port);
         let is_free = || TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
         if lock.try_lock().is_ok() && is_free() {
-            TAKEN
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(lock);
+            TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(lock);
             return port;
         }
     }
@@ -68,11 +62,7 @@ impl Server {
                 .stderr(log_file)
                 .spawn()
                 .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-            let mut server = Self {
-                process,
-                port,
-                _directory: directory,
-            };
+            let mut server = Self { process, port, _directory: directory };
             if server.accepts_connections() {
                 return server;
             }

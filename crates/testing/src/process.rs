@@ -20,10 +20,7 @@ pub fn signal(pid: u32, name: &str) {
 pub fn wait(child: &mut Child, within: Duration) -> ExitStatus {
     let pid = child.id();
     eventually("the process ends", within, || {
-        child
-            .try_wait()
-            .expect("a child can be waited for")
-            .ok_or(format!("{pid} runs"))
+        child.try_wait().expect("a child can be waited for").ok_or(format!("{pid} runs"))
     })
 }
 
@@ -39,12 +36,6 @@ pub fn peak_kib(pid: u32) -> u64 {
 
 fn status_kib(pid: u32, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .expect("Linux tells");
-    line.trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .expect("a number of kB")
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("Linux tells");
+    line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
 }

@@ -19,9 +19,7 @@ const MIXED_UP: Duration = Duration::from_secs(10);
 /// InfluxDB looks `GROUP BY *` up before it reads. What a first write brings in between is read
 /// without its tags: many series as one, with many values for one point.
 pub fn influxdb(server: SocketAddr, database: &str) -> Points {
-    eventually("InfluxDB tells its series apart", MIXED_UP, || {
-        read_influxdb(server, database)
-    })
+    eventually("InfluxDB tells its series apart", MIXED_UP, || read_influxdb(server, database))
 }
 
 fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
@@ -32,20 +30,10 @@ fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
         let answer = answer(get(server, "/query").query(&query)).expect("InfluxDB answers a query");
         assert_eq!(answer.status, 200, "{}", answer.body);
         let answer: Value = serde_json::from_str(&answer.body).expect("InfluxDB answers in JSON");
-        for series in answer["results"][0]["series"]
-            .as_array()
-            .into_iter()
-            .flatten()
-        {
+        for series in answer["results"][0]["series"].as_array().into_iter().flatten() {
             for row in series["values"].as_array().expect("a series has rows") {
                 let minute_start_ns = row[0].as_i64().expect("a row begins with its time");
-                insert(
-                    &mut points,
-                    minute_start_ns,
-                    &series["tags"],
-                    measurement,
-                    &row[1],
-                )?;
+                insert(&mut points, minute_start_ns, &series["tags"], measurement, &row[1])?;
             }
         }
     }
@@ -55,10 +43,7 @@ fn read_influxdb(server: SocketAddr, database: &str) -> Result<Points, String> {
 /// Everything in VictoriaMetrics.
 pub fn victoria_metrics(server: SocketAddr) -> Points {
     answer(get(server, "/internal/force_flush")).expect("VictoriaMetrics shows its points");
-    let query = [
-        ("match[]", r#"{__name__=~".*_user_event_value"}"#),
-        ("start", "0"),
-    ];
+    let query = [("match[]", r#"{__name__=~".*_user_event_value"}"#), ("start", "0")];
     let export = get(server, "/api/v1/export").query(&query);
     let answer = answer(export).expect("VictoriaMetrics answers an export");
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -71,16 +56,9 @@ pub fn victoria_metrics(server: SocketAddr) -> Points {
             tags.remove("db");
             tags.remove("__name__")
         });
-        let name = name
-            .as_ref()
-            .and_then(Value::as_str)
-            .expect("a metric has a name");
-        let measurement = name
-            .strip_suffix("_value")
-            .expect("the field's name ends the metric's");
-        let times = series["timestamps"]
-            .as_array()
-            .expect("an export has timestamps");
+        let name = name.as_ref().and_then(Value::as_str).expect("a metric has a name");
+        let measurement = name.strip_suffix("_value").expect("the field's name ends the metric's");
+        let times = series["timestamps"].as_array().expect("an export has timestamps");
         let values = series["values"].as_array().expect("an export has values");
         for (time, value) in times.iter().zip(values) {
             let minute_start_ns = time.as_i64().expect("in milliseconds") * NANOS_PER_MILLI;
@@ -97,9 +75,7 @@ pub fn written(body: &[u8]) -> Points {
     let body = std::str::from_utf8(body).expect("line protocol is UTF-8");
     for line in body.lines().filter(|line| !line.is_empty()) {
         let parts: Vec<_> = line.split(' ').collect();
-        let [key, field, time] = parts[..] else {
-            panic!("not a point: {line:?}")
-        };
+        let [key, field, time] = parts[..] else { panic!("not a point: {line:?}") };
         let (measurement, series) = key.split_once(',').expect("a point has tags");
         let value = field.strip_prefix("value=").expect("the field is `value`");
         let point = Point {
@@ -107,10 +83,7 @@ pub fn written(body: &[u8]) -> Points {
             series: series.to_owned(),
             measurement: measurement.to_owned(),
         };
-        let value = value
-            .trim_end_matches(['i', 'u'])
-            .parse()
-            .expect("a whole number");
+        let value = value.trim_end_matches(['i', 'u']).parse().expect("a whole number");
         points.insert(point, value);
     }
     points
@@ -131,18 +104,11 @@ fn insert(
     // A tag that only other series have comes as empty.
     let there = tags.filter(|(_, value)| !value.is_empty());
     let tags: Vec<_> = there.map(|(key, value)| format!("{key}={value}")).collect();
-    let point = Point {
-        minute_start_ns,
-        series: tags.join(","),
-        measurement: measurement.to_owned(),
-    };
+    let point =
+        Point { minute_start_ns, series: tags.join(","), measurement: measurement.to_owned() };
     let count = value.as_f64().expect("a point is a number");
     assert!(count >= 0.0 && count.fract() == 0.0, "{point:?} is {count}");
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "just checked"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
     let count = count as u64;
     match points.insert(point.clone(), count) {
         Some(before) if before != count => {

@@ -86,19 +86,9 @@ impl RedisServer {
     fn spawn(&mut self) {
         let directory = self.directory.path().display().to_string();
         let child = Command::new(program())
-            .args([
-                "--bind",
-                "127.0.0.1",
-                "--port",
-                &self.address.port().to_string(),
-            ])
+            .args(["--bind", "127.0.0.1", "--port", &self.address.port().to_string()])
             .args(["--dir", &directory, "--logfile", "redis.log", "--save", ""])
-            .args([
-                "--unixsocket",
-                &self.unix_socket(),
-                "--maxmemory-policy",
-                "noeviction",
-            ])
+            .args(["--unixsocket", &self.unix_socket(), "--maxmemory-policy", "noeviction"])
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
@@ -134,19 +124,12 @@ impl RedisServer {
 
     /// For a link to it that waits as long as a test does.
     pub fn settings(&self) -> redis_link::Settings {
-        patient(Address::Tcp {
-            host: self.address.ip().to_string(),
-            port: self.address.port(),
-        })
+        patient(Address::Tcp { host: self.address.ip().to_string(), port: self.address.port() })
     }
 
     /// The path of the socket at which it listens, too.
     pub fn unix_socket(&self) -> String {
-        self.directory
-            .path()
-            .join("redis.sock")
-            .display()
-            .to_string()
+        self.directory.path().join("redis.sock").display().to_string()
     }
 
     pub fn connection(&self) -> redis::Connection {
@@ -157,8 +140,7 @@ impl RedisServer {
     /// What a command answers.
     #[track_caller]
     pub fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        self.try_query(command)
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        self.try_query(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
     /// The same where connections may be cut: sentinels do so at a server that changes its part.
@@ -215,10 +197,7 @@ impl RedisServer {
 /// For a link to there that waits as long as a test does.
 pub fn patient(address: Address) -> redis_link::Settings {
     redis_link::Settings {
-        timeouts: Timeouts {
-            connect: SOON,
-            response: SOON,
-        },
+        timeouts: Timeouts { connect: SOON, response: SOON },
         ..redis_link::Settings::new(address)
     }
 }

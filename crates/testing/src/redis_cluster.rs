@@ -88,14 +88,10 @@ impl RedisCluster {
             eventually("the cluster is whole", WHOLE, || {
                 let info: String = node.query(&["CLUSTER", "INFO"]);
                 let known = format!("cluster_known_nodes:{count}");
-                let is_whole = [
-                    "cluster_state:ok",
-                    "cluster_slots_ok:16384",
-                    "cluster_size:3",
-                    &known,
-                ]
-                .iter()
-                .all(|line| info.lines().any(|found| found == *line));
+                let is_whole =
+                    ["cluster_state:ok", "cluster_slots_ok:16384", "cluster_size:3", &known]
+                        .iter()
+                        .all(|line| info.lines().any(|found| found == *line));
                 when(is_whole, info)
             });
         }
@@ -103,11 +99,7 @@ impl RedisCluster {
     }
 
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|it| it.address().to_string())
-            .collect();
+        let addresses: Vec<_> = self.nodes.iter().map(|it| it.address().to_string()).collect();
         format!("redis+cluster://{}", addresses.join(","))
     }
 

@@ -77,18 +77,13 @@ impl RedisProxy {
 
     /// One that asks about everything that passes.
     pub fn watched(redis: SocketAddr, watcher: Arc<dyn Watcher>) -> Self {
-        let shared = Shared {
-            watcher: Some(watcher),
-            ..Shared::default()
-        };
+        let shared = Shared { watcher: Some(watcher), ..Shared::default() };
         Self::start_with(redis, shared)
     }
 
     fn start_with(redis: SocketAddr, shared: Shared) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener
-            .local_addr()
-            .expect("a bound socket has an address");
+        let address = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(shared);
         let accepted = Arc::clone(&shared);
         thread::spawn(move || {
@@ -119,12 +114,8 @@ impl RedisProxy {
         action: impl FnOnce() -> Then + Send + 'static,
     ) {
         assert!(n > 0, "the first one is 1");
-        let trigger = Trigger {
-            needle: needle.into(),
-            skip: n - 1,
-            when,
-            action: Box::new(action),
-        };
+        let trigger =
+            Trigger { needle: needle.into(), skip: n - 1, when, action: Box::new(action) };
         self.shared.triggers.lock().unwrap().push(trigger);
     }
 
@@ -293,16 +284,8 @@ fn command_length(bytes: &[u8]) -> Option<usize> {
 
 fn header(bytes: &[u8], at: usize, sigil: u8) -> Option<(usize, usize)> {
     let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
-    assert_eq!(
-        rest[0],
-        sigil,
-        "clients frame their commands: {:?}",
-        String::from_utf8_lossy(rest)
-    );
+    assert_eq!(rest[0], sigil, "clients frame their commands: {:?}", String::from_utf8_lossy(rest));
     let end = rest.windows(2).position(|window| window == b"\r\n")?;
-    let number = std::str::from_utf8(&rest[1..end])
-        .ok()?
-        .parse()
-        .expect("a length is a number");
+    let number = std::str::from_utf8(&rest[1..end]).ok()?.parse().expect("a length is a number");
     Some((at + end + 2, number))
 }

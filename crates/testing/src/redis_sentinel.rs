@@ -43,10 +43,7 @@ impl RedisSentinel {
             replica.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
             replica
         };
-        let servers: Vec<_> = [master]
-            .into_iter()
-            .chain((0..REPLICAS).map(replica))
-            .collect();
+        let servers: Vec<_> = [master].into_iter().chain((0..REPLICAS).map(replica)).collect();
         for replica in &servers[1..] {
             eventually("the replica has what its master has", SOON, || {
                 let info: String = replica.query(&["INFO", "replication"]);
@@ -75,9 +72,7 @@ impl RedisSentinel {
             eventually("the sentinels know all", ACQUAINTED, || {
                 let state: Vec<String> = ask(sentinel, &["SENTINEL", "MASTER", NAME]);
                 let is = |name: &str, count: usize| {
-                    state
-                        .chunks(2)
-                        .any(|pair| pair == [name, &count.to_string()])
+                    state.chunks(2).any(|pair| pair == [name, &count.to_string()])
                 };
                 let all = is("num-slaves", REPLICAS) && is("num-other-sentinels", SENTINELS - 1);
                 when(all, format!("{state:?}"))
@@ -115,9 +110,7 @@ impl RedisSentinel {
         let mut named = self.sentinels.iter().map(named_by);
         let first = named.next()?;
         let agreed = named.all(|it| it == first);
-        self.servers
-            .iter()
-            .find(|it| agreed && it.address() == first)
+        self.servers.iter().find(|it| agreed && it.address() == first)
     }
 
     /// Waits until a sentinel names another master than the first, and gives its address.
@@ -144,7 +137,5 @@ fn ask<T: redis::FromRedisValue>(sentinel: &Server, command: &[&str]) -> T {
     let mut connection = client.get_connection().expect("a sentinel answers");
     let mut query = redis::Cmd::new();
     query.arg(command);
-    query
-        .query(&mut connection)
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    query.query(&mut connection).unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }

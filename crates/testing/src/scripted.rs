@@ -68,12 +68,7 @@ impl Scripted {
                 }
             }
         });
-        Self {
-            port,
-            requests,
-            connections,
-            accepting,
-        }
+        Self { port, requests, connections, accepting }
     }
 
     pub fn port(&self) -> u16 {
@@ -113,8 +108,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().unwrap())
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
     });
     while bytes.len() < head_end + length.unwrap_or(0) {
         if stream.read_buf(&mut bytes).await.ok()? == 0 {

@@ -48,9 +48,7 @@ impl TcpProxy {
     /// A proxy to this server, on a port of its own.
     pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener
-            .local_addr()
-            .expect("a bound socket has an address");
+        let address = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             state: Mutex::new((Traffic::Open, server, 0)),
             busy_until: [Mutex::new(Instant::now()), Mutex::new(Instant::now())],

@@ -48,19 +48,13 @@ impl TlsForwarder {
                     let Ok(mut client) = acceptor.accept(stream).await else {
                         return;
                     };
-                    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, to_port))
-                        .await
-                        .unwrap();
+                    let mut server =
+                        TcpStream::connect((Ipv4Addr::LOCALHOST, to_port)).await.unwrap();
                     let _ = copy_bidirectional(&mut client, &mut server).await;
                 });
             }
         });
-        Self {
-            port,
-            ca_file,
-            _directory: directory,
-            accepting,
-        }
+        Self { port, ca_file, _directory: directory, accepting }
     }
 
     pub fn url(&self) -> String {

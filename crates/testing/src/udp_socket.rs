@@ -23,9 +23,7 @@ pub fn udp_socket(address: SocketAddr) -> Option<UdpSocketState> {
 fn look(address: SocketAddr) -> Option<UdpSocketState> {
     let table = fs::read_to_string("/proc/net/udp").expect("Linux has it");
     let local = format!("0100007F:{:04X}", address.port());
-    let line = table
-        .lines()
-        .find(|line| line.split_whitespace().nth(1) == Some(&local))?;
+    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
     let columns: Vec<_> = line.split_whitespace().collect();
     let (_, unread) = columns[4].split_once(':').expect("tx_queue:rx_queue");
     Some(UdpSocketState {

@@ -20,10 +20,7 @@ impl VictoriaMetrics {
             let mut command = Command::new("victoria-metrics");
             command
                 .arg(format!("-httpListenAddr=127.0.0.1:{port}"))
-                .arg(format!(
-                    "-storageDataPath={}",
-                    directory.join("data").display()
-                ))
+                .arg(format!("-storageDataPath={}", directory.join("data").display()))
                 .arg("-retentionPeriod=100y");
             command
         });
@@ -51,17 +48,11 @@ impl VictoriaMetrics {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     async fn get(&self, path: &str) -> String {
-        let response = http::client()
-            .get(format!("{}{path}", self.url()))
-            .send()
-            .await
-            .unwrap();
+        let response = http::client().get(format!("{}{path}", self.url())).send().await.unwrap();
         response.text().await.unwrap()
     }
 }

@@ -20,20 +20,13 @@ fn each_output_has_keys_of_its_own() {
     };
     let urls: Vec<_> = config.outputs.iter().map(url).collect();
     assert_eq!(urls, ["http://localhost:8086/", "http://localhost:9086/"]);
-    let most: Vec<_> = config
-        .outputs
-        .iter()
-        .map(|it| it.write_counts_max)
-        .collect();
+    let most: Vec<_> = config.outputs.iter().map(|it| it.write_counts_max).collect();
     assert_eq!(most, [2500, 5]);
     // What is shown is a file that says the same.
     let shown = effective.to_toml(true);
     assert_eq!(shown.matches("[[output]]").count(), 2, "{shown}");
     let again = load_file(&shown).unwrap();
-    let again = Config {
-        file: config.file.clone(),
-        ..again
-    };
+    let again = Config { file: config.file.clone(), ..again };
     assert_eq!(format!("{again:?}"), format!("{config:?}"));
     let one = load_file("").unwrap();
     assert_eq!(names(&one), ["default"]);
@@ -98,10 +91,7 @@ fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
     let token = [("EDS_OUTPUT__TOKEN", "t")];
     let (config, _) = load_with(one, &token, Flags::default()).unwrap();
     assert_eq!(names(&config), ["here"]);
-    let flags = Flags {
-        output: Some("stdout:".to_owned()),
-        ..Flags::default()
-    };
+    let flags = Flags { output: Some("stdout:".to_owned()), ..Flags::default() };
     let (config, _) = load_with(TWO, &[], flags).unwrap();
     assert_eq!(names(&config), ["default"]);
     assert!(matches!(config.outputs[0].target, Target::Stdout));
@@ -111,11 +101,7 @@ fn a_variable_is_for_the_only_output_and_the_flag_stands_for_all() {
 fn the_nodes_compare_names_and_places_in_any_order() {
     let outputs = |text: &str| {
         let alike = load_file(text).unwrap().alike().to_vec();
-        alike
-            .into_iter()
-            .find(|(key, _)| *key == OUTPUTS)
-            .unwrap()
-            .1
+        alike.into_iter().find(|(key, _)| *key == OUTPUTS).unwrap().1
     };
     let written = "here http://localhost:8086 api=v1 database=d; \
                    there http://localhost:9086 api=v2 org=o bucket=b";
@@ -124,9 +110,5 @@ fn the_nodes_compare_names_and_places_in_any_order() {
     assert_eq!(outputs(&format!("{second}{first}")), written);
     assert_eq!(outputs(""), "default stdout:");
     let slower = TWO.replace("batch_lines = 10", "timeout = \"1m\"");
-    assert_eq!(
-        outputs(&slower),
-        written,
-        "how it is written is a node's own"
-    );
+    assert_eq!(outputs(&slower), written, "how it is written is a node's own");
 }

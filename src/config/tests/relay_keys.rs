@@ -16,10 +16,7 @@ pub(super) fn load_relay_with(
     std::fs::write(&path, text).unwrap();
     let environment = variables.iter();
     let environment = environment.map(|(name, value)| (name.into(), value.into()));
-    let flags = RelayFlags {
-        config: Some(path.clone()),
-        ..RelayFlags::default()
-    };
+    let flags = RelayFlags { config: Some(path.clone()), ..RelayFlags::default() };
     let shown = |errors: ConfigErrors| errors.to_string().replace(path.to_str().unwrap(), "FILE");
     let loaded = load_relay(&flags, environment);
     loaded.map(|(config, _)| config).map_err(shown)
@@ -51,18 +48,11 @@ fn nodes_and_events_are_lists_of_what_there_can_be() {
         check_refused(&[("EDS_RELAY__TO", to)], "is not a host with a port");
     }
     check_refused(&[("EDS_RELAY__TO", "a:1,b:1,a:1")], "is there twice");
-    check_refused(
-        &[("EDS_RELAY__EVENTS", "a,=b")],
-        "\"=b\" has no tag key; write a",
-    );
+    check_refused(&[("EDS_RELAY__EVENTS", "a,=b")], "\"=b\" has no tag key; write a");
     let events = [("EDS_RELAY__EVENTS", "login, a=,b=c d")];
     let config = load_relay_with(RELAY, &events).unwrap();
     let [login, a, b, cd] = ["login", "a", "b", r"c\ d"].map(|text| text.as_bytes().to_vec());
-    let expected = [
-        EventRule::Measurement(login),
-        EventRule::TagKey(a),
-        EventRule::Tag(b, cd),
-    ];
+    let expected = [EventRule::Measurement(login), EventRule::TagKey(a), EventRule::Tag(b, cd)];
     assert_eq!(config.settings.events, expected);
 }
 
@@ -77,22 +67,13 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
     for (url, expected) in [
         ("http://h:8086?db=a%20b", r#"database: "a b""#),
         ("http://h:8086/write?db=d", r#"url: "http://h:8086/""#),
-        (
-            "https://h/x/api/v2/write?org=o&bucket=b&precision=s",
-            r#"url: "https://h/x""#,
-        ),
+        ("https://h/x/api/v2/write?org=o&bucket=b&precision=s", r#"url: "https://h/x""#),
         ("http://h?org=o&bucket=b", r#"org: "o", bucket: "b""#),
         ("http://h?org=o&bucket=b&precision=ms", r#"precision: "ms""#),
-        (
-            "http://u:geheim@h?db=d",
-            r#"username: Some("u"), password: Some([hidden])"#,
-        ),
+        ("http://u:geheim@h?db=d", r#"username: Some("u"), password: Some([hidden])"#),
     ] {
         let rest = load(url, &[]);
-        assert!(
-            rest.contains(expected) && !rest.contains("geheim"),
-            "{rest}"
-        );
+        assert!(rest.contains(expected) && !rest.contains("geheim"), "{rest}");
     }
     let rest = load("http://h?org=o&bucket=b", &[("EDS_REST__TOKEN", "geheim")]);
     assert!(rest.contains("token: Some([hidden])"), "{rest}");
@@ -101,31 +82,16 @@ fn the_rest_goes_to_a_server_by_the_api_that_its_url_names() {
         ("tcp://h:1", "is nowhere that lines can go"),
         ("http://h", "names neither a database nor a bucket"),
         ("http://h?org=o", "names neither a database nor a bucket"),
-        (
-            "http://h?db=a&db=b",
-            "has no db= in its query, or more than one",
-        ),
+        ("http://h?db=a&db=b", "has no db= in its query, or more than one"),
         ("http://h?db=a&q=b", "has a part \"q\" in its query"),
         ("http://u@h?db=a", "and the password go together"),
     ] {
         check_refused(&[("EDS_REST__URL", url)], words);
     }
     for (url, variable, words) in [
-        (
-            "none:",
-            ("EDS_REST__TOKEN", "t"),
-            "is for http with ?bucket=",
-        ),
-        (
-            "http://h?db=d",
-            ("EDS_REST__TOKEN", "t"),
-            "is for http with ?bucket=",
-        ),
-        (
-            "http://h?org=o&bucket=b",
-            ("EDS_REST__USERNAME", "u"),
-            "go together",
-        ),
+        ("none:", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
+        ("http://h?db=d", ("EDS_REST__TOKEN", "t"), "is for http with ?bucket="),
+        ("http://h?org=o&bucket=b", ("EDS_REST__USERNAME", "u"), "go together"),
     ] {
         check_refused(&[("EDS_REST__URL", url), variable], words);
     }
@@ -161,17 +127,11 @@ fn relay_has_a_name_and_reports_where_the_configuration_says() {
 #[test]
 fn what_is_unwise_for_a_relay_is_warned_of() {
     for (variable, words) in [
-        (
-            ("EDS_REST__URL", "http://h?db=d"),
-            "rest.url is not encrypted",
-        ),
+        (("EDS_REST__URL", "http://h?db=d"), "rest.url is not encrypted"),
         (("EDS_INPUT__TIMESTAMP_PRECISION", "s"), "is not \"ns\""),
     ] {
         let warnings = load_relay_with(RELAY, &[variable]).unwrap().warnings();
-        assert!(
-            matches!(&warnings[..], [one] if one.contains(words)),
-            "{warnings:?}"
-        );
+        assert!(matches!(&warnings[..], [one] if one.contains(words)), "{warnings:?}");
     }
 }
 
@@ -182,8 +142,5 @@ fn the_variables_of_the_other_program_are_passed_over() {
     load_with("", &[("EDS_RELAY__TO", "a:1")], Flags::default()).unwrap();
     check_refused(&[("EDS_RELAY__TOO", "a:1")], "did you mean EDS_RELAY__TO?");
     let refused = load_relay_with("[flush]\ngrace = \"5s\"", &[]).unwrap_err();
-    assert!(
-        refused.contains("unknown section [flush]; did you mean ["),
-        "{refused}"
-    );
+    assert!(refused.contains("unknown section [flush]; did you mean ["), "{refused}");
 }

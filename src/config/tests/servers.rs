@@ -36,14 +36,8 @@ fn the_url_of_a_redis_and_the_keys_beside_it_make_one_address() {
         ("EDS_STORE__CONNECT_TIMEOUT", "1s"),
         ("EDS_STORE__RESPONSE_TIMEOUT", "4s"),
     ]);
-    let address = Address::Tcp {
-        host: "h".to_owned(),
-        port: 1,
-    };
-    assert_eq!(
-        (&redis.address, redis.database, redis.tls.is_some()),
-        (&address, 3, true)
-    );
+    let address = Address::Tcp { host: "h".to_owned(), port: 1 };
+    assert_eq!((&redis.address, redis.database, redis.tls.is_some()), (&address, 3, true));
     let (credentials, timeouts) = (&redis.credentials, redis.timeouts);
     assert_eq!(credentials.username.as_deref(), Some("u"));
     assert_eq!(credentials.password.as_deref(), Some("p"));
@@ -77,15 +71,8 @@ fn output_urls_are_taken_apart() {
     ] {
         let influxdb = influxdb(&[v1[0], v1[1], ("EDS_OUTPUT__URL", text)]);
         let password = user.map(|_| Secret::new("p"));
-        let api = Api::V1 {
-            database: "d".to_owned(),
-            username: user.map(str::to_owned),
-            password,
-        };
-        assert_eq!(
-            (influxdb.url.as_str(), influxdb.api, influxdb.ca),
-            (base, api, None)
-        );
+        let api = Api::V1 { database: "d".to_owned(), username: user.map(str::to_owned), password };
+        assert_eq!((influxdb.url.as_str(), influxdb.api, influxdb.ca), (base, api, None));
     }
     check_refused(
         r#"
@@ -114,10 +101,7 @@ fn each_api_has_its_needs() {
     ] {
         let (org, bucket) = (("EDS_OUTPUT__ORG", "o"), ("EDS_OUTPUT__BUCKET", "b"));
         let influxdb = influxdb(&[("EDS_OUTPUT__URL", loopback), org, bucket]);
-        assert!(
-            matches!(influxdb.api, Api::V2 { token: None, .. }),
-            "{loopback}"
-        );
+        assert!(matches!(influxdb.api, Api::V2 { token: None, .. }), "{loopback}");
     }
     check_refused(
         r#"
@@ -199,27 +183,15 @@ EDS_STORE__URL=redis://u@h
 fn secrets_come_from_files_and_the_environment_only() {
     for key in ["[store]\npassword", "[output]\ntoken", "[output]\npassword"] {
         let errors = load_file(&format!("{key} = \"sesame\"")).unwrap_err();
-        assert!(
-            errors.contains("_file, or set EDS_") && !errors.contains("sesame"),
-            "{errors}"
-        );
+        assert!(errors.contains("_file, or set EDS_") && !errors.contains("sesame"), "{errors}");
     }
     for flags in [
-        Flags {
-            store: Some("redis://u:sesame@h".to_owned()),
-            ..Flags::default()
-        },
-        Flags {
-            output: Some("http://u:sesame@localhost".to_owned()),
-            ..Flags::default()
-        },
+        Flags { store: Some("redis://u:sesame@h".to_owned()), ..Flags::default() },
+        Flags { output: Some("http://u:sesame@localhost".to_owned()), ..Flags::default() },
     ] {
         let v1 = "[output]\napi = \"v1\"\ndatabase = \"d\"";
         let errors = load_with(v1, &[], flags).unwrap_err();
-        assert!(
-            errors.contains("which everyone on this host can see"),
-            "{errors}"
-        );
+        assert!(errors.contains("which everyone on this host can see"), "{errors}");
         assert!(!errors.contains("sesame"), "{errors}");
     }
 }
@@ -242,33 +214,19 @@ fn files_are_read_once_and_must_hold_what_they_should() {
     ]);
     assert_eq!(redis.credentials.password.as_deref(), Some("sesame"));
     let shown = format!("{redis:?}");
-    assert!(
-        !shown.contains("sesame") && !shown.contains("65, 65"),
-        "{shown}"
-    );
+    assert!(!shown.contains("sesame") && !shown.contains("65, 65"), "{shown}");
     let tls = redis.tls.unwrap();
     let pem_bytes = || PEM.as_bytes().to_vec();
-    assert_eq!(
-        (tls.ca, tls.client),
-        (Some(pem_bytes()), Some((pem_bytes(), pem_bytes())))
-    );
+    assert_eq!((tls.ca, tls.client), (Some(pem_bytes()), Some((pem_bytes(), pem_bytes()))));
 
     let (two, empty) = (write("two", "sesame\nx\n"), write("empty", "\n"));
     for (key, file, expected) in [
-        (
-            "PASSWORD",
-            "/nowhere",
-            "/nowhere cannot be read: No such file",
-        ),
+        ("PASSWORD", "/nowhere", "/nowhere cannot be read: No such file"),
         ("PASSWORD", "/", "/ cannot be read: Is a directory"),
         ("PASSWORD", &two, "does not hold one line of text"),
         ("PASSWORD", &empty, "does not hold one line of text"),
         ("CA", &password, "is not a PEM file"),
-        (
-            "CERT",
-            &pem,
-            "store.cert_file: and store.key_file go together",
-        ),
+        ("CERT", &pem, "store.cert_file: and store.key_file go together"),
         ("KEY", &pem, "store.key_file go together"),
     ] {
         let errors = load_variables(&[url, (&format!("EDS_STORE__{key}_FILE"), file)]).unwrap_err();
@@ -342,11 +300,7 @@ fn what_stays_on_this_host_or_is_encrypted_is_not_warned_of() {
         "rediss://redis.example",
         "redis+unix:///run/redis.sock",
     ] {
-        assert_eq!(
-            warnings(store, "stdout:", "127.0.0.1:8094"),
-            [""; 0],
-            "{store}"
-        );
+        assert_eq!(warnings(store, "stdout:", "127.0.0.1:8094"), [""; 0], "{store}");
     }
     for output in [
         "http://127.0.0.1:8086",
@@ -354,11 +308,7 @@ fn what_stays_on_this_host_or_is_encrypted_is_not_warned_of() {
         "http://[::1]:8086",
         "https://influx.example",
     ] {
-        assert_eq!(
-            warnings("memory:", output, "192.0.2.1:8094"),
-            [""; 0],
-            "{output}"
-        );
+        assert_eq!(warnings("memory:", output, "192.0.2.1:8094"), [""; 0], "{output}");
     }
 }
 
@@ -371,17 +321,11 @@ fn plain_text_that_leaves_this_host_is_warned_of() {
     ] {
         let warnings = warnings(store, "stdout:", "127.0.0.1:8094");
         assert!(warnings[0].contains("rediss://"), "{warnings:?}");
-        assert_eq!(
-            warnings[0].contains("password"),
-            store.contains('@'),
-            "{warnings:?}"
-        );
+        assert_eq!(warnings[0].contains("password"), store.contains('@'), "{warnings:?}");
     }
-    for output in [
-        "http://influx.example",
-        "http://[2001:db8::1]:8086/x",
-        "http://localhost.example:8086",
-    ] {
+    for output in
+        ["http://influx.example", "http://[2001:db8::1]:8086/x", "http://localhost.example:8086"]
+    {
         let warnings = warnings("memory:", output, "127.0.0.1:8094");
         assert!(warnings[0].contains("https://"), "{warnings:?}");
     }

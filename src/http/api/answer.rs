@@ -23,10 +23,7 @@ pub(super) struct Tagged {
 
 impl Tagged {
     pub(super) fn new(series: String) -> Self {
-        Self {
-            tags: tags(&series).into_iter().collect(),
-            series,
-        }
+        Self { tags: tags(&series).into_iter().collect(), series }
     }
 }
 
@@ -97,10 +94,7 @@ struct NodeShare {
 
 /// Every minute has all the nodes that saw something of any.
 pub(super) fn coverage(covered: &Covered) -> Vec<CoveredMinute> {
-    let names: BTreeSet<_> = covered
-        .values()
-        .flat_map(|(_, nodes)| nodes.keys())
-        .collect();
+    let names: BTreeSet<_> = covered.values().flat_map(|(_, nodes)| nodes.keys()).collect();
     let of_minute = |(minute, (events, nodes)): (&Minute, &(u64, Coverage))| CoveredMinute {
         minute: self::minute(minute.epoch_minutes()),
         events: *events,
@@ -108,21 +102,14 @@ pub(super) fn coverage(covered: &Covered) -> Vec<CoveredMinute> {
             .iter()
             .map(|&node| {
                 let seen = nodes.get(node).copied().unwrap_or_default();
-                NodeShare {
-                    node: node.clone(),
-                    events: seen,
-                    share: share(seen, *events),
-                }
+                NodeShare { node: node.clone(), events: seen, share: share(seen, *events) }
             })
             .collect(),
     };
     covered.iter().map(of_minute).collect()
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a share needs no more than 52 bits"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
 fn share(part: u64, all: u64) -> f64 {
     part as f64 / all.max(1) as f64
 }
@@ -148,10 +135,7 @@ pub(super) fn minute(epoch_minutes: i64) -> String {
 pub(super) fn json(answer: &impl Serialize, max_age: Duration, age: Duration) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json".to_owned()),
-        (
-            header::CACHE_CONTROL,
-            format!("max-age={}", max_age.as_secs()),
-        ),
+        (header::CACHE_CONTROL, format!("max-age={}", max_age.as_secs())),
         (header::AGE, age.as_secs().to_string()),
     ];
     let body = serde_json::to_string(answer).unwrap_or_default();

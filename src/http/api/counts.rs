@@ -42,10 +42,7 @@ impl Source<'_> {
         let mut read = 0;
         for partition in self.partitions.iter() {
             for minutes in minutes.chunks(SIZES_AT_ONCE) {
-                let sizes = self
-                    .pace
-                    .ask(self.reading.sealed_sizes(partition, minutes))
-                    .await?;
+                let sizes = self.pace.ask(self.reading.sealed_sizes(partition, minutes)).await?;
                 read += sizes.iter().sum::<u64>();
                 if read > READ_MAX {
                     return Err(too_much(READ_MAX, "counts to look through"));
@@ -55,10 +52,8 @@ impl Source<'_> {
                     let mut found = BTreeMap::new();
                     let mut cursor = Some(0);
                     while let Some(at) = cursor {
-                        let page = self
-                            .pace
-                            .ask(self.reading.sealed_page(partition, minute, at))
-                            .await?;
+                        let page =
+                            self.pace.ask(self.reading.sealed_page(partition, minute, at)).await?;
                         let counts = page.items.into_iter();
                         let wanted = counts.filter(|it| matches(self.filter, &it.series));
                         found.extend(wanted.map(|it| (it.series, (it.unique, it.cumulative))));
@@ -104,11 +99,7 @@ impl Source<'_> {
         for partition in self.partitions.iter() {
             // One more than is answered, to know that there are more.
             let most = OPEN_MINUTES_MAX + 1;
-            for minute in self
-                .pace
-                .ask(self.reading.open_minutes(partition, most))
-                .await?
-            {
+            for minute in self.pace.ask(self.reading.open_minutes(partition, most)).await? {
                 open.entry(minute).or_default().push(partition);
             }
         }
@@ -128,10 +119,7 @@ impl Source<'_> {
         let mut found = BTreeSet::new();
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            let page = self
-                .pace
-                .ask(self.reading.open_page(partition, minute, at))
-                .await?;
+            let page = self.pace.ask(self.reading.open_page(partition, minute, at)).await?;
             *read += page.items.len() as u64;
             if *read > READ_MAX {
                 return Err(too_much(READ_MAX, "series to look through"));
@@ -185,10 +173,7 @@ impl Source<'_> {
 
 fn bounded(length: usize) -> Result<(), Problem> {
     if length > ANSWER_MAX {
-        return Err(too_much(
-            ANSWER_MAX as u64,
-            "counts or series to answer with",
-        ));
+        return Err(too_much(ANSWER_MAX as u64, "counts or series to answer with"));
     }
     Ok(())
 }

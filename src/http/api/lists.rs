@@ -75,11 +75,7 @@ impl Lists {
             };
             ComputeOnce::new(Arc::clone(arbiter), settings)
         };
-        Ok(Self {
-            present: once(LIST_TTL)?,
-            kept: once(KEPT_TTL)?,
-            shared,
-        })
+        Ok(Self { present: once(LIST_TTL)?, kept: once(KEPT_TTL)?, shared })
     }
 
     /// The list, if this value is one of `label`. Its id is the token of its computation unless it is given.
@@ -138,11 +134,7 @@ impl Lists {
             refresh && contents(&entry.value, key).is_some() && is_to_be_refreshed(entry, BETA)
         };
         let slot = present_slot(key);
-        match self
-            .present
-            .get_unless(&slot, PATIENCE, labelled, outdated)
-            .await
-        {
+        match self.present.get_unless(&slot, PATIENCE, labelled, outdated).await {
             Ok(value) => Ok(self.found(&value, key, None)),
             Err(ComputeError::Failed(failure)) => match serde_json::from_str(&failure) {
                 Ok(Failure { of: its, problem }) if its == of => Err(problem),

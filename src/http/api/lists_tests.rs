@@ -66,11 +66,7 @@ async fn of_lists_whose_ids_share_both_slots_the_newest_replaces_the_second() {
     lists.keep(&other, "key", b"second").await;
     lists.keep(&third, "key", b"third").await;
     for (id, is_kept) in [("1", true), (other.as_str(), false), (third.as_str(), true)] {
-        assert_eq!(
-            lists.by_id(id, "key").await.unwrap().is_some(),
-            is_kept,
-            "{id}"
-        );
+        assert_eq!(lists.by_id(id, "key").await.unwrap().is_some(), is_kept, "{id}");
     }
 }
 

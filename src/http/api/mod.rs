@@ -135,11 +135,7 @@ impl Queries {
             counts: answer::counts(counts),
             filter,
         };
-        Ok(answer::json(
-            &answer,
-            Duration::from_secs(5),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&answer, Duration::from_secs(5), Duration::ZERO))
     }
 
     async fn live(&self, uri: &Uri) -> Result<Response, Problem> {
@@ -152,11 +148,7 @@ impl Queries {
             counts: answer::counts(counts),
             filter,
         };
-        Ok(answer::json(
-            &answer,
-            Duration::from_secs(1),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&answer, Duration::from_secs(1), Duration::ZERO))
     }
 
     async fn series(&self, uri: &Uri) -> Result<Response, Problem> {
@@ -173,11 +165,7 @@ impl Queries {
             series: series.into_iter().map(Tagged::new).collect(),
             filter,
         };
-        Ok(answer::json(
-            &answer,
-            Duration::from_secs(15),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&answer, Duration::from_secs(15), Duration::ZERO))
     }
 
     async fn coverage(&self, uri: &Uri) -> Result<Response, Problem> {
@@ -195,11 +183,7 @@ impl Queries {
             to: answer::minute(range.to),
             minutes: answer::coverage(&minutes),
         };
-        Ok(answer::json(
-            &answer,
-            Duration::from_secs(5),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&answer, Duration::from_secs(5), Duration::ZERO))
     }
 
     /// How everything is. It takes no turn: it has to answer when nothing else does, and looks once a second at most.
@@ -210,11 +194,7 @@ impl Queries {
             return Err(Problem::parameter(tag, detail));
         }
         let status = self.observer.status().await;
-        Ok(answer::json(
-            &*status,
-            Duration::from_secs(1),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&*status, Duration::from_secs(1), Duration::ZERO))
     }
 
     /// The record of losses, as it was when the status was looked at last.
@@ -227,11 +207,7 @@ impl Queries {
         let losses = self.observer.status().await.losses();
         let detail = "the record of losses cannot be read while the store does not answer";
         let losses = losses.ok_or_else(|| Problem::unavailable(detail))?;
-        Ok(answer::json(
-            &losses,
-            Duration::from_secs(1),
-            Duration::ZERO,
-        ))
+        Ok(answer::json(&losses, Duration::from_secs(1), Duration::ZERO))
     }
 
     async fn top(self: &Arc<Self>, uri: &Uri) -> Result<Response, Problem> {

@@ -32,9 +32,7 @@ pub(super) fn matches(filter: &Filter, series: &str) -> bool {
         return true;
     }
     let has = tags(series);
-    filter
-        .iter()
-        .all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
+    filter.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
 }
 
 /// Minutes: the first is in, the last is out.
@@ -52,10 +50,7 @@ impl Range {
     /// The last minutes that are over.
     pub(super) fn before(now: i64, minutes: i64) -> Self {
         let to = now.div_euclid(60);
-        Self {
-            from: to - minutes,
-            to,
-        }
+        Self { from: to - minutes, to }
     }
 }
 
@@ -91,12 +86,7 @@ impl Top {
     /// The same for all that ask for the same list. It is another one in versions whose lists are of another form.
     pub(super) fn key(&self) -> String {
         let tags = serde_json::to_string(&self.filter).unwrap_or_default();
-        format!(
-            "greatest:{}:{}:{}:{tags}",
-            self.by.word(),
-            self.window,
-            self.n
-        )
+        format!("greatest:{}:{}:{}:{tags}", self.by.word(), self.window, self.n)
     }
 }
 
@@ -140,10 +130,7 @@ impl Parameters {
             }
             let tag = key.strip_prefix("tag.").unwrap_or(&key).to_owned();
             if tag.is_empty() {
-                return Err(Problem::parameter(
-                    &key,
-                    "a tag has a name; write `<tag>=<value>`",
-                ));
+                return Err(Problem::parameter(&key, "a tag has a name; write `<tag>=<value>`"));
             }
             if filter.insert(tag, value).is_some() {
                 return Err(Problem::parameter(&key, twice()));
@@ -157,11 +144,7 @@ impl Parameters {
             );
             return Err(Problem::too_much(detail));
         }
-        Ok(Self {
-            known,
-            filter,
-            window_max,
-        })
+        Ok(Self { known, filter, window_max })
     }
 
     pub(super) fn filter(&self) -> Filter {
@@ -200,10 +183,7 @@ impl Parameters {
             ));
         }
         let first_from = |millis: i64| -(-millis).div_euclid(60_000);
-        let range = Range {
-            from: first_from(from),
-            to: first_from(to),
-        };
+        let range = Range { from: first_from(from), to: first_from(to) };
         let minutes = range.to - range.from;
         if minutes > self.window_max {
             let detail = format!(
@@ -224,9 +204,7 @@ impl Parameters {
         let window: Duration = humantime::parse_duration(text)
             .map_err(|_| wrong(format!("`{text}` is no duration; write 15m or 1h")))?;
         if window.subsec_nanos() != 0 || !window.as_secs().is_multiple_of(60) || window.is_zero() {
-            return Err(wrong(format!(
-                "`{text}` is not whole minutes; write 15m or 1h"
-            )));
+            return Err(wrong(format!("`{text}` is not whole minutes; write 15m or 1h")));
         }
         let minutes = i64::try_from(window.as_secs() / 60).unwrap_or(i64::MAX);
         if minutes > self.window_max {

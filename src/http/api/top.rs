@@ -65,13 +65,7 @@ pub(super) async fn answer(
     queries: &Arc<Queries>,
     top: Top,
 ) -> Result<(TopAnswer, Duration), Problem> {
-    let Found {
-        id,
-        list,
-        age,
-        remaining,
-        shared,
-    } = match &top.list {
+    let Found { id, list, age, remaining, shared } = match &top.list {
         Some(id) => by_id(queries, id, &top.key()).await?,
         None => present(queries, &top).await?,
     };
@@ -96,13 +90,7 @@ pub(super) async fn answer(
         from: answer::minute(ranked.from),
         to: answer::minute(ranked.to),
         filter: top.filter,
-        list: List {
-            id,
-            length,
-            age_ms: millis(age),
-            expires_in_ms: millis(remaining),
-            shared,
-        },
+        list: List { id, length, age_ms: millis(age), expires_in_ms: millis(remaining), shared },
         items,
         item,
     };
@@ -112,12 +100,7 @@ pub(super) async fn answer(
 fn item(
     (position, (series, [unique_minute_max, cumulative])): (usize, (String, [u64; 2])),
 ) -> Item {
-    Item {
-        position,
-        series: Tagged::new(series),
-        unique_minute_max,
-        cumulative,
-    }
+    Item { position, series: Tagged::new(series), unique_minute_max, cumulative }
 }
 
 async fn by_id(queries: &Queries, id: &str, key: &str) -> Result<Found, Problem> {
@@ -166,11 +149,7 @@ async fn present(queries: &Arc<Queries>, top: &Top) -> Result<Found, Problem> {
     let list = Box::pin(compute(queries, top)).await?;
     let id = (queries.node.clock.now_nanos() / 1000).to_string();
     queries.own_lists.keep(&id, &key, &list).await;
-    Ok(Found {
-        id,
-        list,
-        ..Found::default()
-    })
+    Ok(Found { id, list, ..Found::default() })
 }
 
 async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
@@ -179,11 +158,7 @@ async fn compute(queries: &Queries, top: &Top) -> Result<Vec<u8>, Problem> {
         let range = Range::before(queries.now(), top.window);
         let mut all = queries.source(&top.filter).by_series(range).await?;
         rank(&mut all, top.by, top.n);
-        Ok(Ranked {
-            from: range.from,
-            to: range.to,
-            items: all,
-        })
+        Ok(Ranked { from: range.from, to: range.to, items: all })
     });
     serde_json::to_vec(&ranked.await?).map_err(|error| Problem::unavailable(error.to_string()))
 }
@@ -214,9 +189,7 @@ mod tests {
         let names = |by, n| {
             let mut all = all();
             rank(&mut all, by, n);
-            all.into_iter()
-                .map(|(series, _)| series)
-                .collect::<String>()
+            all.into_iter().map(|(series, _)| series).collect::<String>()
         };
         assert_eq!(names(By::Cumulative, 4), "cabd");
         assert_eq!(names(By::Unique, 3), "dca");

@@ -38,10 +38,7 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new(arbiter: &Arc<dyn Arbiter>) -> Result<Self, InvalidSetting> {
-        Ok(Self {
-            own: Semaphore::new(1),
-            all: Mutex::new(Arc::clone(arbiter), "look", LOCK_TTL)?,
-        })
+        Ok(Self { own: Semaphore::new(1), all: Mutex::new(Arc::clone(arbiter), "look", LOCK_TTL)? })
     }
 
     /// Looks, when it is time to.

@@ -38,14 +38,9 @@ static ETAG: LazyLock<String> = LazyLock::new(|| {
 
 /// The routes of the page.
 pub(super) fn router() -> Router {
-    FILES
-        .iter()
-        .fold(Router::new(), |router, &(path, kind, content)| {
-            router.route(
-                path,
-                get(async move |asked: HeaderMap| answer(&asked, kind, content)),
-            )
-        })
+    FILES.iter().fold(Router::new(), |router, &(path, kind, content)| {
+        router.route(path, get(async move |asked: HeaderMap| answer(&asked, kind, content)))
+    })
 }
 
 fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Response {
@@ -59,9 +54,7 @@ fn answer(asked: &HeaderMap, kind: &'static str, content: &'static str) -> Respo
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     let has = asked.get_all(header::IF_NONE_MATCH).iter();
-    let mut has = has
-        .filter_map(|tags| tags.to_str().ok())
-        .flat_map(|tags| tags.split(','));
+    let mut has = has.filter_map(|tags| tags.to_str().ok()).flat_map(|tags| tags.split(','));
     if has.any(|tag| tag.trim().trim_start_matches("W/") == ETAG.as_str()) {
         return (StatusCode::NOT_MODIFIED, head).into_response();
     }

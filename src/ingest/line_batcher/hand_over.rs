@@ -97,9 +97,7 @@ impl LineBatcher {
                 Err(TrySendError::Closed(())) => {
                     // A recorder ends before its listeners only when the node aborts.
                     let batch = open.take();
-                    self.node
-                        .ledger
-                        .dropped(LossCause::Shutdown, batch.events());
+                    self.node.ledger.dropped(LossCause::Shutdown, batch.events());
                     self.node.ledger.released(batch.bytes());
                 }
             }

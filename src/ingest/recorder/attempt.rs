@@ -49,9 +49,7 @@ impl Recorder {
         requests.sort_by_key(|request| request.overflowed_from.is_some());
         let before = origin == Origin::Replay;
         let (seen, brought) = known.coverage.with(&requests, before, Instant::now());
-        let recorded = self
-            .store
-            .record(self.partition, generation, &requests, &seen);
+        let recorded = self.store.record(self.partition, generation, &requests, &seen);
         let repeated = recorded.await?;
         // The store that took them may not be the one that has the users that dedup left out.
         let left_out = known.dedup.as_ref().is_some_and(|dedup| !dedup.is_empty());
@@ -164,9 +162,7 @@ impl Recorder {
             let most = requests.iter().map(|it| new_most(it)).sum();
             if !known.caps.has_room(minute, overflow, most) {
                 let users = distinct(requests.iter().flat_map(|it| users(it)));
-                let asked = known
-                    .caps
-                    .users_refused(&*self.store, minute, overflow, &users);
+                let asked = known.caps.users_refused(&*self.store, minute, overflow, &users);
                 refused.insert(minute, asked.await?);
             }
         }

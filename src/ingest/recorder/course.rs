@@ -71,12 +71,7 @@ enum Phase {
 
 impl Course {
     pub(super) const fn new(lagging_after: Duration) -> Self {
-        Self {
-            phase: Phase::Idle,
-            lagging_after,
-            lagging: false,
-            failures: 0,
-        }
+        Self { phase: Phase::Idle, lagging_after, lagging: false, failures: 0 }
     }
 
     pub(super) const fn is_lagging(&self) -> bool {
@@ -158,12 +153,8 @@ mod tests {
         let early = ends - Duration::from_millis(1);
         let (idle, attempting) = (Phase::Idle, Phase::Attempting { lags_at: ends });
         let pausing = Phase::Pausing { until: ends };
-        let again = Phase::Attempting {
-            lags_at: ends + LAGGING_AFTER,
-        };
-        let paused = Phase::Pausing {
-            until: ends + 2 * RETRY_MIN,
-        };
+        let again = Phase::Attempting { lags_at: ends + LAGGING_AFTER };
+        let paused = Phase::Pausing { until: ends + 2 * RETRY_MIN };
         let failed = Input::Failed { jitter: 1.0 };
         let rows = [
             (idle, Input::Begin, again, None, Some(Next::Attempt)),
@@ -171,13 +162,7 @@ mod tests {
             (idle, Input::Drained, idle, Some(false), None),
             (attempting, Input::Done, idle, None, Some(Next::Finish)),
             (attempting, Input::Emptied, idle, None, Some(Next::Finish)),
-            (
-                attempting,
-                Input::Replaced,
-                again,
-                None,
-                Some(Next::Attempt),
-            ),
+            (attempting, Input::Replaced, again, None, Some(Next::Attempt)),
             (attempting, failed, paused, Some(true), None),
             (attempting, Input::Tick, attempting, Some(true), None),
             (attempting, Input::Abort, idle, None, Some(Next::Abort)),
@@ -202,17 +187,11 @@ mod tests {
                 let mut course = Course::new(LAGGING_AFTER);
                 (course.phase, course.lagging) = (phase, lagging);
                 let next = course.on(input, now);
-                let row = rows
-                    .iter()
-                    .find(|row| (row.0, row.1, ends) == (phase, input, now));
-                let expected = row.map_or((phase, lagging, None), |row| {
-                    (row.2, row.3.unwrap_or(lagging), row.4)
-                });
+                let row = rows.iter().find(|row| (row.0, row.1, ends) == (phase, input, now));
+                let expected = row
+                    .map_or((phase, lagging, None), |row| (row.2, row.3.unwrap_or(lagging), row.4));
                 let outcome = (course.phase, course.lagging, next);
-                assert_eq!(
-                    outcome, expected,
-                    "{phase:?}, {input:?}, lagging: {lagging}"
-                );
+                assert_eq!(outcome, expected, "{phase:?}, {input:?}, lagging: {lagging}");
             }
         }
     }

@@ -18,17 +18,9 @@ pub(super) struct Bounds {
 }
 
 /// For a store that is told who is new. It serves nobody else while it carries a transaction out, a few ms.
-pub(super) const TOLD: Bounds = Bounds {
-    events: 8192,
-    user_times: 2,
-    event_bytes: 44,
-};
+pub(super) const TOLD: Bounds = Bounds { events: 8192, user_times: 2, event_bytes: 44 };
 /// For a store that takes all events as one.
-pub(super) const APPENDED: Bounds = Bounds {
-    events: 16_384,
-    user_times: 0,
-    event_bytes: 13,
-};
+pub(super) const APPENDED: Bounds = Bounds { events: 16_384, user_times: 0, event_bytes: 13 };
 
 impl Bounds {
     fn bytes(&self, event: &Occurrence) -> usize {
@@ -54,11 +46,7 @@ pub(super) fn transactions<'a>(batch: &'a Batch, bounds: &Bounds) -> Vec<Vec<Par
             let with = bytes + bounds.part_bytes(&group.series, more);
             if events > 0 && (events == bounds.events || with > REQUEST_BYTES_MAX) {
                 if at > from {
-                    parts.push(Part {
-                        group,
-                        from,
-                        to: at,
-                    });
+                    parts.push(Part { group, from, to: at });
                 }
                 all.push(std::mem::take(&mut parts));
                 (from, of_events, events, bytes) = (at, 0, 0, 0);
@@ -165,11 +153,7 @@ impl<'a> Part<'a> {
             }
             match left.last_mut() {
                 Some(last) if last.to == at => last.to += 1,
-                _ => left.push(Self {
-                    group: self.group,
-                    from: at,
-                    to: at + 1,
-                }),
+                _ => left.push(Self { group: self.group, from: at, to: at + 1 }),
             }
         }
         left
@@ -183,12 +167,9 @@ mod tests {
     #[test]
     fn a_transaction_is_bounded_by_events_and_by_bytes_and_no_event_is_left_out() {
         let name = |number: usize, bytes: usize| format!("s={number:0bytes$}");
-        for (series, events, bytes) in [
-            (1, 20_000, 8),
-            (1000, 1, 1000),
-            (40, 500, 60_000),
-            (3, 2, 8),
-        ] {
+        for (series, events, bytes) in
+            [(1, 20_000, 8), (1000, 1, 1000), (40, 500, 60_000), (3, 2, 8)]
+        {
             let mut batch = Batch::default();
             for number in 0..series * events {
                 let at = i64::try_from(number).unwrap();
@@ -219,11 +200,9 @@ mod tests {
     fn a_transaction_may_be_as_large_as_a_request_and_an_event_beyond_that_has_its_own() {
         // Two events of this series fit exactly.
         let fits = REQUEST_BYTES_MAX - 2 * APPENDED.event_bytes;
-        for (bytes, expected) in [
-            (fits, vec![2]),
-            (fits + 1, vec![1, 1]),
-            (REQUEST_BYTES_MAX + 1, vec![1, 1]),
-        ] {
+        for (bytes, expected) in
+            [(fits, vec![2]), (fits + 1, vec![1, 1]), (REQUEST_BYTES_MAX + 1, vec![1, 1])]
+        {
             let (mut batch, series) = (Batch::default(), "s".repeat(bytes));
             for at in [1, 2] {
                 assert!(batch.push(Minute::of_nanos(0), &series, "user", at));

@@ -46,10 +46,7 @@ const REQUEST_FAULTS: [(&str, Cause); 6] = [
     ("please provide either orgid or org", Cause::OutputNoOrg),
     ("unsupported path requested", Cause::OutputPath),
     ("http request to an https server", Cause::OutputIsTls),
-    (
-        "plain http request was sent to https port",
-        Cause::OutputIsTls,
-    ),
+    ("plain http request was sent to https port", Cause::OutputIsTls),
     ("invalid precision", Cause::OutputPrecision),
 ];
 
@@ -71,9 +68,7 @@ pub(super) fn judge(dialect: Dialect, reply: &Reply) -> Result<(), WriteError> {
             }
         }
         (400 | 413 | 422, _) => {
-            let known = REQUEST_FAULTS
-                .iter()
-                .find(|(phrase, _)| lower.contains(phrase));
+            let known = REQUEST_FAULTS.iter().find(|(phrase, _)| lower.contains(phrase));
             let cause = known.map_or(Cause::OutputRejectsAll, |(_, cause)| *cause);
             let why = if message.is_empty() { reason } else { message };
             WriteError::Rejected(Diagnosis::new(cause, why))

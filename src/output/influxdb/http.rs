@@ -24,10 +24,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 enum Credentials {
     None,
     Token(HeaderValue),
-    Basic {
-        username: String,
-        password: Option<Secret>,
-    },
+    Basic { username: String, password: Option<Secret> },
 }
 
 /// A client of one database or bucket.
@@ -69,22 +66,15 @@ impl Http {
 
 fn credentials(api: &Api) -> Result<Credentials, SettingsError> {
     Ok(match api {
-        Api::V2 {
-            token: Some(token), ..
-        } => {
+        Api::V2 { token: Some(token), .. } => {
             let header = HeaderValue::from_str(&format!("Token {}", token.expose()));
             let mut header = header.map_err(|error| SettingsError(chain(&error)))?;
             header.set_sensitive(true);
             Credentials::Token(header)
         }
-        Api::V1 {
-            username: Some(username),
-            password,
-            ..
-        } => Credentials::Basic {
-            username: username.clone(),
-            password: password.clone(),
-        },
+        Api::V1 { username: Some(username), password, .. } => {
+            Credentials::Basic { username: username.clone(), password: password.clone() }
+        }
         Api::V2 { .. } | Api::V1 { .. } => Credentials::None,
     })
 }
@@ -100,9 +90,7 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> Url {
         }
         Api::V2 { org, bucket, .. } => {
             url.set_path(&format!("{below}/api/v2/write"));
-            url.query_pairs_mut()
-                .append_pair("org", org)
-                .append_pair("bucket", bucket);
+            url.query_pairs_mut().append_pair("org", org).append_pair("bucket", bucket);
         }
     }
     url.query_pairs_mut().append_pair("precision", precision);
@@ -111,9 +99,7 @@ fn write_url(base: &Url, api: &Api, precision: &str) -> Url {
 
 impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http")
-            .field("url", &self.url.as_str())
-            .finish_non_exhaustive()
+        f.debug_struct("Http").field("url", &self.url.as_str()).finish_non_exhaustive()
     }
 }
 
@@ -141,10 +127,7 @@ impl Http {
 }
 
 async fn read(mut response: Response) -> reqwest::Result<Reply> {
-    let asked = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok());
+    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = asked.and_then(|value| retry_after(value, SystemTime::now()));
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX
@@ -154,11 +137,7 @@ async fn read(mut response: Response) -> reqwest::Result<Reply> {
         bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Reply {
-        status: response.status().as_u16(),
-        retry_after,
-        text,
-    })
+    Ok(Reply { status: response.status().as_u16(), retry_after, text })
 }
 
 /// A request that got no answer: mostly a server that is away, sometimes one that must not be trusted.
@@ -177,37 +156,18 @@ mod tests {
 
     #[test]
     fn the_path_of_the_url_is_kept_and_names_are_encoded() {
-        let v1 = Api::V1 {
-            database: "a&b c".to_owned(),
-            username: None,
-            password: None,
-        };
-        let v2 = Api::V2 {
-            org: "o/ü".to_owned(),
-            bucket: "b=1".to_owned(),
-            token: None,
-        };
+        let v1 = Api::V1 { database: "a&b c".to_owned(), username: None, password: None };
+        let v2 = Api::V2 { org: "o/ü".to_owned(), bucket: "b=1".to_owned(), token: None };
         for (base, api, expected) in [
-            (
-                "http://h:1",
-                &v1,
-                "http://h:1/write?db=a%26b+c&precision=ns",
-            ),
-            (
-                "https://h/influx/",
-                &v1,
-                "https://h/influx/write?db=a%26b+c&precision=ns",
-            ),
+            ("http://h:1", &v1, "http://h:1/write?db=a%26b+c&precision=ns"),
+            ("https://h/influx/", &v1, "https://h/influx/write?db=a%26b+c&precision=ns"),
             (
                 "http://h/a/b",
                 &v2,
                 "http://h/a/b/api/v2/write?org=o%2F%C3%BC&bucket=b%3D1&precision=ns",
             ),
         ] {
-            assert_eq!(
-                write_url(&Url::parse(base).unwrap(), api, "ns").as_str(),
-                expected
-            );
+            assert_eq!(write_url(&Url::parse(base).unwrap(), api, "ns").as_str(), expected);
         }
     }
 }

@@ -24,11 +24,7 @@ pub(super) fn message(text: &str) -> String {
 
 /// A request that was sent and got no answer, or none that is HTTP.
 pub(super) fn unanswered(error: &(dyn Error + 'static), timed_out: bool) -> WriteError {
-    let cause = if timed_out {
-        Cause::OutputDown
-    } else {
-        Cause::OutputHangsUp
-    };
+    let cause = if timed_out { Cause::OutputDown } else { Cause::OutputHangsUp };
     WriteError::Failed(Diagnosis::new(cause, on_one_line(&chain(error))))
 }
 
@@ -40,12 +36,8 @@ pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
         // Digits that do not fit are a very long time.
         Duration::from_secs(value.parse().unwrap_or(u64::MAX))
     } else {
-        let date = DateTime::parse_from_rfc2822(value)
-            .ok()?
-            .with_timezone(&Utc);
-        SystemTime::from(date)
-            .duration_since(now)
-            .unwrap_or_default()
+        let date = DateTime::parse_from_rfc2822(value).ok()?.with_timezone(&Utc);
+        SystemTime::from(date).duration_since(now).unwrap_or_default()
     };
     Some(wait.min(RETRY_AFTER_MAX))
 }
@@ -57,10 +49,7 @@ mod tests {
     #[test]
     fn the_message_is_found() {
         for (text, expected) in [
-            (
-                r#"{"error":"database is required"}"#,
-                "database is required",
-            ),
+            (r#"{"error":"database is required"}"#, "database is required"),
             (r#"{"code":"invalid","message":"bad\nline"}"#, "bad line"),
             (r#"{"error":"a","message":"b"}"#, "b"),
             (r#"{"error":{"nested":1}}"#, r#"{"error":{"nested":1}}"#),

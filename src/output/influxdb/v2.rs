@@ -48,11 +48,7 @@ impl V2 {
         let client = ClientBuilder::with_builder(builder, base.as_str(), org, token)
             .build()
             .map_err(|error| SettingsError(chain(&error)))?;
-        Ok(Self {
-            client,
-            org: org.to_owned(),
-            bucket: bucket.to_owned(),
-        })
+        Ok(Self { client, org: org.to_owned(), bucket: bucket.to_owned() })
     }
 }
 
@@ -70,20 +66,11 @@ impl V2 {
     pub(super) async fn post(&self, body: String) -> Result<(), WriteError> {
         let (org, bucket) = (&self.org, &self.bucket);
         let precision = TimestampPrecision::Nanoseconds;
-        match self
-            .client
-            .write_line_protocol_with_precision(org, bucket, body, precision)
-            .await
-        {
+        match self.client.write_line_protocol_with_precision(org, bucket, body, precision).await {
             Ok(()) => Ok(()),
-            Err(RequestError::Http { status, text }) => judge(
-                Dialect::V2,
-                &Reply {
-                    status: status.as_u16(),
-                    retry_after: None,
-                    text,
-                },
-            ),
+            Err(RequestError::Http { status, text }) => {
+                judge(Dialect::V2, &Reply { status: status.as_u16(), retry_after: None, text })
+            }
             Err(RequestError::ReqwestProcessing { source }) if source.is_connect() => {
                 // The URL holds nothing that the log does not have already.
                 let why = on_one_line(&chain(&source.without_url()));

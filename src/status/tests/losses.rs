@@ -6,85 +6,27 @@ use crate::status::report::RejectedReport;
 #[test]
 fn loss_is_found_until_it_is_acknowledged() {
     for (cause, id, severity, words) in [
-        (
-            "queue_full",
-            "node-drops",
-            Critical,
-            ["queue overflowed", "input.queue_events"],
-        ),
-        (
-            "spool_full",
-            "node-drops",
-            Critical,
-            ["the spool is full", "input.spool_max"],
-        ),
-        (
-            "spool_failed",
-            "node-drops",
-            Critical,
-            ["disk of input.spool_dir", "free the disk"],
-        ),
-        (
-            "shutdown",
-            "node-drops",
-            Critical,
-            ["stopped before", "input.drain_timeout"],
-        ),
-        (
-            "kernel_drops",
-            "kernel-drops",
-            Critical,
-            ["buffer was full", "input.receive_buffer"],
-        ),
-        (
-            "forgotten",
-            "forgotten",
-            Critical,
-            ["earlier state", "min-replicas-to-write"],
-        ),
-        (
-            "unconfirmed",
-            "unconfirmed",
-            Critical,
-            ["may lack some", "append-only"],
-        ),
-        (
-            "discarded",
-            "discarded",
-            Critical,
-            ["quarantine was full", "eds quarantine"],
-        ),
-        (
-            "late",
-            "late",
-            Warning,
-            ["after their minute was closed", "flush.grace"],
-        ),
+        ("queue_full", "node-drops", Critical, ["queue overflowed", "input.queue_events"]),
+        ("spool_full", "node-drops", Critical, ["the spool is full", "input.spool_max"]),
+        ("spool_failed", "node-drops", Critical, ["disk of input.spool_dir", "free the disk"]),
+        ("shutdown", "node-drops", Critical, ["stopped before", "input.drain_timeout"]),
+        ("kernel_drops", "kernel-drops", Critical, ["buffer was full", "input.receive_buffer"]),
+        ("forgotten", "forgotten", Critical, ["earlier state", "min-replicas-to-write"]),
+        ("unconfirmed", "unconfirmed", Critical, ["may lack some", "append-only"]),
+        ("discarded", "discarded", Critical, ["quarantine was full", "eds quarantine"]),
+        ("late", "late", Warning, ["after their minute was closed", "flush.grace"]),
     ] {
         let key = format!("20161204:1118|{cause}|b#1");
         let losses = [(&*key, 5)];
         let finding = Seen::with_losses(&losses).finds(id, severity, &words);
-        for word in [
-            "node b",
-            "5 ",
-            "of the minute 20161204:1118",
-            "eds loss acknowledge",
-        ] {
+        for word in ["node b", "5 ", "of the minute 20161204:1118", "eds loss acknowledge"] {
             let text = format!("{} {} {}", finding.r#where, finding.what, finding.remedy);
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         let lost = Seen::with_losses(&losses).status().is_anything_lost;
-        let expected = if cause == "late" {
-            Answer::Attention
-        } else {
-            Answer::Yes
-        };
+        let expected = if cause == "late" { Answer::Attention } else { Answer::Yes };
         assert_eq!(lost.answer, expected, "{}", lost.sentence);
-        assert!(
-            lost.sentence.contains(&format!("({cause})")),
-            "{}",
-            lost.sentence
-        );
+        assert!(lost.sentence.contains(&format!("({cause})")), "{}", lost.sentence);
         let mut seen = Seen::with_losses(&losses);
         seen.losses[0].acknowledged = 5;
         let status = seen.status();
@@ -145,12 +87,7 @@ fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
             }];
         })
     };
-    let words = [
-        "node b",
-        "10 of 1000 lines (1 %)",
-        "page.views:1|c",
-        "input.user_field",
-    ];
+    let words = ["node b", "10 of 1000 lines (1 %)", "page.views:1|c", "input.user_field"];
     rejecting(10).finds("rejects-lines", Warning, &words);
     let lost = rejecting(10).status().is_anything_lost;
     assert_eq!(lost.answer, Answer::Attention);
@@ -160,10 +97,8 @@ fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
     // A reason of another version.
     let unknown = Seen::with(|it| {
         (it.recent.received, it.recent.rejected) = (1, 1);
-        it.rejected = vec![RejectedReport {
-            reason: "new".to_owned(),
-            ..RejectedReport::default()
-        }];
+        it.rejected =
+            vec![RejectedReport { reason: "new".to_owned(), ..RejectedReport::default() }];
     });
     unknown.finds("rejects-lines", Warning, &["new", "docs/input.md"]);
 }

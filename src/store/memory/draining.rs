@@ -21,12 +21,8 @@ impl State {
     /// The minute of a claim, and its partition's late events. Fails where it is not claimed any more: there it is done.
     fn held(&mut self, claim: &Claim) -> Result<&mut MinuteState, StoreError> {
         let minutes = &mut self.partitions[claim.partition.index()].minutes;
-        let minute = minutes
-            .get_mut(&claim.minute)
-            .ok_or(StoreError::ClaimLost)?;
-        let until = minute
-            .claim_of(claim.output.as_ref())
-            .and_then(|until| *until);
+        let minute = minutes.get_mut(&claim.minute).ok_or(StoreError::ClaimLost)?;
+        let until = minute.claim_of(claim.output.as_ref()).and_then(|until| *until);
         until.map(|_| minute).ok_or(StoreError::ClaimLost)
     }
 }
@@ -40,13 +36,9 @@ impl PartitionState {
 
     pub(super) fn backlog(&self) -> Backlog {
         let busy = self.busy.iter();
-        let busy: Vec<_> = busy
-            .filter_map(|it| Some((*it, self.minutes.get(it)?)))
-            .collect();
+        let busy: Vec<_> = busy.filter_map(|it| Some((*it, self.minutes.get(it)?))).collect();
         let claimed = busy.iter().filter(|(_, minute)| minute.sealing.is_some());
-        let mut open = busy
-            .iter()
-            .filter(|(_, it)| it.waits() || it.sealing.is_some());
+        let mut open = busy.iter().filter(|(_, it)| it.waits() || it.sealing.is_some());
         let outputs = self.outputs.iter().map(|(output, refused)| {
             let lacks = |(_, minute): &&(Minute, &MinuteState)| minute.unsent.contains_key(output);
             let backlog = OutputBacklog {
@@ -94,11 +86,7 @@ impl MinuteState {
         request: &ClaimRequest,
     ) -> bool {
         let (arrivals, since, first) = self.idle.unwrap_or((self.arrivals, now, now));
-        let since = if arrivals == self.arrivals {
-            since
-        } else {
-            now
-        };
+        let since = if arrivals == self.arrivals { since } else { now };
         self.idle = Some((self.arrivals, since, first));
         let is_held_long = now >= first + request.max_hold
             && now_ms >= after_ms(minute.end_millis(), request.max_hold);
@@ -120,10 +108,7 @@ impl MinuteState {
 impl Draining for MemoryStore {
     /// Nothing is forgotten while the process lives, so there is nothing to hand back.
     async fn attest(&self, _: Partition, _: &Testimony) -> Result<Attested, StoreError> {
-        Ok(Attested {
-            epoch: 1,
-            ..Attested::default()
-        })
+        Ok(Attested { epoch: 1, ..Attested::default() })
     }
 
     async fn check_in(
@@ -142,12 +127,7 @@ impl Draining for MemoryStore {
             let is_claimed = partition.minutes.get(minute).is_some_and(|it| !it.waits());
             is_claimed || minute.end_millis() <= until_ms
         });
-        Ok(News {
-            now_ms,
-            late: partition.late,
-            is_due,
-            ..News::default()
-        })
+        Ok(News { now_ms, late: partition.late, is_due, ..News::default() })
     }
 
     async fn claim(
@@ -180,19 +160,12 @@ impl Draining for MemoryStore {
             let lapsed = partition.busy.iter().filter_map(|minute| {
                 let state = partition.minutes.get_mut(minute)?;
                 let until = state.claim_of(output).and_then(|until| *until);
-                until
-                    .filter(|until| *until <= now)
-                    .map(|until| (until, *minute))
+                until.filter(|until| *until <= now).map(|until| (until, *minute))
             });
             let mut lapsed: Vec<_> = lapsed.collect();
             lapsed.sort_unstable();
             for (_, minute) in lapsed.into_iter().take(most) {
-                grant(
-                    minute,
-                    partition.minutes.entry(minute).or_default(),
-                    output,
-                    true,
-                );
+                grant(minute, partition.minutes.entry(minute).or_default(), output, true);
             }
         }
         let until_ms = self.closes_until_ms(now_ms);
@@ -285,19 +258,13 @@ impl Draining for MemoryStore {
         let Ok(minute) = state.held(claim) else {
             return Ok(Page::default());
         };
-        let unsent = claim
-            .output
-            .as_ref()
-            .and_then(|output| minute.unsent.get(output));
+        let unsent = claim.output.as_ref().and_then(|output| minute.unsent.get(output));
         let Some((unsent, _)) = unsent else {
             return Ok(Page::default());
         };
         let Page { items, next } = page(unsent.iter(), cursor);
         let counts = |series: &String| Some(series_counts(series, *minute.counts.get(series)?));
-        Ok(Page {
-            items: items.into_iter().filter_map(counts).collect(),
-            next,
-        })
+        Ok(Page { items: items.into_iter().filter_map(counts).collect(), next })
     }
 
     /// There is nobody else to hear of it.
@@ -328,11 +295,7 @@ impl Draining for MemoryStore {
         let output = claim.output.as_ref().ok_or(StoreError::ClaimLost)?;
         let minute = state.held(claim)?;
         minute.confirm(output, series.iter().copied());
-        if minute
-            .unsent
-            .get(output)
-            .is_some_and(|(unsent, _)| !unsent.is_empty())
-        {
+        if minute.unsent.get(output).is_some_and(|(unsent, _)| !unsent.is_empty()) {
             minute.renew(Some(output), lease);
             return Ok(false);
         }
@@ -377,8 +340,7 @@ impl Draining for MemoryStore {
         let mut state = self.lock();
         let extended = claims.iter().filter(|claim| {
             let held = state.held(claim);
-            held.map(|minute| minute.renew(claim.output.as_ref(), lease))
-                .is_ok()
+            held.map(|minute| minute.renew(claim.output.as_ref(), lease)).is_ok()
         });
         Ok(extended.count())
     }
@@ -393,9 +355,7 @@ impl Draining for MemoryStore {
         _outputs: &[OutputName],
     ) -> Result<Vec<bool>, StoreError> {
         let state = self.lock();
-        let busy = partitions
-            .iter()
-            .map(|it| &state.partitions[it.index()].busy);
+        let busy = partitions.iter().map(|it| &state.partitions[it.index()].busy);
         Ok(busy.map(|busy| !busy.is_empty()).collect())
     }
 }

@@ -38,10 +38,7 @@ impl CountReader for MemoryStore {
         let state = self.lock();
         let counts = state.minute(at, minute).map(|minute| {
             let counts = minute.counts.iter();
-            page(
-                counts.map(|(series, counts)| series_counts(series, *counts)),
-                cursor,
-            )
+            page(counts.map(|(series, counts)| series_counts(series, *counts)), cursor)
         });
         Ok(counts.unwrap_or_default())
     }
@@ -138,11 +135,7 @@ impl MemoryStore {
     pub fn quarantined_of(&self, output: &OutputName) -> BTreeSet<(Minute, String)> {
         let state = self.lock();
         let refused = state.partitions[0].outputs.get(output);
-        refused
-            .into_iter()
-            .flat_map(BTreeMap::keys)
-            .cloned()
-            .collect()
+        refused.into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 }
 
@@ -163,11 +156,7 @@ pub(super) fn page<T>(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Pag
 }
 
 pub(super) fn series_counts(series: &str, (unique, cumulative): (u64, u64)) -> SeriesCounts {
-    SeriesCounts {
-        series: series.to_owned(),
-        unique,
-        cumulative,
-    }
+    SeriesCounts { series: series.to_owned(), unique, cumulative }
 }
 
 impl LossRecord for MemoryStore {
@@ -197,10 +186,7 @@ impl Survey for MemoryStore {
     async fn survey(&self, _minutes: &[Minute], old_before: Minute) -> Surveyed {
         let state = self.lock();
         let backlogs = state.partitions.iter().map(|partition| Backlog {
-            old: partition
-                .waiting()
-                .filter(|minute| *minute < old_before)
-                .count() as u64,
+            old: partition.waiting().filter(|minute| *minute < old_before).count() as u64,
             ..partition.backlog()
         });
         Surveyed {

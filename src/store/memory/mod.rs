@@ -224,10 +224,7 @@ impl PartitionState {
     /// all minutes before count as closed, but none that has something to do.
     fn close(&mut self, minute: Minute, retention: Duration) {
         self.closed.insert(minute);
-        let newest = self
-            .closed
-            .last()
-            .map_or(0, |newest| newest.epoch_minutes());
+        let newest = self.closed.last().map_or(0, |newest| newest.epoch_minutes());
         let since = Minute::from_epoch_minutes(newest - closed_minutes(retention));
         let first = self.busy.first().copied();
         let since = since.map(|since| first.map_or(since, |first| first.min(since)));
@@ -334,9 +331,7 @@ impl Recording for MemoryStore {
         if is_new || minute.expires_ms.is_some() {
             let from_ms = self.now_ms().max(request.minute.end_millis());
             // Never sooner, also when the clock was set back.
-            let expires_ms = minute
-                .expires_ms
-                .max(Some(after_ms(from_ms, self.retention)));
+            let expires_ms = minute.expires_ms.max(Some(after_ms(from_ms, self.retention)));
             minute.expires_ms = expires_ms;
             state.next_expiry_ms = state.next_expiry_ms.min(expires_ms.unwrap_or(i64::MAX));
         }

@@ -33,10 +33,7 @@ pub(super) struct Sets {
 
 impl Sets {
     pub(super) fn new(series: &str) -> Self {
-        Self {
-            bytes: SERIES_BYTES + series.len() as u64,
-            ..Self::default()
-        }
+        Self { bytes: SERIES_BYTES + series.len() as u64, ..Self::default() }
     }
 
     /// Adds events. Answers how many were there already.
@@ -70,9 +67,7 @@ impl Sets {
         }
         let is_there = |name: &&str| {
             let number = users.find(name);
-            number
-                .map(place)
-                .is_some_and(|(word, bit)| seen[word] & bit != 0)
+            number.map(place).is_some_and(|(word, bit)| seen[word] & bit != 0)
         };
         (count, asked.iter().map(is_there).collect())
     }
@@ -101,11 +96,7 @@ impl Sets {
         let mut users: Vec<_> = all.map(|event| names.name(number(event))).collect();
         users.sort_unstable();
         users.dedup();
-        OpenSets {
-            series: series.to_owned(),
-            users,
-            events,
-        }
+        OpenSets { series: series.to_owned(), users, events }
     }
 }
 

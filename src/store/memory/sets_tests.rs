@@ -57,9 +57,7 @@ fn events_of_one_instant_differ_by_their_user_and_series() {
 fn a_user_and_an_event_take_what_the_documents_say() {
     for (series, rounds, most) in [(150, 1, 24), (2, 30, 16)] {
         let mut users = Users::default();
-        let names: Vec<String> = (0..10_000)
-            .map(|user| format!("testusername{user:03}"))
-            .collect();
+        let names: Vec<String> = (0..10_000).map(|user| format!("testusername{user:03}")).collect();
         let mut all: Vec<Sets> = (0..series).map(|_| Sets::new("s=1")).collect();
         for sets in &mut all {
             for round in 0..rounds {
@@ -71,10 +69,7 @@ fn a_user_and_an_event_take_what_the_documents_say() {
         }
         let bytes = users.charge() + all.iter().map(|sets| sets.bytes).sum::<u64>();
         let events: u64 = all.iter().map(|sets| sets.cumulative).sum();
-        println!(
-            "{series} series, {rounds} rounds: {} bytes an event",
-            bytes / events
-        );
+        println!("{series} series, {rounds} rounds: {} bytes an event", bytes / events);
         assert!(bytes <= events * most, "{bytes} bytes for {events} events");
     }
 }

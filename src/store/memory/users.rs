@@ -41,13 +41,7 @@ impl Users {
 
     /// The number of a user, who may be new.
     pub(super) fn number(&mut self, name: &str) -> u32 {
-        let Self {
-            names,
-            ends,
-            numbers,
-            hasher,
-            ..
-        } = self;
+        let Self { names, ends, numbers, hasher, .. } = self;
         let hash = hasher.hash_one(name.as_bytes());
         let same = |&number: &u32| name_of(names, ends, number) == name.as_bytes();
         if let Some(&number) = numbers.find(hash, same) {
@@ -57,9 +51,8 @@ impl Users {
         // `has_room` was asked.
         let number = u32::try_from(ends.len()).unwrap_or(u32::MAX);
         ends.push(u32::try_from(names.len()).unwrap_or(u32::MAX));
-        numbers.insert_unique(hash, number, |&number| {
-            hasher.hash_one(name_of(names, ends, number))
-        });
+        numbers
+            .insert_unique(hash, number, |&number| hasher.hash_one(name_of(names, ends, number)));
         number
     }
 

@@ -102,20 +102,14 @@ impl Agreement {
         is_new: bool,
     ) -> Result<Shared, StoreError> {
         let mut shared = self.read(connection).await?;
-        let compared = if is_new {
-            Compared::All
-        } else {
-            Compared::Kept
-        };
+        let compared = if is_new { Compared::All } else { Compared::Kept };
         if unreadable(&shared).is_some() {
             return self.agreed(shared, compared);
         }
         let is_missing = |(key, _): &&(String, String)| !shared.contains_key(field(key));
         let mut missing: Vec<_> = self.ours.iter().filter(is_missing).cloned().collect();
         if self.fingerprint_key.is_some() && !shared.contains_key(FINGERPRINT_KEY) {
-            let key = self
-                .fingerprint_key()
-                .unwrap_or_else(|| Key(rand::random()));
+            let key = self.fingerprint_key().unwrap_or_else(|| Key(rand::random()));
             missing.push((FINGERPRINT_KEY.to_owned(), format!("{:032x}", key.0)));
         }
         // Written only where some are missing: a Redis over its memory limit refuses writes, and a node that
@@ -204,14 +198,8 @@ impl Agreement {
         if differs.is_empty() {
             return None;
         }
-        let is_divided = differs
-            .iter()
-            .any(|(key, ..)| division::KEYS.contains(&key.as_str()));
-        let cause = if is_divided {
-            Cause::SettingsDivision
-        } else {
-            Cause::Settings
-        };
+        let is_divided = differs.iter().any(|(key, ..)| division::KEYS.contains(&key.as_str()));
+        let cause = if is_divided { Cause::SettingsDivision } else { Cause::Settings };
         let why = format!("the nodes of this Redis use {reason}");
         Some(Diagnosis::new(cause, why))
     }
@@ -237,14 +225,8 @@ pub(super) fn unreadable(shared: &Shared) -> Option<String> {
     let format = shared.get(FORMAT).map_or("1", String::as_str);
     let is_read = format.parse().is_ok_and(|format| FORMATS.contains(&format));
     let (first, last) = (FORMATS.start(), FORMATS.end());
-    let ours = if first == last {
-        first.to_string()
-    } else {
-        format!("{first} to {last}")
-    };
-    let by = shared
-        .get(FORMAT_BY)
-        .map_or("an unknown version", String::as_str);
+    let ours = if first == last { first.to_string() } else { format!("{first} to {last}") };
+    let by = shared.get(FORMAT_BY).map_or("an unknown version", String::as_str);
     (!is_read).then(|| {
         format!("its keys have format {format}, written by {by}, and this version, {}, reads format {ours}", crate::BUILD)
     })

@@ -30,11 +30,8 @@ pub(super) fn read_backlog((waiting, old, mut names, claimed, of_outputs): Waits
     let earliest = |names: &[String]| Minute::earliest(names.iter().map(String::as_str));
     names.extend(claimed);
     let of_output = |(output, lacks, quarantined): OfOutput| {
-        let backlog = OutputBacklog {
-            unsent: lacks.len() as u64,
-            oldest: earliest(&lacks),
-            quarantined,
-        };
+        let backlog =
+            OutputBacklog { unsent: lacks.len() as u64, oldest: earliest(&lacks), quarantined };
         Some((output.parse().ok()?, backlog))
     };
     Backlog {
@@ -80,9 +77,6 @@ impl RedisStore {
                 exists.arg(PartitionKeys::of(&keys.claims, Some(output)));
             }
         }
-        self.drain(first, async move |connection| {
-            exists.query_async(connection).await
-        })
-        .await
+        self.drain(first, async move |connection| exists.query_async(connection).await).await
     }
 }

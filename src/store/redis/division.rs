@@ -19,11 +19,8 @@ pub(super) fn field(key: &str) -> &str {
 }
 
 /// The keys of the configuration that say it.
-pub(super) const KEYS: [&str; 3] = [
-    "store.partitions",
-    "store.partitions_before",
-    "store.partitions_from",
-];
+pub(super) const KEYS: [&str; 3] =
+    ["store.partitions", "store.partitions_before", "store.partitions_from"];
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,10 +43,7 @@ pub(super) enum Standing {
 
 impl Division {
     pub(super) fn of(partitions: &Partitions) -> Self {
-        Self {
-            count: partitions.count_in(Minute::MAX),
-            before: partitions.before(),
-        }
+        Self { count: partitions.count_in(Minute::MAX), before: partitions.before() }
     }
 
     /// What stands in Redis; `None`: nothing that can be understood.
@@ -63,10 +57,7 @@ impl Division {
                 Some((before.parse().ok()?, from))
             }
         };
-        Some(Self {
-            count: count?.parse().ok()?,
-            before,
-        })
+        Some(Self { count: count?.parse().ok()?, before })
     }
 
     /// The values of [`KEYS`].
@@ -148,15 +139,11 @@ mod tests {
             assert_eq!(Division::read(&shared), Some(division));
         }
         assert_eq!(written(minute(29_392_210)), "2025-11-19T06:10:00Z");
-        for (count, before, from) in [
-            ("", "", ""),
-            ("64", "32", ""),
-            ("64", "", "2025-11-19T10:10:00Z"),
-        ] {
+        for (count, before, from) in
+            [("", "", ""), ("64", "32", ""), ("64", "", "2025-11-19T10:10:00Z")]
+        {
             let fields = KEYS.map(|key| field(key).to_owned());
-            let shared = fields
-                .into_iter()
-                .zip([count, before, from].map(str::to_owned));
+            let shared = fields.into_iter().zip([count, before, from].map(str::to_owned));
             assert_eq!(Division::read(&shared.collect()), None);
         }
     }

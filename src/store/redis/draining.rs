@@ -31,9 +31,7 @@ impl Draining for RedisStore {
         testimony: &Testimony,
     ) -> Result<Attested, StoreError> {
         let keys = self.keys(partition);
-        let since = testimony
-            .since
-            .map(|since| since.epoch_minutes().to_string());
+        let since = testimony.since.map(|since| since.epoch_minutes().to_string());
         let mut attested = Attested::default();
         for (is_announced, minutes) in testimony.parts() {
             let mut script = scripts::ATTEST.prepare_invoke();
@@ -48,12 +46,7 @@ impl Draining for RedisStore {
                 .arg(minutes);
             let answer: (u64, u64, u64, i64) = self.invoke(keys.slot, script).await?;
             let (epoch, stamp, forgot_from, forgot_from_ms) = answer;
-            attested = Attested {
-                epoch,
-                stamp,
-                forgot_from,
-                forgot_from_ms,
-            };
+            attested = Attested { epoch, stamp, forgot_from, forgot_from_ms };
         }
         Ok(attested)
     }
@@ -186,10 +179,7 @@ impl Draining for RedisStore {
         let counts = counts.filter_map(|(series, counts): (String, Option<String>)| {
             series_counts(&series, &counts?)
         });
-        Ok(Page {
-            items: counts.collect(),
-            next,
-        })
+        Ok(Page { items: counts.collect(), next })
     }
 
     async fn announce(
@@ -299,9 +289,7 @@ impl Draining for RedisStore {
 
     async fn backlog(&self, partition: Partition) -> Result<Backlog, StoreError> {
         let keys = self.keys(partition);
-        let answer = self
-            .invoke(keys.slot, ask_backlog(keys, Minute::MIN))
-            .await?;
+        let answer = self.invoke(keys.slot, ask_backlog(keys, Minute::MIN)).await?;
         Ok(read_backlog(answer))
     }
 

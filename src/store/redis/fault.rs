@@ -84,10 +84,7 @@ pub(super) fn check(info: &str) -> Result<(), Fault> {
         return Err(Fault::new(FaultKind::Replica, "the server is a replica"));
     }
     if field("loading").is_some_and(|loading| loading != "0") {
-        return Err(Fault::new(
-            FaultKind::Loading,
-            "the server is loading its data",
-        ));
+        return Err(Fault::new(FaultKind::Loading, "the server is loading its data"));
     }
     match field("maxmemory_policy") {
         None | Some("noeviction") => Ok(()),
@@ -181,16 +178,12 @@ mod tests {
         refused(&fit.replace("master", "slave"), "replica");
         refused(&fit.replace("loading:0", "loading:1"), "loading");
         refused("", "Redis unknown");
-        for (field, name) in [
-            ("mvcc_depth:0", "KeyDB"),
-            ("dragonfly_version:df-v1.34", "Dragonfly"),
-        ] {
+        for (field, name) in
+            [("mvcc_depth:0", "KeyDB"), ("dragonfly_version:df-v1.34", "Dragonfly")]
+        {
             refused(&format!("{fit}{field}\r\n"), name);
         }
-        check(&format!(
-            "{fit}server_name:valkey\r\nvalkey_version:9.1.2\r\n"
-        ))
-        .unwrap();
+        check(&format!("{fit}server_name:valkey\r\nvalkey_version:9.1.2\r\n")).unwrap();
     }
 
     #[test]

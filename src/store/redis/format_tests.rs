@@ -86,11 +86,7 @@ fn transaction() -> Vec<u8> {
     let partition = Partitions::new(NonZeroU16::MIN).of("a=b", minute);
     let keys = keys.partition(partition);
     let mut pipeline = recording::pipeline(keys, &recordings);
-    let seen = Seen {
-        minute,
-        events: 2,
-        renew: true,
-    };
+    let seen = Seen { minute, events: 2, renew: true };
     recording::cover(&mut pipeline, keys, "n#1", &[seen], Duration::from_secs(1));
     pipeline.get_packed_pipeline()
 }
@@ -107,20 +103,12 @@ fn what_nodes_share_is_that_of_the_format() {
             shared.insert(name, xxh3_64(code(&text).as_bytes()));
         }
     }
-    shared.insert(
-        "the names of the keys".to_owned(),
-        xxh3_64(names().as_bytes()),
-    );
-    shared.insert(
-        "the transaction that records".to_owned(),
-        xxh3_64(&transaction()),
-    );
+    shared.insert("the names of the keys".to_owned(), xxh3_64(names().as_bytes()));
+    shared.insert("the transaction that records".to_owned(), xxh3_64(&transaction()));
     assert_eq!(FORMATS, 4..=4, "another format has other hashes");
     let pinned: BTreeMap<_, _> = PINNED.map(|(name, hash)| (name.to_owned(), hash)).into();
-    let changed: Vec<_> = shared
-        .iter()
-        .filter(|(name, hash)| pinned.get(*name) != Some(hash))
-        .collect();
+    let changed: Vec<_> =
+        shared.iter().filter(|(name, hash)| pinned.get(*name) != Some(hash)).collect();
     assert!(changed.is_empty(), "now: {changed:#x?}{EXPLAINED}");
     assert_eq!(pinned.len(), shared.len(), "something of PINNED is gone");
 }

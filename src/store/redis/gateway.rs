@@ -30,10 +30,7 @@ pub(super) const RECORDING: Lane = Lane(0);
 pub(super) const DRAINING: Lane = Lane(1);
 /// Of its own, so that nobody who looks delays either. Made when somebody looks; what is lost with it was not confirmed.
 pub(super) const READING: Lane = Lane(2);
-const LANES: Lanes = Lanes {
-    watched: 2,
-    others: 1,
-};
+const LANES: Lanes = Lanes { watched: 2, others: 1 };
 
 /// When it was looked whether memory is short, and what was seen.
 type Looked = (Instant, Result<Option<String>, StoreError>);
@@ -129,8 +126,7 @@ impl Gateway {
             let ping = async |connection: &mut Connection| {
                 redis::cmd("PING").query_async::<()>(connection).await
             };
-            self.run_on(&server, RECORDING, 0, Attempts::One, ping)
-                .await?;
+            self.run_on(&server, RECORDING, 0, Attempts::One, ping).await?;
             fault::check_room(&self.memory(&server, DRAINING).await?)
                 .map_err(|fault| fault.at(&server))?;
         }
@@ -192,8 +188,7 @@ impl Gateway {
     /// The settings that stand in Redis, whether or not this node agrees with them.
     pub(super) async fn shared(&self) -> Result<Shared, StoreError> {
         let read = redis::Cmd::hgetall(&self.agreement.key);
-        self.operate(slot(self.agreement.key.as_bytes()), read)
-            .await
+        self.operate(slot(self.agreement.key.as_bytes()), read).await
     }
 
     /// Runs a command for an operator, whether or not this process agrees with the nodes.
@@ -235,8 +230,7 @@ impl Gateway {
     {
         self.agree().await?;
         let server = self.redis.server(slot).await?;
-        self.run_on(&server, lane, generation, attempts, command)
-            .await
+        self.run_on(&server, lane, generation, attempts, command).await
     }
 
     /// The same on this server, whether or not the nodes agree.
@@ -251,9 +245,7 @@ impl Gateway {
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        let answer = self
-            .redis
-            .run_on(server, lane, generation, attempts, command);
+        let answer = self.redis.run_on(server, lane, generation, attempts, command);
         answer.await.map_err(|fault| {
             let error = StoreError::from(fault);
             if matches!(error, StoreError::Full(_)) {
@@ -291,9 +283,7 @@ impl Gateway {
         let server = self.redis.server(slot).await?;
         // Before the turn is taken: when there is no connection, all fail at once and none waits for another.
         let connection = async |connection: &mut Connection| Ok(connection.clone());
-        let mut connection = self
-            .run_on(&server, DRAINING, 0, Attempts::One, connection)
-            .await?;
+        let mut connection = self.run_on(&server, DRAINING, 0, Attempts::One, connection).await?;
         let _turn = match self.agreeing.try_lock() {
             Ok(turn) => turn,
             Err(_) if has_agreed => return Ok(()),

@@ -61,10 +61,7 @@ pub fn partitions(prefix: &str, count: NonZeroU16, before: Option<(u16, Minute)>
         let shared = (0..).zip(&now).find(|(_, it)| *it == tag);
         shared.map(|(place, _)| place).or_else(|| further.next())
     };
-    let places: Vec<u16> = tags(prefix, count_before)
-        .iter()
-        .filter_map(place)
-        .collect();
+    let places: Vec<u16> = tags(prefix, count_before).iter().filter_map(place).collect();
     partitions.with_before(from, &places)
 }
 
@@ -105,10 +102,7 @@ pub(super) fn tags(prefix: &str, count: u16) -> Vec<String> {
 impl Keys {
     pub(super) fn new(prefix: &str, partitions: &Partitions) -> Self {
         let tags = tags_of_all(prefix, partitions).into_iter();
-        Self {
-            prefix: prefix.to_owned(),
-            partitions: tags.map(PartitionKeys::new).collect(),
-        }
+        Self { prefix: prefix.to_owned(), partitions: tags.map(PartitionKeys::new).collect() }
     }
 
     pub(super) fn partition(&self, partition: Partition) -> &PartitionKeys {
@@ -212,11 +206,7 @@ mod tests {
             let both = partitions("eds", count(now), Some((before, from)));
             let all = Keys::new("eds", &both).partitions;
             let tags: BTreeSet<_> = all.iter().map(|keys| keys.tag.as_str()).collect();
-            assert_eq!(
-                tags.len(),
-                usize::from(both.count()),
-                "each place has a tag of its own"
-            );
+            assert_eq!(tags.len(), usize::from(both.count()), "each place has a tag of its own");
             for (minute, count) in [(from, now), (Minute::of_nanos(-1), before)] {
                 let alone = keys(count);
                 let parts = alone.partitions.len();
@@ -240,10 +230,7 @@ mod tests {
         let keys = keys(1);
         let partition = &keys.partitions[0];
         assert_eq!(partition.minutes, "{eds:0}:minutes");
-        assert_eq!(
-            partition.minute("20161204:1118".parse().unwrap()),
-            "{eds:0}:20161204:1118:"
-        );
+        assert_eq!(partition.minute("20161204:1118".parse().unwrap()), "{eds:0}:20161204:1118:");
         let output = "backup".parse().unwrap();
         let claims = PartitionKeys::of(&partition.claims, Some(&output));
         assert_eq!(claims, "{eds:0}:claims:backup");

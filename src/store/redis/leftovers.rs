@@ -45,15 +45,10 @@ impl Gateway {
             loop {
                 let began = Instant::now();
                 let mut step = redis::cmd("SCAN");
-                step.arg(cursor)
-                    .arg("MATCH")
-                    .arg(pattern)
-                    .arg("COUNT")
-                    .arg(SCANNED_AT_ONCE);
+                step.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED_AT_ONCE);
                 let scan = async |connection: &mut Connection| step.query_async(connection).await;
-                let (next, names): (u64, Vec<Vec<u8>>) = self
-                    .run_on(&server, READING, 0, Attempts::Two, scan)
-                    .await?;
+                let (next, names): (u64, Vec<Vec<u8>>) =
+                    self.run_on(&server, READING, 0, Attempts::Two, scan).await?;
                 names.into_iter().for_each(&mut take);
                 cursor = next;
                 if cursor == 0 {
@@ -86,11 +81,8 @@ impl RedisStore {
             let minutes = names.iter().filter_map(|name| name.parse::<Minute>().ok());
             minutes.filter(|minute| *minute < before).count()
         };
-        let ask = async |key: &String| {
-            self.gateway
-                .operate(keys.slot, Cmd::zrange(key, 0, -1))
-                .await
-        };
+        let ask =
+            async |key: &String| self.gateway.operate(keys.slot, Cmd::zrange(key, 0, -1)).await;
         let mut left = Left {
             waiting: counts(ask(&keys.minutes).await?),
             claimed: counts(ask(&keys.claims).await?),
@@ -110,10 +102,7 @@ impl RedisStore {
                 let (next, entries): (u64, Vec<(String, String)>) =
                     self.gateway.operate(keys.slot, page).await?;
                 let names = entries.into_iter().map(|(entry, _)| {
-                    let end = entry
-                        .match_indices(':')
-                        .nth(1)
-                        .map_or(entry.len(), |(at, _)| at);
+                    let end = entry.match_indices(':').nth(1).map_or(entry.len(), |(at, _)| at);
                     entry[..end].to_owned()
                 });
                 left.quarantined += counts(names.collect());
@@ -135,9 +124,7 @@ impl RedisStore {
         .await?;
         let mut all = BTreeMap::new();
         for tag in tags {
-            let left = self
-                .left_in(&PartitionKeys::new(tag.clone()), Minute::MAX)
-                .await?;
+            let left = self.left_in(&PartitionKeys::new(tag.clone()), Minute::MAX).await?;
             all.insert(tag, left);
         }
         Ok(described(&all).map(|left| Diagnosis::new(Cause::Leftovers, left)))
@@ -156,26 +143,20 @@ impl RedisStore {
                 return;
             };
             // Names of series are in keys, too, and come from strangers.
-            if let Some((number, name)) = key
-                .strip_prefix(&beginning)
-                .and_then(|it| it.split_once("}:"))
+            if let Some((number, name)) =
+                key.strip_prefix(&beginning).and_then(|it| it.split_once("}:"))
                 && !number.is_empty()
                 && number.bytes().all(|byte| byte.is_ascii_digit())
             {
                 take(&key[..=beginning.len() + number.len()], name);
             }
         };
-        self.gateway
-            .scan(&format!("{beginning}*}}:{names}"), rests, take)
-            .await
+        self.gateway.scan(&format!("{beginning}*}}:{names}"), rests, take).await
     }
 }
 
 fn described(all: &BTreeMap<String, Left>) -> Option<String> {
-    let left: Vec<_> = all
-        .iter()
-        .filter(|(_, left)| **left != Left::default())
-        .collect();
+    let left: Vec<_> = all.iter().filter(|(_, left)| **left != Left::default()).collect();
     let sum = |part: fn(&Left) -> usize| left.iter().map(|(_, left)| part(left)).sum::<usize>();
     let first = left.first()?.0;
     Some(format!(

@@ -167,12 +167,8 @@ impl RedisStore {
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let keys = Keys::new(&settings.prefix, &settings.partitions);
         let division = Division::of(&settings.partitions);
-        let agreement = Agreement::new(
-            keys.settings(),
-            division,
-            settings.layout,
-            settings.retention,
-        );
+        let agreement =
+            Agreement::new(keys.settings(), division, settings.layout, settings.retention);
         Ok(Self {
             name: settings.node.clone(),
             node: format!("{}#{:08x}", settings.node, rand::random::<u32>()),
@@ -230,9 +226,7 @@ impl RedisStore {
     where
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
-        self.gateway
-            .run(self.keys(partition).slot, DRAINING, Attempts::One, command)
-            .await
+        self.gateway.run(self.keys(partition).slot, DRAINING, Attempts::One, command).await
     }
 
     async fn invoke<T: FromRedisValue>(
@@ -251,9 +245,7 @@ impl RedisStore {
         script: ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         let invoke = async move |connection: &mut Connection| script.invoke_async(connection).await;
-        let run = self
-            .gateway
-            .run_in(generation, slot, DRAINING, Attempts::One, invoke);
+        let run = self.gateway.run_in(generation, slot, DRAINING, Attempts::One, invoke);
         run.await
     }
 }
@@ -276,10 +268,7 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            finds_new_users: self.logs.is_some(),
-            ..Capabilities::SHARED
-        }
+        Capabilities { finds_new_users: self.logs.is_some(), ..Capabilities::SHARED }
     }
 
     fn generation(&self, partition: Partition) -> u64 {
@@ -288,11 +277,7 @@ impl Store for RedisStore {
 
     fn warnings(&self) -> Vec<Diagnosis> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        self.gateway
-            .warnings()
-            .into_iter()
-            .chain(left.clone())
-            .collect()
+        self.gateway.warnings().into_iter().chain(left.clone()).collect()
     }
 
     async fn look_for_leftovers(&self) -> Result<(), StoreError> {
@@ -308,7 +293,5 @@ impl Store for RedisStore {
 
 /// Whole milliseconds, as the scripts take them: at most what a Lua number holds exactly.
 fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis())
-        .unwrap_or(u64::MAX)
-        .min(1 << 42)
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).min(1 << 42)
 }

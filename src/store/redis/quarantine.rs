@@ -32,10 +32,7 @@ impl Quarantine for RedisStore {
             }
             parsed
         });
-        Ok(Page {
-            items: known.collect(),
-            next,
-        })
+        Ok(Page { items: known.collect(), next })
     }
 
     async fn requeue(
@@ -82,10 +79,7 @@ impl Quarantine for RedisStore {
     ) -> Result<Dropped, StoreError> {
         let keys = self.keys(partition);
         let mut first = cmd("ZRANGE");
-        first
-            .arg(PartitionKeys::of(&keys.claims, Some(output)))
-            .arg(0)
-            .arg(DROPPED_AT_ONCE - 1);
+        first.arg(PartitionKeys::of(&keys.claims, Some(output))).arg(0).arg(DROPPED_AT_ONCE - 1);
         let mut dropped = Dropped::default();
         loop {
             let ask = async |connection: &mut Connection| {
@@ -93,10 +87,8 @@ impl Quarantine for RedisStore {
             };
             let names = self.drain(partition, ask).await?;
             // What is no minute is dropped all the same. They close in their own order, not in that of their leases.
-            let mut minutes: Vec<(Minute, String)> = names
-                .into_iter()
-                .map(|name| (name.parse().unwrap_or(Minute::MIN), name))
-                .collect();
+            let mut minutes: Vec<(Minute, String)> =
+                names.into_iter().map(|name| (name.parse().unwrap_or(Minute::MIN), name)).collect();
             minutes.sort_unstable();
             let mut script = scripts::DROP_OUTPUT.prepare_invoke();
             script
@@ -141,18 +133,8 @@ fn parse(entry: &str, content: &str) -> Option<Quarantined> {
 }
 
 fn written(quarantined: &Quarantined) -> (String, String) {
-    let Quarantined {
-        minute,
-        series,
-        unique,
-        cumulative,
-        since,
-        message,
-    } = quarantined;
-    (
-        format!("{minute}:{series}"),
-        format!("{unique}:{cumulative}|{since}|{message}"),
-    )
+    let Quarantined { minute, series, unique, cumulative, since, message } = quarantined;
+    (format!("{minute}:{series}"), format!("{unique}:{cumulative}|{since}|{message}"))
 }
 
 #[cfg(test)]

@@ -27,9 +27,7 @@ impl RedisStore {
         F: AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
     {
         let slot = self.keys(partition).slot;
-        self.gateway
-            .run(slot, READING, Attempts::Two, command)
-            .await
+        self.gateway.run(slot, READING, Attempts::Two, command).await
     }
 
     /// Reads a page of a hash (HSCAN) or set (SSCAN). With two keys, a set of series and counts, each member has its counts.
@@ -47,10 +45,7 @@ impl RedisStore {
         let slot = self.keys(partition).slot;
         let (next, items): (u64, Vec<T>) =
             self.gateway.run(slot, lane, Attempts::Two, scan).await?;
-        Ok(Page {
-            items,
-            next: (next != 0).then_some(next),
-        })
+        Ok(Page { items, next: (next != 0).then_some(next) })
     }
 
     fn minute_key(&self, partition: Partition, minute: Minute, what: &str) -> String {
@@ -72,10 +67,7 @@ impl CountReader for RedisStore {
         for &minute in minutes {
             pipeline.hlen(self.minute_key(partition, minute, "counts"));
         }
-        self.look(partition, async move |connection| {
-            pipeline.query_async(connection).await
-        })
-        .await
+        self.look(partition, async move |connection| pipeline.query_async(connection).await).await
     }
 
     async fn sealed_page(
@@ -97,10 +89,7 @@ impl CountReader for RedisStore {
             }
             known
         });
-        Ok(Page {
-            items: known.collect(),
-            next,
-        })
+        Ok(Page { items: known.collect(), next })
     }
 
     async fn coverage(
@@ -133,17 +122,10 @@ impl CountReader for RedisStore {
         let mut pipeline = pipe();
         // The scores of the claims are deadlines; there are few, and what is left out is what was claimed first.
         for key in [&keys.minutes, &keys.claims] {
-            pipeline
-                .cmd("ZRANGE")
-                .arg(key)
-                .arg(0)
-                .arg(most - 1)
-                .arg("REV");
+            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(most - 1).arg("REV");
         }
         let (waiting, claimed): (Vec<String>, Vec<String>) = self
-            .look(partition, async move |connection| {
-                pipeline.query_async(connection).await
-            })
+            .look(partition, async move |connection| pipeline.query_async(connection).await)
             .await?;
         let names = waiting.iter().chain(&claimed);
         let minutes: BTreeSet<Minute> = names.filter_map(|name| name.parse().ok()).collect();
@@ -167,8 +149,7 @@ impl CountReader for RedisStore {
             });
         }
         let key = self.minute_key(partition, minute, "event_types");
-        self.scan(partition, READING, "SSCAN", &[&key], cursor)
-            .await
+        self.scan(partition, READING, "SSCAN", &[&key], cursor).await
     }
 
     async fn open_counts(
@@ -192,15 +173,10 @@ impl CountReader for RedisStore {
                         .scard(format!("{base}unique_user:{name}"))
                         .scard(format!("{base}cumulative_user:{name}"));
                 }
-                pipeline
-                    .cmd("HSTRLEN")
-                    .arg(format!("{base}counts"))
-                    .arg(*name);
+                pipeline.cmd("HSTRLEN").arg(format!("{base}counts")).arg(*name);
             }
             let numbers: Vec<u64> = self
-                .look(partition, async move |connection| {
-                    pipeline.query_async(connection).await
-                })
+                .look(partition, async move |connection| pipeline.query_async(connection).await)
                 .await?;
             let of_each = numbers.chunks_exact(numbers.len() / series.len());
             for (name, numbers) in series.iter().zip(of_each) {
@@ -215,11 +191,7 @@ impl CountReader for RedisStore {
                 if let Some((unique, cumulative)) = counts
                     && cumulative > 0
                 {
-                    open.push(SeriesCounts {
-                        series: (*name).to_owned(),
-                        unique,
-                        cumulative,
-                    });
+                    open.push(SeriesCounts { series: (*name).to_owned(), unique, cumulative });
                 }
             }
         }

@@ -67,14 +67,9 @@ impl Recording for RedisStore {
             .arg(divided)
             .arg(request.series);
         let ask = async move |connection: &mut Connection| {
-            script
-                .invoke_async::<Option<(u64, Vec<i64>)>>(connection)
-                .await
+            script.invoke_async::<Option<(u64, Vec<i64>)>>(connection).await
         };
-        let answers = self
-            .gateway
-            .run(keys.slot, RECORDING, Attempts::One, ask)
-            .await?;
+        let answers = self.gateway.run(keys.slot, RECORDING, Attempts::One, ask).await?;
         let (arrivals, answers) = answers.ok_or_else(|| {
             let why = format!(
                 "minute {} is not divided into {divided} partitions any more",
@@ -88,19 +83,13 @@ impl Recording for RedisStore {
         let series: Vec<_> = answers
             .map(|answer| match answer {
                 -1 => Admission::Refused,
-                answer => Admission::Admitted {
-                    users: users(answer),
-                },
+                answer => Admission::Admitted { users: users(answer) },
             })
             .collect();
         if series.len() != request.series.len() {
             return Err(StoreError::unavailable("an answer of another length"));
         }
-        Ok(Admitted {
-            overflow_users,
-            arrivals,
-            series,
-        })
+        Ok(Admitted { overflow_users, arrivals, series })
     }
 
     async fn counts(
@@ -134,10 +123,7 @@ impl Recording for RedisStore {
         let ask = async |connection: &mut Connection| {
             pipeline.query_async::<(u64, Vec<bool>)>(connection).await
         };
-        let (count, there) = self
-            .gateway
-            .run(keys.slot, RECORDING, Attempts::One, ask)
-            .await?;
+        let (count, there) = self.gateway.run(keys.slot, RECORDING, Attempts::One, ask).await?;
         Ok(SeriesUsers { count, there })
     }
 
@@ -169,9 +155,7 @@ impl Recording for RedisStore {
                 added => added.map(Some),
             }
         };
-        let run = self
-            .gateway
-            .run_in(generation, slot, RECORDING, Attempts::One, record);
+        let run = self.gateway.run_in(generation, slot, RECORDING, Attempts::One, record);
         let added = run.await?;
         Ok(added.map_or(0, |added| repeated(recordings, &added)))
     }

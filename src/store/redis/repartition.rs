@@ -70,10 +70,7 @@ impl RedisStore {
             self.may_change_layout(&theirs, before, ours).await?;
         }
         let key = &self.gateway.agreement.key;
-        let mut fields: Vec<_> = settings
-            .iter()
-            .map(|(key, value)| (field(key), *value))
-            .collect();
+        let mut fields: Vec<_> = settings.iter().map(|(key, value)| (field(key), *value)).collect();
         if theirs.is_none() {
             let format = super::FORMATS.end().to_string();
             fields.extend([(FORMAT, &*format), (FORMAT_BY, crate::BUILD)]);
@@ -170,8 +167,7 @@ impl RedisStore {
             );
         }
         let key = &self.gateway.agreement.key;
-        self.operate::<()>(Cmd::hset(key, DIVIDING, ours.fence()))
-            .await?;
+        self.operate::<()>(Cmd::hset(key, DIVIDING, ours.fence())).await?;
         self.fence(&[theirs, ours], ours).await?;
         if let Some(from) = from
             && let Some(found) = self.admitted(from).await?
@@ -211,10 +207,7 @@ impl RedisStore {
         for tag in self.tags_of(division) {
             let keys = PartitionKeys::new(tag);
             for key in [&keys.minutes, &keys.claims] {
-                unsealed += self
-                    .gateway
-                    .operate::<usize>(keys.slot, Cmd::zcard(key))
-                    .await?;
+                unsealed += self.gateway.operate::<usize>(keys.slot, Cmd::zcard(key)).await?;
             }
         }
         if unsealed > 0 {
@@ -228,10 +221,8 @@ impl RedisStore {
 
     /// Puts up fences in every partition of these divisions, and wherever one stands.
     async fn fence(&self, of: &[&Division], as_of: &Division) -> Result<(), StoreError> {
-        let mut all: BTreeSet<String> = of
-            .iter()
-            .flat_map(|division| self.tags_of(division))
-            .collect();
+        let mut all: BTreeSet<String> =
+            of.iter().flat_map(|division| self.tags_of(division)).collect();
         self.find("division", 0, |tag, _| {
             all.insert(tag.to_owned());
         })
@@ -245,14 +236,9 @@ impl RedisStore {
     }
 
     pub(super) fn tags_of(&self, division: &Division) -> Vec<String> {
-        let counts = [
-            Some(division.count),
-            division.before.map(|(count, _)| count),
-        ];
+        let counts = [Some(division.count), division.before.map(|(count, _)| count)];
         let counts = counts.into_iter().flatten();
-        counts
-            .flat_map(|count| tags(self.keys.prefix(), count))
-            .collect()
+        counts.flat_map(|count| tags(self.keys.prefix(), count)).collect()
     }
 
     /// The nodes that live: their names, and what each says that it is.
@@ -263,10 +249,8 @@ impl RedisStore {
         self.gateway.scan(&format!("{prefix}*"), 0, take).await?;
         let mut nodes = BTreeMap::new();
         for key in names {
-            let is: Option<String> = self
-                .gateway
-                .operate(slot(key.as_bytes()), Cmd::get(&key))
-                .await?;
+            let is: Option<String> =
+                self.gateway.operate(slot(key.as_bytes()), Cmd::get(&key)).await?;
             if let Some(is) = is {
                 nodes.insert(key.trim_start_matches(&prefix).to_owned(), is);
             }

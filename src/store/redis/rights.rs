@@ -70,18 +70,15 @@ impl RedisStore {
         let server = self.surveyed.server(keys.slot).await?;
         let run =
             async move |connection: &mut Connection| Ok(transaction.exec_async(connection).await);
-        let done: Result<(), RedisError> = self
-            .surveyed
-            .run_on(&server, Lane(0), 0, Attempts::One, run)
-            .await?;
+        let done: Result<(), RedisError> =
+            self.surveyed.run_on(&server, Lane(0), 0, Attempts::One, run).await?;
         let Err(error) = done else {
             return Ok(Vec::new());
         };
         let causes = error.into_server_errors().unwrap_or_default();
         let denied = causes.iter().filter(|(_, it)| it.code() == "NOPERM");
-        let mut missing: Vec<_> = denied
-            .map(|(_, it)| it.details().unwrap_or_default().to_owned())
-            .collect();
+        let mut missing: Vec<_> =
+            denied.map(|(_, it)| it.details().unwrap_or_default().to_owned()).collect();
         missing.dedup();
         Ok(missing)
     }
@@ -109,10 +106,7 @@ mod tests {
     fn every_right_of_the_shipped_acl_is_tried() {
         let acl = include_str!("../../../config/redis-acl.conf");
         let user = acl.lines().find(|line| line.starts_with("user eds "));
-        let granted = user
-            .unwrap()
-            .split(' ')
-            .filter_map(|word| word.strip_prefix('+'));
+        let granted = user.unwrap().split(' ').filter_map(|word| word.strip_prefix('+'));
         // A connection is not had without these, or they are other forms of what is tried.
         let apart = [
             "auth",
@@ -128,10 +122,7 @@ mod tests {
         ];
         for right in granted.filter(|right| !apart.contains(right)) {
             let name = right.split('|').next().unwrap();
-            assert!(
-                TRIED.iter().any(|(tried, ..)| *tried == name),
-                "{right} is not tried"
-            );
+            assert!(TRIED.iter().any(|(tried, ..)| *tried == name), "{right} is not tried");
         }
     }
 }

@@ -43,9 +43,7 @@ pub(super) fn outputs_of_step(
     let unsent = format!("{}unsent", keys.minute(minute));
     for output in outputs {
         let of = |key: &str| PartitionKeys::of(key, Some(output));
-        script
-            .key(&[of(&keys.claims), of(&keys.tokens), of(&unsent)])
-            .arg(output.as_str());
+        script.key(&[of(&keys.claims), of(&keys.tokens), of(&unsent)]).arg(output.as_str());
     }
 }
 
@@ -75,13 +73,7 @@ pub(super) fn compaction(
             ..claim.clone()
         })
     });
-    Compaction {
-        repeated: 0,
-        sealed,
-        late,
-        left,
-        sending: sending.collect(),
-    }
+    Compaction { repeated: 0, sealed, late, left, sending: sending.collect() }
 }
 
 #[cfg(test)]
@@ -91,12 +83,8 @@ mod tests {
     #[test]
     fn pieces_are_bounded_and_leave_nothing_out() {
         let half = REQUEST_BYTES_MAX / 2;
-        let lists: [&[usize]; 4] = [
-            &[],
-            &[1; 2000],
-            &[half, half, 1, half],
-            &[3 * half, 1, 3 * half],
-        ];
+        let lists: [&[usize]; 4] =
+            [&[], &[1; 2000], &[half, half, 1, half], &[3 * half, 1, 3 * half]];
         for list in lists {
             let pieces: Vec<_> = pieces(list, |bytes| *bytes).collect();
             assert_eq!(pieces.concat(), list);

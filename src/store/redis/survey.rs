@@ -29,10 +29,7 @@ use crate::text::beginning;
 const LOSSES_AT_ONCE: usize = 100;
 /// The one connection to each server.
 const ONLY: Lane = Lane(0);
-pub(super) const LANES: Lanes = Lanes {
-    watched: 0,
-    others: 1,
-};
+pub(super) const LANES: Lanes = Lanes { watched: 0, others: 1 };
 
 /// Any server is looked at.
 pub(super) fn any() -> redis_link::Check {
@@ -152,14 +149,7 @@ impl RelayRegister {
 
     /// Keeps what this relay says of itself for [`REPORT_KEPT`]. Returns whether another process does so under its name.
     pub async fn report(&self, report: &str) -> Result<bool, StoreError> {
-        say_as(
-            &self.redis,
-            &self.relays,
-            &self.identity,
-            &self.registered,
-            report,
-        )
-        .await
+        say_as(&self.redis, &self.relays, &self.identity, &self.registered, report).await
     }
 
     /// Takes the report back: the relay ends as it should.
@@ -234,9 +224,7 @@ impl RedisStore {
                 async move |connection: &mut Connection| pipeline.query_async(connection).await;
             let all: Vec<Vec<(String, u64)>> = see(&self.surveyed, &server, ask).await?;
             let all = all.into_iter();
-            Ok(all
-                .map(|processes| processes.into_iter().collect())
-                .collect())
+            Ok(all.map(|processes| processes.into_iter().collect()).collect())
         };
         if minutes.is_empty() {
             return Ok(BTreeMap::new());
@@ -309,10 +297,8 @@ impl LossRecord for RedisStore {
         let all: Vec<(Vec<u8>, Vec<u8>)> = see(&self.surveyed, &server, read).await?;
         let oldest_ms = Utc::now().timestamp_millis()
             - i64::try_from(LOSS_KEPT.as_millis()).unwrap_or(i64::MAX);
-        let mut losses: Vec<_> = all
-            .iter()
-            .filter_map(|(name, entry)| loss(name, entry, oldest_ms))
-            .collect();
+        let mut losses: Vec<_> =
+            all.iter().filter_map(|(name, entry)| loss(name, entry, oldest_ms)).collect();
         losses.sort();
         Ok(losses)
     }

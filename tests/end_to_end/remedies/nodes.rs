@@ -121,11 +121,7 @@ fn send_minutes(
             let at = five_minutes_ago_ns() + (minute - 1) * MINUTE_NS + event * 1_000_000_000;
             let line = format!("event_type=e1,product=p value=user{event} {at}");
             let others = [two.udp()];
-            let others = if reaches_two(minute, event) {
-                &others[..]
-            } else {
-                &[]
-            };
+            let others = if reaches_two(minute, event) { &others[..] } else { &[] };
             sender.send(line.as_bytes(), one, others);
             sent[0] += 1;
             sent[1] += others.len() as u64;
@@ -159,12 +155,7 @@ fn a_node_that_was_down_for_27_seconds_is_no_path_that_loses() {
     let (one, mut two) = (site.start_node("one", &[]), site.start_node("two", &[]));
     // It is down from second 20 to 47 of a minute, and started once more later on.
     let is_down = |minute, event| minute == 2 && (20..47).contains(&event);
-    send_minutes(
-        &one,
-        &mut two,
-        |minute, event| !is_down(minute, event),
-        &[(2, 47), (4, 30)],
-    );
+    send_minutes(&one, &mut two, |minute, event| !is_down(minute, event), &[(2, 47), (4, 30)]);
     let answered = eventually("the share of node two is known", SOON, || {
         let status = status(&one);
         let share = status["nodes"][1]["coverage"].as_f64();
@@ -315,10 +306,7 @@ fn a_queue_that_overflows_is_made_longer() {
 #[test]
 fn a_spool_that_fills_empties_when_the_store_is_back() {
     let site = site();
-    let mut node = site.node(
-        "one",
-        &[("input.queue_events", "1000"), ("input.spool_max", "1MiB")],
-    );
+    let mut node = site.node("one", &[("input.queue_events", "1000"), ("input.spool_max", "1MiB")]);
     let spool = node.spool().display().to_string();
     node.set("input.spool_dir", &spool);
     node.run();
@@ -338,10 +326,7 @@ fn a_spool_that_fills_empties_when_the_store_is_back() {
 #[test]
 fn series_beyond_the_limit_get_room_by_a_higher_one() {
     let site = site();
-    let keys = [
-        ("store.partitions", "1"),
-        ("input.max_series_per_minute", "5"),
-    ];
+    let keys = [("store.partitions", "1"), ("input.max_series_per_minute", "5")];
     let mut node = site.start_node("one", &keys);
     send(&node, five_minutes_ago_ns(), 10);
     let remedy = Remedy::of(&node, "overflow", &["overflow series"]);
@@ -360,11 +345,7 @@ fn late_events_get_time_by_a_longer_grace() {
     let site = site();
     let mut node = site.start_node(
         "one",
-        &[
-            ("flush.grace", "1s"),
-            ("flush.max_hold", "2s"),
-            ("input.linger_max", "200ms"),
-        ],
+        &[("flush.grace", "1s"), ("flush.max_hold", "2s"), ("input.linger_max", "200ms")],
     );
     let late = |node: &Node, at: i64| {
         send(node, at, 1);

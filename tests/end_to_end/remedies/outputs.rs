@@ -50,10 +50,7 @@ fn a_password_that_the_database_does_not_know_is_put_right() {
     let server = runtime.block_on(InfluxServer::start_with_auth());
     runtime.block_on(server.query("", &format!("CREATE DATABASE {DATABASE}")));
     let site = site();
-    let mut node = site.node(
-        "one",
-        &[("output.url", &server.url()), ("output.username", "admin")],
-    );
+    let mut node = site.node("one", &[("output.url", &server.url()), ("output.username", "admin")]);
     let file = site.redis.directory().join("password");
     std::fs::write(&file, "wrong").unwrap();
     node.set("output.password_file", &file.display().to_string());
@@ -72,12 +69,7 @@ fn quarantined() -> (Site, Node, Sender) {
     let site = Site::with(redis, InfluxServer::start_with_tag_limit(4));
     let mut node = site.node("one", &[]);
     node.set_outputs(&[
-        &[
-            ("name", "main"),
-            ("url", &site.writes.url()),
-            ("api", "v1"),
-            ("database", DATABASE),
-        ],
+        &[("name", "main"), ("url", &site.writes.url()), ("api", "v1"), ("database", DATABASE)],
         &[("name", "second"), ("url", "stdout:")],
     ]);
     node.run();
@@ -107,9 +99,7 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
     let node = site.start_node("one", &[("store.partitions", "1")]);
     let tag = eventually("the partition has keys", SOON, || {
         let keys = site.redis.keys();
-        let tag = keys
-            .iter()
-            .find_map(|key| key.strip_suffix(":stamps").map(str::to_owned));
+        let tag = keys.iter().find_map(|key| key.strip_suffix(":stamps").map(str::to_owned));
         tag.ok_or(format!("{keys:?}"))
     });
     let mut connection = site.redis.connection();
@@ -144,27 +134,14 @@ fn a_quarantine_that_is_full_is_emptied_by_the_command_as_it_is_printed() {
 fn what_waits_for_an_output_that_is_gone_is_dropped_by_the_command_as_it_is_printed() {
     let site = site();
     let mut second = testing::http_proxy::HttpProxy::start(None);
-    let main = [
-        ("name", "main"),
-        ("url", &*site.writes.url()),
-        ("api", "v1"),
-        ("database", DATABASE),
-    ]
-    .map(|(key, value)| (key, value.to_owned()));
+    let main =
+        [("name", "main"), ("url", &*site.writes.url()), ("api", "v1"), ("database", DATABASE)]
+            .map(|(key, value)| (key, value.to_owned()));
     let main = main.each_ref().map(|(key, value)| (*key, value.as_str()));
     let url = second.url();
-    let gone = [
-        ("name", "second"),
-        ("url", url.as_str()),
-        ("api", "v1"),
-        ("database", DATABASE),
-    ];
+    let gone = [("name", "second"), ("url", url.as_str()), ("api", "v1"), ("database", DATABASE)];
     second.set(Mode::Refuse);
-    let keys = [
-        ("flush.grace", "1s"),
-        ("flush.max_hold", "2s"),
-        ("input.linger_max", "200ms"),
-    ];
+    let keys = [("flush.grace", "1s"), ("flush.max_hold", "2s"), ("input.linger_max", "200ms")];
     let mut node = site.node("one", &keys);
     node.set_outputs(&[&main, &gone]);
     node.run();

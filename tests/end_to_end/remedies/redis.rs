@@ -66,8 +66,7 @@ fn a_right_that_the_user_lacks_is_granted() {
     remedy.says(&["config/redis-acl.conf"]);
     let rights = rights_of("eds ").filter(|it| it.starts_with(['~', '&', '+', '-']));
     let grant = ["ACL", "SETUSER", "eds", "resetkeys", "resetchannels"].into_iter();
-    site.redis
-        .query::<()>(&grant.chain(rights).collect::<Vec<_>>());
+    site.redis.query::<()>(&grant.chain(rights).collect::<Vec<_>>());
     node.run();
     wait_healthy(&node);
 }
@@ -80,12 +79,10 @@ fn a_node_alone_that_lacks_a_right_says_which_and_is_granted_it() {
     // Another user looks, and sees nothing wrong with Redis itself.
     let mut asker = site.node("asker", &[("store.username", "admin")]);
     asker.set_environment("EDS_STORE__PASSWORD", "admin");
-    site.redis
-        .query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
+    site.redis.query::<()>(&["ACL", "SETUSER", "eds", "-hgetall"]);
     let remedy = Remedy::of(&asker, "node-cannot-record", &["node one", "hgetall"]);
     remedy.says(&["do what the message says"]);
-    site.redis
-        .query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
+    site.redis.query::<()>(&["ACL", "SETUSER", "eds", "+hgetall"]);
     wait_gone(&asker, "node-cannot-record");
 }
 
@@ -104,8 +101,7 @@ fn a_replica_is_made_the_master() {
 fn a_master_without_replicas_is_let_write_alone() {
     let site = site();
     let node = site.start_node("one", &[]);
-    site.redis
-        .query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    site.redis.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let remedy = Remedy::of(&node, "redis-read-only", &["too few replicas"]);
     remedy.run_at("CONFIG SET min-replicas-to-write", &site.redis);
     wait_healthy(&node);
@@ -113,12 +109,7 @@ fn a_master_without_replicas_is_let_write_alone() {
 
 #[test]
 fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
-    let saves = [
-        "--save",
-        "3600 1000000",
-        "--enable-protected-configs",
-        "yes",
-    ];
+    let saves = ["--save", "3600 1000000", "--enable-protected-configs", "yes"];
     let site = Site::with_redis(RedisServer::start(&saves));
     let node = site.start_node("one", &[]);
     let directory = site.redis.directory();
@@ -144,17 +135,11 @@ fn a_redis_that_cannot_save_gets_its_disk_back_and_saves() {
 
 #[test]
 fn a_redis_that_loads_its_data_is_waited_for() {
-    let slow = [
-        "--key-load-delay",
-        "200000",
-        "--loading-process-events-interval-bytes",
-        "1024",
-    ];
+    let slow = ["--key-load-delay", "200000", "--loading-process-events-interval-bytes", "1024"];
     let mut site = Site::with_redis(RedisServer::start(&slow));
     let node = site.node("one", &[]);
     for key in 0..40 {
-        site.redis
-            .query::<()>(&["SET", &format!("k{key}"), &"x".repeat(5000)]);
+        site.redis.query::<()>(&["SET", &format!("k{key}"), &"x".repeat(5000)]);
     }
     site.redis.query::<()>(&["SAVE"]);
     site.redis.kill();
@@ -172,14 +157,11 @@ fn a_redis_that_is_full_is_given_more_memory() {
     wait_healthy(&node);
     let limit = |bytes: u64| {
         let bytes = bytes.to_string();
-        site.redis
-            .query::<()>(&["CONFIG", "SET", "maxmemory", &bytes]);
+        site.redis.query::<()>(&["CONFIG", "SET", "maxmemory", &bytes]);
     };
     limit(1);
     Remedy::of(&node, "redis-full", &[]).says(&["`CONFIG SET maxmemory BYTES`"]);
-    let used = status(&node)["redis"]["servers"][0]["used_memory"]
-        .as_u64()
-        .unwrap();
+    let used = status(&node)["redis"]["servers"][0]["used_memory"].as_u64().unwrap();
     limit(used + used / 20);
     Remedy::of(&node, "redis-fills", &["% of its maxmemory"]).says(&["raise maxmemory"]);
     limit(1 << 40);
@@ -190,8 +172,7 @@ fn a_redis_that_is_full_is_given_more_memory() {
 fn a_redis_that_evicts_is_told_not_to() {
     let site = site();
     let node = site.start_node("one", &[]);
-    site.redis
-        .query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    site.redis.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let remedy = Remedy::of(&node, "redis-unfit", &["allkeys-lru"]);
     remedy.run_at("CONFIG SET maxmemory-policy", &site.redis);
     wait_healthy(&node);

@@ -101,9 +101,7 @@ fn a_receive_buffer_of_a_relay_that_is_too_small_is_raised() {
             socket.send_to(&[b'#'; 1000], relay.udp()).unwrap();
         }
         relay.signal("CONT");
-        relay.wait_count("eds_relay_datagrams_received_total", |received| {
-            received > 0
-        });
+        relay.wait_count("eds_relay_datagrams_received_total", |received| received > 0);
     };
     flood(&relay);
     let remedy = Remedy::of(&node, "relay-kernel-drops", &["relay east"]);
@@ -206,13 +204,8 @@ fn a_report_of_a_relay_of_another_version_is_readable_after_the_upgrade() {
     let (site, node, _relay) = both(&[]);
     let now: Vec<i64> = site.redis.query(&["TIME"]);
     let ms = (now[0] * 1000 + 5000).to_string();
-    site.redis.query::<()>(&[
-        "SET",
-        "{eds:relays}:old",
-        "old#1 0.0.9\n{\"uptime_seconds\": []}",
-    ]);
-    site.redis
-        .query::<()>(&["ZADD", "{eds:relays}", &ms, "old"]);
+    site.redis.query::<()>(&["SET", "{eds:relays}:old", "old#1 0.0.9\n{\"uptime_seconds\": []}"]);
+    site.redis.query::<()>(&["ZADD", "{eds:relays}", &ms, "old"]);
     Remedy::of(&node, "relay-report-unreadable", &["relay old"]).says(&["its own version"]);
     let mut upgraded = relay(&site, "old", &[&node.udp().to_string()], &[]);
     upgraded.run();

@@ -84,10 +84,7 @@ fn lines_without_a_time_that_two_nodes_get_are_stamped() {
     let at = five_minutes_ago_ns();
     for event in 0..10 {
         for node in &nodes {
-            let line = format!(
-                "event_type=login,product=p value=user{event} {}",
-                at + event
-            );
+            let line = format!("event_type=login,product=p value=user{event} {}", at + event);
             socket.send_to(line.as_bytes(), node.udp()).unwrap();
         }
     }

@@ -91,10 +91,7 @@ impl Oracle {
         );
         let key = (event.series, event.user, event.at);
         let home = *book.homes.entry(key).or_insert(under);
-        must!(
-            home == under || forgot,
-            "{event:?} was recorded under {home} and under {under}"
-        );
+        must!(home == under || forgot, "{event:?} was recorded under {home} and under {under}");
         Ok(())
     }
 }

@@ -29,8 +29,7 @@ impl Oracle {
 
     /// Whether nobody else took this claim and it has not ended.
     pub(crate) fn is_current(&self, claim: &Claim) -> bool {
-        self.book(claim)
-            .is_some_and(|held| held.token == claim.token)
+        self.book(claim).is_some_and(|held| held.token == claim.token)
     }
 
     /// Closed minutes were handed back.
@@ -52,11 +51,7 @@ impl Oracle {
         for (claim, announced) in states {
             let at = (partition, claim.minute.epoch_minutes());
             if announced == Announced::ClaimLost {
-                must!(
-                    !self.is_current(claim),
-                    "the claim of {} is held",
-                    claim.minute
-                );
+                must!(!self.is_current(claim), "the claim of {} is held", claim.minute);
                 continue;
             }
             self.places.entry(at).or_default().closed = true;
@@ -110,18 +105,10 @@ impl Oracle {
             return Ok(());
         }
         let recent_ms = millis(request.grace) + RECENT_MS;
-        let grace = if state.lags(partition) {
-            request.grace.max(request.max_hold)
-        } else {
-            request.grace
-        };
-        let recent = (
-            (now_ms - recent_ms).div_euclid(60_000),
-            now_ms.div_euclid(60_000),
-        );
-        let places = self
-            .places
-            .range_mut((partition, recent.0)..(partition, recent.1));
+        let grace =
+            if state.lags(partition) { request.grace.max(request.max_hold) } else { request.grace };
+        let recent = ((now_ms - recent_ms).div_euclid(60_000), now_ms.div_euclid(60_000));
+        let places = self.places.range_mut((partition, recent.0)..(partition, recent.1));
         for (&(_, minute), book) in places {
             let waits = book.has_sets() && book.claims[0].is_none() && book.recorded_ms.is_some();
             if !waits {
@@ -147,15 +134,9 @@ impl Oracle {
                 "{minute} was taken over at {now_ms} although its lease lasts until {deadline_ms:?}"
             );
         } else {
-            must!(
-                held.is_none() && claim.output.is_none(),
-                "{minute} was claimed twice"
-            );
+            must!(held.is_none() && claim.output.is_none(), "{minute} was claimed twice");
             let end_ms = end_ms(minute.epoch_minutes());
-            must!(
-                now_ms >= end_ms,
-                "{minute} was closed before its end, at {now_ms}"
-            );
+            must!(now_ms >= end_ms, "{minute} was closed before its end, at {now_ms}");
             let (first, last) = book.recorded_ms.unwrap_or((i64::MIN / 2, i64::MIN / 2));
             let idle = now_ms >= last + millis(request.grace);
             let held_long = now_ms >= first.max(end_ms) + millis(request.max_hold);
@@ -177,10 +158,7 @@ impl Oracle {
         let last = &mut book.token_numbers[kind(claim)];
         must!(number > *last, "the token of {} did not grow", claim.minute);
         *last = number;
-        book.claims[kind(claim)] = Some(ClaimBook {
-            token: claim.token.clone(),
-            deadline_ms,
-        });
+        book.claims[kind(claim)] = Some(ClaimBook { token: claim.token.clone(), deadline_ms });
         Ok(())
     }
 
@@ -219,10 +197,7 @@ impl Oracle {
                 self.renew(claim, deadline_ms);
             }
         }
-        must!(
-            current == held,
-            "{held} claims were extended of {current} that are held"
-        );
+        must!(current == held, "{held} claims were extended of {current} that are held");
         Ok(())
     }
 
@@ -256,10 +231,7 @@ impl Oracle {
             point.acknowledged = true;
         }
         let over = !book.has_unsent(output);
-        must!(
-            done == over,
-            "the claim of {minute} ended: {done}; nothing was left: {over}"
-        );
+        must!(done == over, "the claim of {minute} ended: {done}; nothing was left: {over}");
         if over {
             book.claims[1 + output] = None;
             book.closed |= !book.has_sets();

@@ -11,11 +11,7 @@ impl Oracle {
             "faults are over since long, and minutes are still not done: {:?}",
             state.undone()
         );
-        must!(
-            state.left_over().is_none(),
-            "more is left than counts: {:?}",
-            state.left_over()
-        );
+        must!(state.left_over().is_none(), "more is left than counts: {:?}", state.left_over());
         self.forgetting.finish()?;
         for (at, book) in &self.places {
             must!(!book.has_sets(), "{at:?} has events that nobody counted");

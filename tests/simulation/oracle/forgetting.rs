@@ -61,29 +61,19 @@ impl ForgettingBook {
 
     /// The lives that count as alive.
     pub(super) fn alive(&self, partition: usize, now_ms: i64) -> impl Iterator<Item = usize> {
-        let here = self
-            .alive
-            .iter()
-            .filter(move |((_, at), _)| *at == partition);
+        let here = self.alive.iter().filter(move |((_, at), _)| *at == partition);
         let alive = here.filter(move |(_, until_ms)| **until_ms > now_ms);
         alive.map(|((life, _), _)| *life)
     }
 
     /// An event is in the store.
     pub(super) fn returned(&mut self, partition: usize, event: Event) {
-        self.owed
-            .retain(|&(_, of, owed)| (of, owed) != (partition, event));
+        self.owed.retain(|&(_, of, owed)| (of, owed) != (partition, event));
     }
 
     pub(super) fn finish(&self) -> Verdict {
-        let owed = self
-            .owed
-            .iter()
-            .find(|(life, ..)| !self.excused.contains(life));
-        must!(
-            owed.is_none(),
-            "the store forgot an event that nobody recorded again: {owed:?}"
-        );
+        let owed = self.owed.iter().find(|(life, ..)| !self.excused.contains(life));
+        must!(owed.is_none(), "the store forgot an event that nobody recorded again: {owed:?}");
         Ok(())
     }
 }
@@ -111,10 +101,7 @@ impl Oracle {
         let heard = book.heard.iter();
         let heard = heard.filter(|(_, at, of)| (*at, *of) == (partition, minute));
         let knowers = heard.map(|(life, ..)| *life).collect();
-        let published = book
-            .published
-            .entry(point)
-            .or_insert(Published { values, knowers });
+        let published = book.published.entry(point).or_insert(Published { values, knowers });
         if published.values != values {
             let witness = published.knowers.difference(&book.excused).next();
             must!(
@@ -188,11 +175,7 @@ impl Oracle {
                 point.of[output].written |= point.counts == Some(values);
             }
         }
-        let lost = book
-            .confirmed
-            .iter()
-            .filter(|(at, ..)| *at > saved_ms.max(owed_from_ms));
-        book.owed
-            .extend(lost.map(|&(_, life, partition, event)| (life, partition, event)));
+        let lost = book.confirmed.iter().filter(|(at, ..)| *at > saved_ms.max(owed_from_ms));
+        book.owed.extend(lost.map(|&(_, life, partition, event)| (life, partition, event)));
     }
 }

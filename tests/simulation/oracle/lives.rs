@@ -92,10 +92,7 @@ impl Oracle {
         } else {
             None
         };
-        must!(
-            taken == reason.is_none(),
-            "life {life} took {event:?}: {taken}, at {now}"
-        );
+        must!(taken == reason.is_none(), "life {life} took {event:?}: {taken}, at {now}");
         if let Some(count) = reason {
             *count += 1;
         } else {
@@ -115,10 +112,7 @@ impl Oracle {
         let book = &mut self.lives[life];
         book.settle(totals)?;
         let strange = events.iter().find(|event| !book.accepted.contains(event));
-        must!(
-            strange.is_none(),
-            "life {life} recorded {strange:?} without having it"
-        );
+        must!(strange.is_none(), "life {life} recorded {strange:?} without having it");
         book.heard = events.to_vec();
         Ok(())
     }
@@ -156,18 +150,11 @@ impl Oracle {
         (now, max_age): (i64, i64),
     ) -> Verdict {
         self.audit(life, totals)?;
-        must!(
-            totals.queued == 0 && totals.queued_bytes == 0,
-            "life {life} ended with {totals:?}"
-        );
+        must!(totals.queued == 0 && totals.queued_bytes == 0, "life {life} ended with {totals:?}");
         let book = &self.lives[life];
         let young = |event: &&Event| (event.minute() + 1) * MINUTE >= now - max_age - SECOND / 1000;
-        let young: u64 = book
-            .outstanding
-            .iter()
-            .filter(|(event, _)| young(event))
-            .map(|(_, count)| count)
-            .sum();
+        let young: u64 =
+            book.outstanding.iter().filter(|(event, _)| young(event)).map(|(_, count)| count).sum();
         must!(
             young
                 <= totals.dropped[LossCause::Shutdown as usize]

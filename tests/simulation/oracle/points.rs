@@ -102,11 +102,8 @@ impl Oracle {
                 // One who goes on with a cut that Redis forgot seals nothing.
                 let known = forgot.then(|| state.cut_done(at)).flatten();
                 let (sealing, left) = book.seal_cut(series_max, known);
-                expected.left = if left == 0 && book.has_sets() {
-                    answer.left.max(1)
-                } else {
-                    left
-                };
+                expected.left =
+                    if left == 0 && book.has_sets() { answer.left.max(1) } else { left };
                 sealing
             }
         };

@@ -78,10 +78,7 @@ pub(super) struct Node {
 
 pub(super) fn settings(address: SocketAddr, name: &str) -> Settings {
     Settings {
-        redis: patient(Address::Tcp {
-            host: address.ip().to_string(),
-            port: address.port(),
-        }),
+        redis: patient(Address::Tcp { host: address.ip().to_string(), port: address.port() }),
         prefix: "eds".to_owned(),
         partitions: partitions(),
         layout: Layout::Log,
@@ -179,14 +176,7 @@ impl Node {
             *events += 1;
             let renew = renewed.is_none_or(|at| now_micros - at >= RENEWED_MICROS);
             let events = *events;
-            seen.insert(
-                minute,
-                Seen {
-                    minute,
-                    events,
-                    renew,
-                },
-            );
+            seen.insert(minute, Seen { minute, events, renew });
         }
         let recorded = Arc::new(Recorded {
             number,

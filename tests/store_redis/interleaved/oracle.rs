@@ -114,9 +114,7 @@ impl Truth {
         for (series, counts) in there {
             if self.sealed.get(series) != Some(counts) {
                 let sealed = self.sealed.get(series);
-                return Err(format!(
-                    "{series:?} is {counts:?}, was sealed as {sealed:?}"
-                ));
+                return Err(format!("{series:?} is {counts:?}, was sealed as {sealed:?}"));
             }
         }
         let gone = self.sealed.keys().find(|it| !there.contains_key(*it));

@@ -20,9 +20,7 @@ impl World<'_> {
     pub(super) fn release(&mut self, held: &Held, fate: Fate) -> Result<(), String> {
         let text = String::from_utf8_lossy(&held.command);
         let minutes = [minute(), next_minute()];
-        let minute = minutes
-            .into_iter()
-            .find(|it| text.contains(&it.to_string()));
+        let minute = minutes.into_iter().find(|it| text.contains(&it.to_string()));
         let was_closed = minute.is_some_and(|minute| self.site.is_closed(minute));
         // Redis is made another's replica for a moment: what it confirmed last is forgotten, and connections stay.
         let goes_back = held.kind == Kind::Seal && self.may_go_back && self.dice.one_in(4);
@@ -30,16 +28,8 @@ impl World<'_> {
         let before = goes_back.then(|| (self.site.save(), self.truths.clone()));
         let answer = self.site.turns.release(held, fate);
         let answer = answer.map(|answer| String::from_utf8_lossy(&answer).into_owned());
-        let Held {
-            id,
-            node,
-            kind,
-            is_awaited,
-            ..
-        } = *held;
-        let shown = answer
-            .as_ref()
-            .map(|it| it.chars().take(80).collect::<String>());
+        let Held { id, node, kind, is_awaited, .. } = *held;
+        let shown = answer.as_ref().map(|it| it.chars().take(80).collect::<String>());
         let of = minute.map(|it| it.to_string());
         self.log.push(format!(
             "n{node} {kind:?} {id} {of:?} {fate:?}, awaited {is_awaited}: {shown:?}"
@@ -76,16 +66,13 @@ impl World<'_> {
             Kind::Cut | Kind::Seal if is_refused => self.reach("a claim is refused"),
             Kind::Cut => self.truth(minute).was_cut(),
             Kind::Seal => {
-                let numbers = answer
-                    .lines()
-                    .filter_map(|line| line.strip_prefix(':')?.parse().ok());
+                let numbers =
+                    answer.lines().filter_map(|line| line.strip_prefix(':')?.parse().ok());
                 let numbers: Vec<u64> = numbers.take(3).collect();
                 let step = (numbers[0], self.site.late() - late_before, numbers[2]);
                 let cut: bool = self.site.ask(&["EXISTS", &format!("{TAG}:{minute}:cut")]);
                 let there = self.site.counts(minute);
-                let stepped = self
-                    .truth(minute)
-                    .was_stepped(step, was_closed, !cut, &there);
+                let stepped = self.truth(minute).was_stepped(step, was_closed, !cut, &there);
                 let repeated = stepped.map_err(|error| format!("{minute}: {error}"))?;
                 if is_awaited {
                     self.repeated[node] = repeated;

@@ -52,10 +52,8 @@ impl Site {
     }
 
     pub(super) fn names(&mut self) -> Vec<String> {
-        let mut names: Vec<String> = redis::cmd("KEYS")
-            .arg("*")
-            .query(&mut self.connection)
-            .unwrap();
+        let mut names: Vec<String> =
+            redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
         names.sort_unstable();
         names
     }
@@ -92,10 +90,7 @@ impl Site {
         let there: BTreeMap<String, String> = self.ask(&["HGETALL", &key]);
         let sealed = there.into_iter().filter_map(|(series, counts)| {
             let (unique, cumulative) = counts.split_once(':')?;
-            Some((
-                series,
-                (unique.parse().unwrap(), cumulative.parse().unwrap()),
-            ))
+            Some((series, (unique.parse().unwrap(), cumulative.parse().unwrap())))
         });
         sealed.collect()
     }

@@ -176,11 +176,7 @@ impl Turns {
         let mut held = self.state().held.clone();
         held.retain(|it| it.fate.is_none());
         held.sort_by_key(|it| {
-            if it.is_awaited {
-                (0, it.node, it.kind.task() as u64)
-            } else {
-                (1, 0, it.id)
-            }
+            if it.is_awaited { (0, it.node, it.kind.task() as u64) } else { (1, 0, it.id) }
         });
         held
     }

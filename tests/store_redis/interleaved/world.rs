@@ -133,10 +133,7 @@ impl<'a> World<'a> {
                 let is_it = |it: &&Held| it.is_awaited && it.node == node && it.kind.task() == task;
                 held.iter().any(|it| is_it(&it))
             };
-            let mut calls = self
-                .nodes
-                .iter()
-                .flat_map(|it| TASKS.map(|task| (it, task)));
+            let mut calls = self.nodes.iter().flat_map(|it| TASKS.map(|task| (it, task)));
             if calls.all(|(node, task)| !node.is_busy(task) || waits(node.number, task)) {
                 return Ok(());
             }
@@ -262,9 +259,7 @@ impl<'a> World<'a> {
     /// Begins a call of a task that has nothing to do.
     pub(super) async fn begin_call(&mut self, is_draining: bool) {
         let number = self.place_in(NODES);
-        let task = self
-            .dice
-            .pick(if is_draining { &TASKS[1..] } else { &TASKS });
+        let task = self.dice.pick(if is_draining { &TASKS[1..] } else { &TASKS });
         let node = &mut self.nodes[number];
         if node.is_busy(task) || node.is_cut && !node.is_idle() {
             return;
@@ -312,15 +307,8 @@ impl<'a> World<'a> {
 
     fn hang_up(&mut self, held: &Held) {
         self.reach("a command goes when nobody waits for it");
-        let Held {
-            id,
-            node,
-            kind,
-            connection,
-            ..
-        } = *held;
-        self.log
-            .push(format!("n{node} hangs up while {kind:?} {id} is held"));
+        let Held { id, node, kind, connection, .. } = *held;
+        self.log.push(format!("n{node} hangs up while {kind:?} {id} is held"));
         self.site.turns.abandon(node, kind.task());
         self.site.proxies[node].hang_up(connection);
         self.nodes[node].is_cut = true;

@@ -20,10 +20,7 @@ pub(crate) fn nodes(count: usize) -> Result<Vec<Arc<dyn Arbiter>>> {
     let prefix = format!("example-{:08x}", rand::random::<u32>());
     let nodes = (0..count).map(|_| node(&url, &prefix));
     let nodes: Vec<_> = nodes.collect::<Result<_>>()?;
-    println!(
-        "(on {}, keys begin with {{{prefix}:)\n",
-        nodes[0].describe()
-    );
+    println!("(on {}, keys begin with {{{prefix}:)\n", nodes[0].describe());
     Ok(nodes)
 }
 

@@ -18,13 +18,9 @@ pub struct SteadyClock {
 
 impl Default for SteadyClock {
     fn default() -> Self {
-        let since_1970 = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            began: Instant::now(),
-            began_us: micros(since_1970),
-        }
+        let since_1970 =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { began: Instant::now(), began_us: micros(since_1970) }
     }
 }
 
@@ -64,7 +60,5 @@ impl Clock for SetClock {
 
 /// Whole microseconds; what does not fit is as good as for ever.
 pub(in super::super) fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros())
-        .unwrap_or(u64::MAX)
-        .min(1 << 52)
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

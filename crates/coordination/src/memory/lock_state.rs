@@ -139,10 +139,7 @@ impl LockState {
             } else if self.queue.len() >= WAITING_MAX {
                 return (Locking::Crowded, Wake::Nobody);
             } else {
-                self.queue.push_back(Waiter {
-                    holder: holder.clone(),
-                    present_until_us,
-                });
+                self.queue.push_back(Waiter { holder: holder.clone(), present_until_us });
             }
         }
         if is_held {
@@ -247,10 +244,7 @@ impl LockState {
         if !self.is_last(token) || self.is_released() {
             return self.is_last(token);
         }
-        self.failure = Some(Failure {
-            message: message.to_owned(),
-            expires_us: now + micros(ttl),
-        });
+        self.failure = Some(Failure { message: message.to_owned(), expires_us: now + micros(ttl) });
         self.free(now);
         true
     }

@@ -76,10 +76,7 @@ impl States {
 
 impl Default for MemoryArbiter {
     fn default() -> Self {
-        Self {
-            is_steady: true,
-            ..Self::new(Arc::new(SteadyClock::default()))
-        }
+        Self { is_steady: true, ..Self::new(Arc::new(SteadyClock::default())) }
     }
 }
 
@@ -218,9 +215,8 @@ impl Arbiter for MemoryArbiter {
         cost: Duration,
         ttl: Duration,
     ) -> Result<bool, ArbiterError> {
-        let done = self.with_room(name, |state, now| {
-            state.publish(now, token, value, cost, ttl)
-        })?;
+        let done =
+            self.with_room(name, |state, now| state.publish(now, token, value, cost, ttl))?;
         self.wake(name, &Wake::All);
         Ok(done)
     }
@@ -312,9 +308,7 @@ mod tests {
             let Beginning::Granted(token) = begun else {
                 panic!("{begun:?}");
             };
-            arbiter
-                .publish(&name(number), token, &[0; 6000], ttl, ttl)
-                .await
+            arbiter.publish(&name(number), token, &[0; 6000], ttl, ttl).await
         };
         assert!(keep(1).await.unwrap());
         assert!(keep(2).await.unwrap());

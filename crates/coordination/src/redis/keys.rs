@@ -12,9 +12,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(prefix: &str, name: &Name) -> Self {
-        Self {
-            tag: format!("{{{prefix}:{}}}", name.as_str()),
-        }
+        Self { tag: format!("{{{prefix}:{}}}", name.as_str()) }
     }
 
     fn key(&self, what: &str) -> String {

@@ -91,11 +91,7 @@ mod tests {
     #[test]
     fn pieces_are_bounded_and_lose_nothing() {
         let large = vec![0; PIECE_BYTES];
-        for items in [
-            vec![],
-            vec![b"a".as_slice(); 12_001],
-            vec![&large, b"a", &large, &large],
-        ] {
+        for items in [vec![], vec![b"a".as_slice(); 12_001], vec![&large, b"a", &large, &large]] {
             let pieces = pieces(&items);
             assert_eq!(pieces.concat(), items);
             for piece in pieces {

@@ -33,10 +33,7 @@ use super::wakes::{Listener, Wakes};
 
 /// All commands go over one connection to each server, but for those of the thread that renews leases: a connection belongs
 /// to the runtime that made it.
-const LANES: Lanes = Lanes {
-    watched: 0,
-    others: 2,
-};
+const LANES: Lanes = Lanes { watched: 0, others: 2 };
 
 fn lane() -> Lane {
     Lane(usize::from(keeper::is_here()))
@@ -93,10 +90,7 @@ impl RedisArbiter {
     /// `redis+sentinel://host:port,host:port/name`, both of which may have `user:password@` before the first host.
     pub fn open(address: &str, prefix: &str, timeouts: Timeouts) -> Result<Self, AddressError> {
         let settings: Settings = address.parse()?;
-        let settings = Settings {
-            timeouts,
-            ..settings
-        };
+        let settings = Settings { timeouts, ..settings };
         Self::new(settings, prefix)
     }
 
@@ -138,9 +132,7 @@ impl Arbiter for RedisArbiter {
 
     async fn renew(&self, name: &Name, token: Token, ttl: Duration) -> Result<bool, ArbiterError> {
         let keys = self.keys(name);
-        let arguments = Arguments::keys([keys.lock()])
-            .number(token.number())
-            .number(micros(ttl));
+        let arguments = Arguments::keys([keys.lock()]).number(token.number()).number(micros(ttl));
         self.is_done(&scripts::RENEW, &arguments).await
     }
 

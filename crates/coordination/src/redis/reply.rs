@@ -58,9 +58,9 @@ pub(super) fn peeked((kind, fields): Answer) -> Result<Option<Entry>, ArbiterErr
 pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterError> {
     match (kind.as_str(), fields.as_slice()) {
         ("value", [value, rest @ ..]) => Ok(Beginning::Value(entry(&kind, value, rest)?)),
-        ("failed", [message]) => Ok(Beginning::Failed(
-            String::from_utf8_lossy(message).into_owned(),
-        )),
+        ("failed", [message]) => {
+            Ok(Beginning::Failed(String::from_utf8_lossy(message).into_owned()))
+        }
         ("granted", [token]) => Ok(Beginning::Granted(Token::new(number(token)?))),
         ("busy", [wait]) => Ok(Beginning::Busy(Duration::from_micros(number(wait)?))),
         _ => Err(strange(&kind)),
@@ -68,9 +68,7 @@ pub(super) fn beginning((kind, fields): Answer) -> Result<Beginning, ArbiterErro
 }
 
 fn number(field: &[u8]) -> Result<u64, ArbiterError> {
-    let number = std::str::from_utf8(field)
-        .ok()
-        .and_then(|it| it.parse().ok());
+    let number = std::str::from_utf8(field).ok().and_then(|it| it.parse().ok());
     number.ok_or_else(|| strange(&String::from_utf8_lossy(field)))
 }
 

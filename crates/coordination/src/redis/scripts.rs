@@ -41,10 +41,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     pub(super) fn keys<const N: usize>(keys: [String; N]) -> Self {
-        Self {
-            keys: keys.into(),
-            rest: Vec::new(),
-        }
+        Self { keys: keys.into(), rest: Vec::new() }
     }
 
     pub(super) fn bytes(mut self, argument: &[u8]) -> Self {

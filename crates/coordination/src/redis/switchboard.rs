@@ -91,10 +91,7 @@ impl Switchboard {
         subscribed: &mut HashSet<String>,
         Altered { wanted, unwanted }: Altered,
     ) -> Result<(), RedisError> {
-        let new: Vec<_> = wanted
-            .iter()
-            .filter(|it| !subscribed.contains(*it))
-            .collect();
+        let new: Vec<_> = wanted.iter().filter(|it| !subscribed.contains(*it)).collect();
         if !new.is_empty() {
             sink.subscribe(&new).await?;
         }
@@ -102,10 +99,7 @@ impl Switchboard {
             self.wakes.hear(channel);
         }
         subscribed.extend(wanted);
-        let old: Vec<_> = unwanted
-            .into_iter()
-            .filter(|it| subscribed.remove(it))
-            .collect();
+        let old: Vec<_> = unwanted.into_iter().filter(|it| subscribed.remove(it)).collect();
         if !old.is_empty() {
             sink.unsubscribe(&old).await?;
         }
@@ -113,8 +107,6 @@ impl Switchboard {
     }
 
     async fn ping(&self, sink: &mut PubSubSink, _: &mut PubSubStream) -> Result<(), Lost> {
-        Ok(timeout(self.timeouts.response, sink.ping::<redis::Value>())
-            .await?
-            .map(|_| ())?)
+        Ok(timeout(self.timeouts.response, sink.ping::<redis::Value>()).await?.map(|_| ())?)
     }
 }

@@ -93,19 +93,11 @@ impl Schedule {
             return Fate::FINE;
         }
         let late = |probability| {
-            if self.chance(probability) {
-                self.span(1.5)
-            } else {
-                self.span(0.05)
-            }
+            if self.chance(probability) { self.span(1.5) } else { self.span(0.05) }
         };
         Fate {
             there: late(0.1),
-            times: if self.chance(0.1) {
-                2
-            } else {
-                usize::from(self.chance(0.9))
-            },
+            times: if self.chance(0.1) { 2 } else { usize::from(self.chance(0.9)) },
             back: late(0.1),
             is_answered: self.chance(0.9),
         }
@@ -120,11 +112,7 @@ impl Schedule {
         );
         seen.entered = Some(guard.token());
         for (token, lost) in &seen.inside {
-            assert!(
-                lost.is_cancelled(),
-                "{token} is not told that {} has the lock",
-                guard.token()
-            );
+            assert!(lost.is_cancelled(), "{token} is not told that {} has the lock", guard.token());
         }
         seen.inside.push((guard.token(), guard.lost().clone()));
     }
@@ -138,10 +126,7 @@ impl Schedule {
         if Some(guard.token()) >= seen.written {
             seen.written = Some(guard.token());
         } else {
-            assert!(
-                guard.lost().is_cancelled(),
-                "refused, and not told of the loss"
-            );
+            assert!(guard.lost().is_cancelled(), "refused, and not told of the loss");
         }
     }
 
@@ -173,9 +158,7 @@ impl Schedule {
         sleep(self.span(6.0)).await;
         let (name, holder) = (Name::of_mutex("a").unwrap(), Holder::random());
         let _ = arbiter.lock(&name, &holder, LOCK_TTL, Some(LOCK_TTL)).await;
-        let _ = arbiter
-            .begin(&Name::of_value("a").unwrap(), &holder, LOCK_TTL, None)
-            .await;
+        let _ = arbiter.begin(&Name::of_value("a").unwrap(), &holder, LOCK_TTL, None).await;
     }
 
     async fn compute(self, token: Token) -> Result<Vec<u8>, String> {
@@ -224,15 +207,10 @@ impl Schedule {
     async fn read(self, node: ComputeOnce) {
         for _ in 0..4 {
             sleep(self.span(2.0)).await;
-            let outdated = if self.chance(0.07) {
-                self.invalidate(&node).await
-            } else {
-                None
-            };
+            let outdated = if self.chance(0.07) { self.invalidate(&node).await } else { None };
             let schedule = self.clone();
-            let getting = node.get("a", self.span(6.0), move |token| {
-                schedule.clone().compute(token)
-            });
+            let getting =
+                node.get("a", self.span(6.0), move |token| schedule.clone().compute(token));
             let answer = timeout(self.span(8.0), getting).await;
             match answer {
                 Ok(Ok(computed)) => {
@@ -252,10 +230,7 @@ impl Schedule {
 async fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let schedule = Schedule {
-        clock: Arc::new(Time {
-            began: Instant::now(),
-            speed: random.random_range(0.993..1.007),
-        }),
+        clock: Arc::new(Time { began: Instant::now(), speed: random.random_range(0.993..1.007) }),
         seen: Arc::default(),
         random: Arc::new(StdMutex::new(random)),
         has_faults: Arc::new(AtomicBool::new(true)),
@@ -296,10 +271,7 @@ async fn run(seed: u64) {
         assert!(guard.release().await.unwrap());
         let value = loop {
             let schedule = schedule.clone();
-            match once
-                .get("a", PATIENCE, move |token| schedule.clone().compute(token))
-                .await
-            {
+            match once.get("a", PATIENCE, move |token| schedule.clone().compute(token)).await {
                 Ok(value) => break value,
                 // Of the faults, for a moment.
                 Err(ComputeError::Failed(_)) => sleep(LOCK_TTL).await,
@@ -324,14 +296,8 @@ fn under_faults_one_holds_and_one_computes() {
     }));
     for number in 0..schedules {
         let seed = first.wrapping_add(number);
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build();
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let ran = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(run(seed))));
-        assert!(
-            ran.is_ok(),
-            "with EDS_TEST_SEED={seed} and {SCHEDULES_VARIABLE}=1"
-        );
+        assert!(ran.is_ok(), "with EDS_TEST_SEED={seed} and {SCHEDULES_VARIABLE}=1");
     }
 }

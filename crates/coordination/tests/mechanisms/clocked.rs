@@ -24,10 +24,7 @@ const TICK: Duration = Duration::from_millis(20);
 const MASTER: &str = "locks";
 
 enum Servers {
-    One {
-        server: RedisServer,
-        _sentinel: Option<Server>,
-    },
+    One { server: RedisServer, _sentinel: Option<Server> },
     Cluster(RedisCluster),
 }
 
@@ -41,21 +38,14 @@ pub(crate) struct Clocked {
 impl Clocked {
     fn new(url: &str, servers: Servers, clock: Clock) -> Self {
         let arbiter = Arc::new(RedisArbiter::open(url, PREFIX, TIMEOUTS).unwrap());
-        Self {
-            arbiter,
-            servers,
-            clock,
-        }
+        Self { arbiter, servers, clock }
     }
 
     pub(crate) fn server() -> Self {
         let clock = Clock::stopped_at(BEGIN_US);
         let server = RedisServer::start_with_clock(&clock, &[]);
         let url = server.url();
-        let servers = Servers::One {
-            _sentinel: None,
-            server,
-        };
+        let servers = Servers::One { _sentinel: None, server };
         Self::new(&url, servers, clock)
     }
 
@@ -82,10 +72,7 @@ impl Clocked {
     pub(crate) fn sentinel() -> Self {
         let clock = Clock::stopped_at(BEGIN_US);
         let server = RedisServer::start_with_clock(&clock, &[]);
-        let monitor = format!(
-            "sentinel monitor {MASTER} 127.0.0.1 {} 1",
-            server.address().port()
-        );
+        let monitor = format!("sentinel monitor {MASTER} 127.0.0.1 {} 1", server.address().port());
         let sentinel = Server::start("a sentinel", |port, directory| {
             let config = directory.join("sentinel.conf");
             fs::write(&config, format!("port {port}\nbind 127.0.0.1\n{monitor}\n")).unwrap();
@@ -94,10 +81,7 @@ impl Clocked {
             command
         });
         let url = format!("redis+sentinel://127.0.0.1:{}/{MASTER}", sentinel.port);
-        let servers = Servers::One {
-            server,
-            _sentinel: Some(sentinel),
-        };
+        let servers = Servers::One { server, _sentinel: Some(sentinel) };
         Self::new(&url, servers, clock)
     }
 
@@ -106,11 +90,7 @@ impl Clocked {
     }
 
     pub(crate) fn evict(&self, name: &Name, key: Key) {
-        let key = format!(
-            "{{{PREFIX}:{}}}:{}",
-            name.as_str(),
-            format!("{key:?}").to_lowercase()
-        );
+        let key = format!("{{{PREFIX}:{}}}:{}", name.as_str(), format!("{key:?}").to_lowercase());
         let server = match &self.servers {
             Servers::One { server, .. } => server,
             Servers::Cluster(cluster) => cluster.master_of(&key),

@@ -62,17 +62,9 @@ async fn one_computes_and_all_get_the_same(site: Site) {
             node.get("a", PATIENCE, compute).await.unwrap()
         })
     });
-    let answers: Vec<_> = join_all(tasks)
-        .await
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(computed.load(Ordering::SeqCst), 1);
-    assert!(
-        answers
-            .iter()
-            .all(|it| it.bytes() == b"value 0" && it.token() == answers[0].token())
-    );
+    assert!(answers.iter().all(|it| it.bytes() == b"value 0" && it.token() == answers[0].token()));
     let computed_here = answers.iter().filter(|it| it.origin() == Origin::Computed);
     assert_eq!(computed_here.count(), 1);
     assert!(answers[0].cost() >= Duration::from_millis(200));
@@ -87,10 +79,7 @@ async fn the_late_get_it(site: Site) {
         sleep(Duration::from_millis(20)).await;
         let waited = published.elapsed();
         let answer = nodes[1].get("a", PATIENCE, |_| unwanted()).await.unwrap();
-        assert_eq!(
-            (answer.bytes(), answer.origin()),
-            (b"1".as_slice(), Origin::Kept)
-        );
+        assert_eq!((answer.bytes(), answer.origin()), (b"1".as_slice(), Origin::Kept));
         assert!(answer.age() >= waited);
         assert_eq!(answer.age() + answer.remaining(), Duration::from_secs(60));
     }
@@ -125,11 +114,7 @@ async fn each_takes_one_position(site: Site) {
             item - u32::try_from(position).unwrap()
         })
     });
-    let firsts: Vec<_> = join_all(tasks)
-        .await
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let firsts: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
 }
 
@@ -173,10 +158,7 @@ async fn whoever_dies_passes_the_work_on(site: Site) {
     let dying = site.arbiter();
     let name = Name::of_value("a").unwrap();
     let asked = Instant::now();
-    let answer = dying
-        .begin(&name, &Holder::random(), lock_ttl, None)
-        .await
-        .unwrap();
+    let answer = dying.begin(&name, &Holder::random(), lock_ttl, None).await.unwrap();
     assert!(matches!(answer, Beginning::Granted(_)));
     let nodes = [(); 3].map(|()| node(&site, settings(800, 60_000)));
     let computed = Arc::new(AtomicU32::new(0));
@@ -187,9 +169,7 @@ async fn whoever_dies_passes_the_work_on(site: Site) {
             async { Ok::<_, String>(b"1".to_vec()) }
         }
     };
-    let waiting = nodes
-        .iter()
-        .map(|node| node.get("a", PATIENCE, compute.clone()));
+    let waiting = nodes.iter().map(|node| node.get("a", PATIENCE, compute.clone()));
     for answer in join_all(waiting).await {
         assert_eq!(answer.unwrap().bytes(), b"1");
     }
@@ -216,10 +196,7 @@ async fn a_long_computation_keeps_its_right(site: Site) {
     });
     begun.notified().await;
     let answer = nodes[1].get("a", PATIENCE, |_| unwanted()).await.unwrap();
-    assert_eq!(
-        (answer.bytes(), answer.origin()),
-        (b"slow".as_slice(), Origin::Awaited)
-    );
+    assert_eq!((answer.bytes(), answer.origin()), (b"slow".as_slice(), Origin::Awaited));
     assert_eq!(slow.await.unwrap().unwrap().bytes(), b"slow");
 }
 
@@ -236,38 +213,14 @@ async fn a_stale_computation_does_not_overwrite_a_newer(site: Site) {
     let newer = begin(long).await;
     assert!(newer > stale);
     // While the newer computes, and when it is done.
-    assert!(
-        !arbiter
-            .publish(&name, stale, b"stale", short, long)
-            .await
-            .unwrap()
-    );
+    assert!(!arbiter.publish(&name, stale, b"stale", short, long).await.unwrap());
     assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
-    assert!(
-        arbiter
-            .publish(&name, newer, b"newer", short, long)
-            .await
-            .unwrap()
-    );
-    assert!(
-        !arbiter
-            .publish(&name, stale, b"stale", short, long)
-            .await
-            .unwrap()
-    );
+    assert!(arbiter.publish(&name, newer, b"newer", short, long).await.unwrap());
+    assert!(!arbiter.publish(&name, stale, b"stale", short, long).await.unwrap());
     assert!(!arbiter.fail(&name, stale, "stale", long).await.unwrap());
     // Sent twice, because the answer was lost.
-    assert!(
-        arbiter
-            .publish(&name, newer, b"newer", short, long)
-            .await
-            .unwrap()
-    );
-    match arbiter
-        .begin(&name, &Holder::random(), long, None)
-        .await
-        .unwrap()
-    {
+    assert!(arbiter.publish(&name, newer, b"newer", short, long).await.unwrap());
+    match arbiter.begin(&name, &Holder::random(), long, None).await.unwrap() {
         Beginning::Value(entry) => assert_eq!((&*entry.value, entry.token), (&b"newer"[..], newer)),
         answer => panic!("{answer:?}"),
     }
@@ -306,18 +259,8 @@ async fn a_value_is_bounded(site: Site) {
     let error = node.get("a", PATIENCE, compute).await.unwrap_err();
     assert!(error.to_string().contains("1001 bytes"), "{error}");
     let compute = |_| async { Ok::<_, String>(vec![0; 1000]) };
-    assert_eq!(
-        node.get("b", PATIENCE, compute)
-            .await
-            .unwrap()
-            .bytes()
-            .len(),
-        1000
-    );
-    assert!(matches!(
-        node.get("", PATIENCE, compute).await,
-        Err(ComputeError::Key(_))
-    ));
+    assert_eq!(node.get("b", PATIENCE, compute).await.unwrap().bytes().len(), 1000);
+    assert!(matches!(node.get("", PATIENCE, compute).await, Err(ComputeError::Key(_))));
 }
 
 async fn waiting_ends(site: Site) {

@@ -63,18 +63,11 @@ fn getset_gives_it_to_one_but_a_late_release_frees_it_for_another() {
     assert_eq!(until, NOW + TIMEOUT + 3, "C4 has changed the lock of C5");
     // C3 was only slow.
     c3.del::<_, ()>(&lock).unwrap();
-    assert!(
-        c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(),
-        "C5 and C6 have it"
-    );
+    assert!(c6.set_nx::<_, _, bool>(&lock, NOW + TIMEOUT).unwrap(), "C5 and C6 have it");
 }
 
 async fn granted(arbiter: &dyn Arbiter, name: &Name, ttl: Duration) -> Option<Token> {
-    match arbiter
-        .lock(name, &Holder::random(), ttl, None)
-        .await
-        .unwrap()
-    {
+    match arbiter.lock(name, &Holder::random(), ttl, None).await.unwrap() {
         Locking::Granted(token) => Some(token),
         Locking::Busy(_) | Locking::Crowded => None,
     }
@@ -130,11 +123,7 @@ fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
     assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2);
     assert_eq!(a.decr::<_, _, i64>(&lock, 1).unwrap(), 1, "A is done");
     for _ in 0..20 {
-        assert_eq!(
-            c.incr::<_, _, i64>(&lock, 1).unwrap(),
-            2,
-            "C does not get it"
-        );
+        assert_eq!(c.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "C does not get it");
         b.decr::<_, _, i64>(&lock, 1).unwrap();
         assert_eq!(b.incr::<_, _, i64>(&lock, 1).unwrap(), 2, "nor does B");
         c.decr::<_, _, i64>(&lock, 1).unwrap();
@@ -153,23 +142,12 @@ fn a_lock_by_incr_and_decr_is_held_by_nobody_or_by_two() {
 #[test]
 fn a_lock_whose_expire_is_a_second_step_may_have_none() {
     let site = Site::redis();
-    let (lock, list) = (
-        format!("{}:lock-a", site.prefix),
-        format!("{}:list-a", site.prefix),
-    );
+    let (lock, list) = (format!("{}:lock-a", site.prefix), format!("{}:list-a", site.prefix));
     let [mut crashed, mut other] = clients(&site);
-    assert!(
-        crashed
-            .hset_nx::<_, _, _, bool>(&lock, "lock", "got it")
-            .unwrap()
-    );
+    assert!(crashed.hset_nx::<_, _, _, bool>(&lock, "lock", "got it").unwrap());
     drop(crashed);
     assert_eq!(other.ttl::<_, i64>(&lock).unwrap(), -1);
-    assert!(
-        !other
-            .hset_nx::<_, _, _, bool>(&lock, "lock", "got it")
-            .unwrap()
-    );
+    assert!(!other.hset_nx::<_, _, _, bool>(&lock, "lock", "got it").unwrap());
     let read: Option<String> = other.brpoplpush(&list, &list, 0.1).unwrap();
     assert_eq!(read, None);
 }
@@ -184,10 +162,7 @@ fn a_circular_list_that_is_pushed_twice_gives_two_lists_in_turn() {
     newer.lpush::<_, _, ()>(&list, "new").unwrap();
     slow.lpush::<_, _, ()>(&list, "old").unwrap();
     let mut read = || -> String { reader.brpoplpush(&list, &list, 1.0).unwrap() };
-    assert_eq!(
-        [read(), read(), read(), read()],
-        ["new", "old", "new", "old"]
-    );
+    assert_eq!([read(), read(), read(), read()], ["new", "old", "new", "old"]);
 }
 
 /// The same with ours: the late one is refused, and all read the newer.
@@ -199,34 +174,16 @@ async fn ours_keeps_one_list() {
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
     let mut tokens = Vec::new();
     for ttl in [short, long] {
-        match arbiter
-            .begin(&name, &Holder::random(), ttl, None)
-            .await
-            .unwrap()
-        {
+        match arbiter.begin(&name, &Holder::random(), ttl, None).await.unwrap() {
             Beginning::Granted(token) => tokens.push(token),
             answer => panic!("{answer:?}"),
         }
         tokio::time::sleep(short * 2).await;
     }
-    assert!(
-        arbiter
-            .publish(&name, tokens[1], b"new", short, long)
-            .await
-            .unwrap()
-    );
-    assert!(
-        !arbiter
-            .publish(&name, tokens[0], b"old", short, long)
-            .await
-            .unwrap()
-    );
+    assert!(arbiter.publish(&name, tokens[1], b"new", short, long).await.unwrap());
+    assert!(!arbiter.publish(&name, tokens[0], b"old", short, long).await.unwrap());
     for _ in 0..4 {
-        match arbiter
-            .begin(&name, &Holder::random(), long, None)
-            .await
-            .unwrap()
-        {
+        match arbiter.begin(&name, &Holder::random(), long, None).await.unwrap() {
             Beginning::Value(entry) => assert_eq!(&*entry.value, b"new"),
             answer => panic!("{answer:?}"),
         }
@@ -244,19 +201,12 @@ async fn two_messages_double_the_list_but_not_ours() {
     b.del::<_, ()>(&key).unwrap();
     a.rpush::<_, _, ()>(&key, &friends).unwrap();
     b.rpush::<_, _, ()>(&key, &friends).unwrap();
-    assert_eq!(
-        a.llen::<_, usize>(&key).unwrap(),
-        2 * friends.len(),
-        "doubled"
-    );
+    assert_eq!(a.llen::<_, usize>(&key).unwrap(), 2 * friends.len(), "doubled");
 
     let ttl = Duration::from_secs(60);
     let [a, b] = [(); 2].map(|()| AtomicReplace::new(site.arbiter(), ttl).unwrap());
     let (first, second) = tokio::join!(a.replace("user1", &friends), b.replace("user1", &friends));
     first.unwrap();
     second.unwrap();
-    assert_eq!(
-        a.read("user1").await.unwrap(),
-        friends.map(|it| it.as_bytes().to_vec())
-    );
+    assert_eq!(a.read("user1").await.unwrap(), friends.map(|it| it.as_bytes().to_vec()));
 }

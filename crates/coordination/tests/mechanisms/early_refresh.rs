@@ -46,30 +46,17 @@ async fn one_refreshes_while_all_others_read_on(site: Site) {
         }
     };
     let first = nodes[0].get("a", PATIENCE, compute.clone()).await.unwrap();
-    assert_eq!(
-        (first.bytes(), first.origin()),
-        (b"0".as_slice(), Origin::Computed)
-    );
+    assert_eq!((first.bytes(), first.origin()), (b"0".as_slice(), Origin::Computed));
     let tasks = (0..60).map(|number| {
         let (node, compute) = (Arc::clone(&nodes[number % 3]), compute.clone());
         tokio::spawn(async move { node.get("a", PATIENCE, compute).await.unwrap() })
     });
-    let answers: Vec<_> = join_all(tasks)
-        .await
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let answers: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     let of = |origin| answers.iter().filter(|it| it.origin() == origin).count();
     // Nobody waited, not even who computes: all read on.
     assert_eq!((of(Origin::Awaited), of(Origin::Computed)), (0, 0));
     assert!(of(Origin::Refreshing) >= 1);
-    while nodes[1]
-        .get("a", PATIENCE, compute.clone())
-        .await
-        .unwrap()
-        .bytes()
-        == b"0"
-    {
+    while nodes[1].get("a", PATIENCE, compute.clone()).await.unwrap().bytes() == b"0" {
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -106,18 +93,12 @@ async fn without_a_cost_nothing_is_early(site: Site) {
         let compute = |_| async { Ok::<_, String>(rand::random::<u64>().to_string().into_bytes()) };
         let answer = node.get("a", PATIENCE, compute).await.unwrap();
         let again = node.get("a", PATIENCE, compute).await.unwrap();
-        assert_eq!(
-            (again.bytes(), again.origin()),
-            (answer.bytes(), Origin::Kept)
-        );
+        assert_eq!((again.bytes(), again.origin()), (answer.bytes(), Origin::Kept));
     }
     let settings = ComputeSettings::default();
     for beta in [-1.0, f64::NAN, f64::INFINITY] {
         let once = ComputeOnce::new(site.arbiter(), settings).unwrap();
-        assert!(matches!(
-            EarlyRefresh::new(once, beta),
-            Err(InvalidSetting::Beta(_))
-        ));
+        assert!(matches!(EarlyRefresh::new(once, beta), Err(InvalidSetting::Beta(_))));
     }
 }
 
@@ -149,11 +130,7 @@ async fn reads_go_on_while_a_refresh_blocks(site: &Site) {
     assert_eq!(first.unwrap().origin(), Origin::Computed);
     for number in 0..10 {
         let read = get().await.unwrap();
-        let expected = if number == 0 {
-            Origin::Refreshing
-        } else {
-            Origin::Kept
-        };
+        let expected = if number == 0 { Origin::Refreshing } else { Origin::Kept };
         assert_eq!((read.bytes(), read.origin()), ([0].as_slice(), expected));
     }
     go_on.send(1).unwrap();

@@ -18,9 +18,7 @@ fn hook(told: &Told) -> impl Fn(&Name, &Event) + Send + Sync + 'static {
     move |name, event| {
         let event = format!("{event:?}");
         let kind = event.split([' ', '{']).next().unwrap();
-        told.lock()
-            .unwrap()
-            .push(format!("{} {kind}", name.as_str()));
+        told.lock().unwrap().push(format!("{} {kind}", name.as_str()));
     }
 }
 
@@ -28,10 +26,7 @@ async fn everything_is_told(arbiter: Arc<dyn Arbiter>, told: Told) {
     let expect =
         |expected: &[&str]| assert_eq!(std::mem::take(&mut *told.lock().unwrap()), expected);
     let lock_ttl = Duration::from_millis(500);
-    let settings = ComputeSettings {
-        lock_ttl,
-        ..ComputeSettings::default()
-    };
+    let settings = ComputeSettings { lock_ttl, ..ComputeSettings::default() };
     let once = ComputeOnce::new(Arc::clone(&arbiter), settings).unwrap();
     let value = |_| async { Ok::<_, String>(b"value".to_vec()) };
     once.get("a", PATIENCE, value).await.unwrap();
@@ -52,12 +47,7 @@ async fn everything_is_told(arbiter: Arc<dyn Arbiter>, told: Told) {
     let name = Name::of_mutex("d").unwrap();
     assert!(arbiter.unlock(&name, guard.token()).await.unwrap());
     guard.lost().cancelled().await;
-    expect(&[
-        "mutex:d Locked",
-        "mutex:d NotLocked",
-        "mutex:d NotLocked",
-        "mutex:d Lost",
-    ]);
+    expect(&["mutex:d Locked", "mutex:d NotLocked", "mutex:d NotLocked", "mutex:d Lost"]);
 }
 
 #[tokio::test]

@@ -54,10 +54,7 @@ async fn a_lock_on_a_cluster_outlives_the_eviction_of_any_of_its_keys() {
 async fn a_redis_that_may_evict_locks_is_refused() {
     let server = RedisServer::start(&["--maxmemory-policy", "volatile-ttl"]);
     let arbiter = RedisArbiter::open(&server.url(), "eds", TIMEOUTS).unwrap();
-    let error = arbiter
-        .peek(&Name::of_value("a").unwrap())
-        .await
-        .unwrap_err();
+    let error = arbiter.peek(&Name::of_value("a").unwrap()).await.unwrap_err();
     assert!(
         matches!(&error, ArbiterError::Refused(reason) if reason.contains("noeviction")),
         "{error}"

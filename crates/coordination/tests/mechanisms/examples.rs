@@ -9,12 +9,7 @@ use crate::site::Site;
 fn run(name: &str, url: Option<&str>) -> String {
     let tests = std::env::current_exe().unwrap();
     // `cargo test` builds examples, too.
-    let example = tests
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .join("examples")
-        .join(name);
+    let example = tests.ancestors().nth(2).unwrap().join("examples").join(name);
     let output = Command::new(&example).args(url).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let printed = String::from_utf8(output.stdout).unwrap();

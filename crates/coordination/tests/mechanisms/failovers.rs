@@ -13,10 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOCK_TTL: Duration = Duration::from_secs(30);
 
 fn mutex(url: &str) -> Mutex {
-    let timeouts = Timeouts {
-        connect: Duration::from_secs(2),
-        response: Duration::from_secs(2),
-    };
+    let timeouts = Timeouts { connect: Duration::from_secs(2), response: Duration::from_secs(2) };
     let arbiter = RedisArbiter::open(url, "eds", timeouts).unwrap();
     Mutex::new(Arc::new(arbiter), "a", LOCK_TTL).unwrap()
 }

@@ -26,16 +26,9 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
-    pub(crate) const FINE: Self = Self {
-        there: Duration::ZERO,
-        times: 1,
-        back: Duration::ZERO,
-        is_answered: true,
-    };
-    pub(crate) const LOST: Self = Self {
-        times: 0,
-        ..Self::FINE
-    };
+    pub(crate) const FINE: Self =
+        Self { there: Duration::ZERO, times: 1, back: Duration::ZERO, is_answered: true };
+    pub(crate) const LOST: Self = Self { times: 0, ..Self::FINE };
 }
 
 type Fates = Box<dyn Fn(&'static str) -> Fate + Send + Sync>;
@@ -52,11 +45,7 @@ impl Faulty {
         inner: Arc<dyn Arbiter>,
         fates: impl Fn(&'static str) -> Fate + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            inner,
-            fates: Box::new(fates),
-            answered: watch::Sender::default(),
-        })
+        Arc::new(Self { inner, fates: Box::new(fates), answered: watch::Sender::default() })
     }
 
     /// One without faults.

@@ -25,10 +25,7 @@ over_each!(
 const LOCK_TTL: Duration = Duration::from_secs(1);
 
 fn node(arbiter: Arc<dyn Arbiter>) -> Arc<ComputeOnce> {
-    let settings = ComputeSettings {
-        lock_ttl: LOCK_TTL,
-        ..ComputeSettings::default()
-    };
+    let settings = ComputeSettings { lock_ttl: LOCK_TTL, ..ComputeSettings::default() };
     Arc::new(ComputeOnce::new(arbiter, settings).unwrap())
 }
 
@@ -173,10 +170,7 @@ async fn an_impatient_caller_does_not_fail_a_patient_one() {
     };
     let (impatient, patient) = tokio::join!(get(Duration::from_millis(150)), get(PATIENCE));
     let error = impatient.unwrap_err();
-    assert!(
-        matches!(error, ComputeError::Arbiter(ArbiterError::Unavailable(_))),
-        "{error}"
-    );
+    assert!(matches!(error, ComputeError::Arbiter(ArbiterError::Unavailable(_))), "{error}");
     assert_eq!(patient.unwrap().bytes(), b"value");
 }
 
@@ -188,11 +182,9 @@ async fn what_kept_the_arbiter_from_answering_is_no_error_once_it_answers() {
     let begun = memory.begin(&name, &other, PATIENCE * 2, None).await;
     assert!(matches!(begun, Ok(Beginning::Granted(_))));
     let asked = AtomicU32::new(0);
-    let node = node(Faulty::new(memory, move |_| {
-        match asked.fetch_add(1, Ordering::SeqCst) {
-            0..3 => Fate::LOST,
-            _ => Fate::FINE,
-        }
+    let node = node(Faulty::new(memory, move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+        0..3 => Fate::LOST,
+        _ => Fate::FINE,
     }));
     let compute = |_| async { Ok::<_, String>(b"value".to_vec()) };
     let error = node.get("a", Duration::from_secs(5), compute).await;

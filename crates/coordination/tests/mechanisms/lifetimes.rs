@@ -80,12 +80,7 @@ async fn what_is_published_again_after_it_was_invalidated_is_refused(site: Site)
     let Beginning::Granted(token) = begun else {
         panic!("{begun:?}");
     };
-    let publish = async || {
-        arbiter
-            .publish(&name, token, b"value", ttl, ttl)
-            .await
-            .unwrap()
-    };
+    let publish = async || arbiter.publish(&name, token, b"value", ttl, ttl).await.unwrap();
     assert!(publish().await && publish().await);
     assert!(arbiter.invalidate(&name).await.unwrap());
     assert!(!publish().await);
@@ -119,10 +114,7 @@ async fn values_and_errors_say_how_long_they_are_kept(site: Site) {
     while node.get("away", PATIENCE, calls.compute()).await.is_err() {
         sleep(Duration::from_millis(5)).await;
     }
-    let error = node
-        .get("absent", PATIENCE, calls.compute())
-        .await
-        .unwrap_err();
+    let error = node.get("absent", PATIENCE, calls.compute()).await.unwrap_err();
     assert_eq!(error, absent);
     assert_eq!(calls.calls.load(Ordering::SeqCst), 1);
 }
@@ -136,10 +128,7 @@ async fn what_is_computed_while_it_is_invalidated_is_computed_again(site: Site) 
         numbers.begun.acquire().await.unwrap().forget();
         assert!(nodes[1].invalidate("a").await.unwrap());
         numbers.go_on.add_permits(9);
-        nodes[1]
-            .get("a", PATIENCE, numbers.compute())
-            .await
-            .unwrap()
+        nodes[1].get("a", PATIENCE, numbers.compute()).await.unwrap()
     };
     let (early, late) = tokio::join!(getting, invalidating);
     let early = early.unwrap();

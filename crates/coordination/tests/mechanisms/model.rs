@@ -55,13 +55,7 @@ impl Step {
 
     /// What it answers, and a token if it granted one.
     async fn ask(&self, arbiter: &dyn Arbiter) -> (String, Option<Token>) {
-        let Self {
-            name,
-            holder,
-            ttl,
-            bytes,
-            ..
-        } = self;
+        let Self { name, holder, ttl, bytes, .. } = self;
         let token = self.token.unwrap_or(Token::new(1));
         let said = match self.operation {
             operation @ 0..4 => {
@@ -81,10 +75,7 @@ impl Step {
                 }
                 format!("{answer:?}")
             }
-            6 => format!(
-                "renewed {}",
-                arbiter.renew(name, token, *ttl).await.unwrap()
-            ),
+            6 => format!("renewed {}", arbiter.renew(name, token, *ttl).await.unwrap()),
             7 => format!("unlocked {}", arbiter.unlock(name, token).await.unwrap()),
             8 => format!("left {:?}", arbiter.leave(name, holder).await.unwrap()),
             9 => format!("{:?}", arbiter.peek(name).await.unwrap()),
@@ -92,10 +83,7 @@ impl Step {
                 let published = arbiter.publish(name, token, bytes, *ttl, *ttl).await;
                 format!("published {}", published.unwrap())
             }
-            11 => format!(
-                "failed {}",
-                arbiter.fail(name, token, "why", *ttl).await.unwrap()
-            ),
+            11 => format!("failed {}", arbiter.fail(name, token, "why", *ttl).await.unwrap()),
             12 => {
                 let items = vec![bytes.as_slice(); bytes.len()];
                 // Odd: Redis keeps a list until the millisecond is over.
@@ -133,11 +121,8 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
     let holders = [(); 4].map(|()| Holder::random());
     let (mut tokens, mut log) = (Vec::new(), Vec::new());
     for _ in 0..STEPS {
-        let span = if random.random_bool(0.7) {
-            Duration::from_millis(2)
-        } else {
-            even_ms(&mut random)
-        };
+        let span =
+            if random.random_bool(0.7) { Duration::from_millis(2) } else { even_ms(&mut random) };
         now_us += u64::try_from(span.as_micros()).unwrap();
         model.world().now = now_us;
         clock.set(now_us);
@@ -158,9 +143,7 @@ async fn agree(seed: u64, begin_us: u64, other: Other<'_>) -> Result<usize, Stri
         log.push(format!("at {now_us} {step:?}: {expected}"));
         if found != expected {
             let log = log.join("\n");
-            return Err(format!(
-                "EDS_TEST_SEED={seed}, after:\n{log}\nfound: {found}"
-            ));
+            return Err(format!("EDS_TEST_SEED={seed}, after:\n{log}\nfound: {found}"));
         }
         tokens.extend(token);
     }
@@ -177,10 +160,7 @@ async fn memory_does_as_the_model() {
         granted += agreed.unwrap_or_else(|difference| panic!("{difference}"));
     }
     let granted = granted as u64;
-    assert!(
-        granted > schedules * 5,
-        "{granted} rights in {schedules} schedules"
-    );
+    assert!(granted > schedules * 5, "{granted} rights in {schedules} schedules");
 }
 
 async fn redis_does_as_the_model(clocked: Clocked) {

@@ -56,11 +56,7 @@ async fn one_at_a_time(site: Site) {
             token
         })
     });
-    let mut tokens: Vec<_> = join_all(tasks)
-        .await
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let mut tokens: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), 30);
@@ -96,13 +92,7 @@ async fn a_free_lock_is_got_at_once_and_a_held_one_is_not(site: Site) {
     assert_eq!(guard.tries(), 0);
     assert!(second.try_acquire().await.unwrap().is_none());
     // Another name is another lock.
-    assert!(
-        mutex(&site, "b", LONG)
-            .try_acquire()
-            .await
-            .unwrap()
-            .is_some()
-    );
+    assert!(mutex(&site, "b", LONG).try_acquire().await.unwrap().is_some());
     assert!(guard.release().await.unwrap());
     let guard = second.acquire(Duration::ZERO).await.unwrap();
     assert_eq!(guard.tries(), 0);
@@ -183,19 +173,10 @@ async fn who_gives_up_wakes_the_next(site: Site) {
 }
 
 async fn a_holder_that_lives_keeps_it(site: Site) {
-    let guard = mutex(&site, "a", SHORT * 3)
-        .acquire(PATIENCE)
-        .await
-        .unwrap();
+    let guard = mutex(&site, "a", SHORT * 3).acquire(PATIENCE).await.unwrap();
     sleep(SHORT * 8).await;
     assert!(!guard.lost().is_cancelled());
-    assert!(
-        mutex(&site, "a", SHORT)
-            .try_acquire()
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(mutex(&site, "a", SHORT).try_acquire().await.unwrap().is_none());
     assert!(guard.renew().await.unwrap());
     assert!(guard.release().await.unwrap());
 }
@@ -222,9 +203,7 @@ async fn of_many_that_find_it_lapsed_one_gets_it(site: Site) {
         let name = name(&lock);
         let arbiters = [(); 4].map(|()| site.arbiter());
         let crashed = Holder::random();
-        let answer = arbiters[0]
-            .lock(&name, &crashed, Duration::from_millis(100), None)
-            .await;
+        let answer = arbiters[0].lock(&name, &crashed, Duration::from_millis(100), None).await;
         let Locking::Granted(stale) = answer.unwrap() else {
             panic!("a free lock");
         };
@@ -234,10 +213,7 @@ async fn of_many_that_find_it_lapsed_one_gets_it(site: Site) {
             let (arbiter, name) = (Arc::clone(&arbiters[number % 4]), name.clone());
             let got = Arc::clone(&got);
             tokio::spawn(async move {
-                let answer = arbiter
-                    .lock(&name, &Holder::random(), LONG, None)
-                    .await
-                    .unwrap();
+                let answer = arbiter.lock(&name, &Holder::random(), LONG, None).await.unwrap();
                 if let Locking::Granted(token) = answer {
                     assert!(token > stale);
                     got.fetch_add(1, Ordering::SeqCst);
@@ -257,20 +233,11 @@ async fn who_dies_in_line_holds_nobody_up_for_long(site: Site) {
     let guard = mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
     let presence = Some(Duration::from_millis(500));
     let dead = Holder::random();
-    let answer = arbiter
-        .lock(&name("a"), &dead, LONG, presence)
-        .await
-        .unwrap();
+    let answer = arbiter.lock(&name("a"), &dead, LONG, presence).await.unwrap();
     assert!(matches!(answer, Locking::Busy(_)));
     guard.release().await.unwrap();
     // It is the dead one's turn.
-    assert!(
-        mutex(&site, "a", LONG)
-            .try_acquire()
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(mutex(&site, "a", LONG).try_acquire().await.unwrap().is_none());
     mutex(&site, "a", LONG).acquire(PATIENCE).await.unwrap();
 }
 
@@ -307,10 +274,7 @@ async fn no_more_than_may_wait_do_so(site: Site) {
     let name = name("a");
     let wait = async || {
         let holder = Holder::random();
-        arbiter
-            .lock(&name, &holder, LONG, Some(LONG))
-            .await
-            .unwrap()
+        arbiter.lock(&name, &holder, LONG, Some(LONG)).await.unwrap()
     };
     for answer in join_all((0..WAITING_MAX).map(|_| wait())).await {
         assert!(matches!(answer, Locking::Busy(_)), "{answer:?}");

@@ -28,13 +28,7 @@ struct Process {
 impl Process {
     fn start(job: &Job) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "worker::process",
-                "--nocapture",
-                "--test-threads",
-                "1",
-            ])
+            .args(["--exact", "worker::process", "--nocapture", "--test-threads", "1"])
             .env(JOB, serde_json::to_string(job).unwrap())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -117,21 +111,10 @@ fn one_computation_for_a_thousand_requests(site: &Site, what: &str) {
     for round in 0..3 {
         let key = format!("cold{round}");
         let told = three(
-            &job(
-                site,
-                Work::Burst {
-                    key: key.clone(),
-                    requests: 0,
-                    over_ms: 50,
-                },
-            ),
+            &job(site, Work::Burst { key: key.clone(), requests: 0, over_ms: 50 }),
             |number, job| {
                 let requests = if number == 0 { 334 } else { 333 };
-                job.work = Work::Burst {
-                    key: key.clone(),
-                    requests,
-                    over_ms: 50,
-                };
+                job.work = Work::Burst { key: key.clone(), requests, over_ms: 50 };
             },
         );
         let computations = computations(&told);
@@ -140,22 +123,12 @@ fn one_computation_for_a_thousand_requests(site: &Site, what: &str) {
         let mut values = BTreeSet::new();
         let mut late_us = Vec::new();
         for told in &told {
-            if let Told::Answer {
-                asked_us,
-                answered_us,
-                token,
-                value,
-            } = told
-            {
+            if let Told::Answer { asked_us, answered_us, token, value } = told {
                 values.insert((*token, value.clone()));
                 late_us.push(answered_us.saturating_sub(ended_us.max(*asked_us)));
             }
         }
-        assert_eq!(
-            (late_us.len(), values.len()),
-            (1000, 1),
-            "answers, different ones"
-        );
+        assert_eq!((late_us.len(), values.len()), (1000, 1), "answers, different ones");
         latest.push(*late_us.iter().max().unwrap());
         all.extend(late_us);
     }
@@ -176,15 +149,8 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
     let mut victim = Process::start(&hanging);
     while victim.told.recv().unwrap() != Told::Computing {}
     // Two others wait for it.
-    let waiting = Job {
-        cost_ms: 1,
-        work: Work::Burst {
-            key,
-            requests: 20,
-            over_ms: 1,
-        },
-        ..hanging
-    };
+    let waiting =
+        Job { cost_ms: 1, work: Work::Burst { key, requests: 20, over_ms: 1 }, ..hanging };
     let others = [Process::start(&waiting), Process::start(&waiting)];
     for other in &others {
         assert_eq!(other.told.recv().unwrap(), Told::Ready);
@@ -192,10 +158,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
     // Longer than the lock's time: it is renewed.
     std::thread::sleep(Duration::from_millis(1500));
     for other in &others {
-        assert!(
-            other.told.try_recv().is_err(),
-            "computed beside a living process"
-        );
+        assert!(other.told.try_recv().is_err(), "computed beside a living process");
     }
     let killed_us = now_us();
     signal(victim.child.id(), "KILL");
@@ -203,9 +166,7 @@ fn a_killed_process_passes_the_work_on(site: &Site, what: &str) {
     let told: Vec<_> = others.into_iter().flat_map(Process::finish).collect();
     let computations = computations(&told);
     assert_eq!(computations.len(), 1);
-    let answers = told
-        .iter()
-        .filter(|told| matches!(told, Told::Answer { .. }));
+    let answers = told.iter().filter(|told| matches!(told, Told::Answer { .. }));
     assert_eq!(answers.count(), 40);
     let took_us = computations[0].1 - killed_us;
     eprintln!("{what}: lock of 1 s; another had computed {took_us} µs after the kill");
@@ -218,35 +179,14 @@ fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
     let _alone = alone();
     let seed = testing::load::seed();
     let began = Instant::now();
-    let told = three(
-        &job(
-            site,
-            Work::Positions {
-                seed,
-                rounds: ROUNDS,
-                process: 0,
-            },
-        ),
-        |number, job| {
-            job.work = Work::Positions {
-                seed,
-                rounds: ROUNDS,
-                process: number,
-            }
-        },
-    );
+    let told =
+        three(&job(site, Work::Positions { seed, rounds: ROUNDS, process: 0 }), |number, job| {
+            job.work = Work::Positions { seed, rounds: ROUNDS, process: number }
+        });
     let mut lists: BTreeMap<u64, BTreeMap<usize, u64>> = BTreeMap::new();
     for told in told {
-        if let Told::Item {
-            round,
-            position,
-            item,
-        } = told
-        {
-            let before = lists
-                .entry(round)
-                .or_default()
-                .insert(position, item.parse().unwrap());
+        if let Told::Item { round, position, item } = told {
+            let before = lists.entry(round).or_default().insert(position, item.parse().unwrap());
             assert_eq!(before, None);
         }
     }
@@ -256,10 +196,7 @@ fn five_positions_are_five_items_of_one_list(site: &Site, what: &str) {
         let first = items[0];
         assert_eq!(items, [0, 1, 2, 3, 4].map(|n| first + n), "round {round}");
     }
-    eprintln!(
-        "{what}: {ROUNDS} lists of five, asked on 3 processes, in {:?}",
-        began.elapsed()
-    );
+    eprintln!("{what}: {ROUNDS} lists of five, asked on 3 processes, in {:?}", began.elapsed());
 }
 
 /// A read that took longer, in microseconds, shows that the machine stood still. It begins to refresh some 800 ms before the
@@ -281,14 +218,8 @@ fn a_hot_key_is_never_missing(site: &Site, what: &str) {
 
 /// When a read found nothing, and what the slowest took, both in microseconds.
 fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
-    let mut hot = job(
-        site,
-        Work::Hot {
-            key: format!("hot{round}"),
-            reads_per_s: 667,
-            seconds: 14,
-        },
-    );
+    let mut hot =
+        job(site, Work::Hot { key: format!("hot{round}"), reads_per_s: 667, seconds: 14 });
     (hot.lock_ms, hot.value_ms, hot.cost_ms) = (1900, 2000, 150);
     let told = three(&hot, |_, _| {});
     let computations = computations(&told);
@@ -301,15 +232,7 @@ fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
     let (mut all, mut refreshed, mut slowest) = (0, 0, 0);
     let mut missed: Vec<u64> = Vec::new();
     for told in &told {
-        if let Told::Reads {
-            reads,
-            missed_at_us,
-            refreshes,
-            failed,
-            slowest_us,
-            ..
-        } = told
-        {
+        if let Told::Reads { reads, missed_at_us, refreshes, failed, slowest_us, .. } = told {
             assert_eq!(*failed, 0);
             all += reads;
             refreshed += refreshes;
@@ -317,21 +240,14 @@ fn misses_of_a_hot_key(site: &Site, what: &str, round: u32) -> (Vec<u64>, u64) {
             missed.extend(missed_at_us.iter().filter(|at_us| **at_us > first_us));
         }
     }
-    let together = computations
-        .windows(2)
-        .filter(|pair| pair[1].0 < pair[0].1)
-        .count();
+    let together = computations.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
     eprintln!(
         "{what}: {all} reads, {refreshed} refreshes, {} misses, {together} computations at the same time as \
          another; slowest read of a kept value {slowest} µs",
         missed.len()
     );
     assert_eq!(together, 0, "computations at the same time");
-    assert!(
-        computations.len() > 6,
-        "{} computations",
-        computations.len()
-    );
+    assert!(computations.len() > 6, "{} computations", computations.len());
     (missed, slowest)
 }
 
@@ -381,11 +297,7 @@ fn the_stampede_without_protection() {
     let _alone = alone();
     let site = Site::redis();
     let key = format!("{}:cold", site.prefix);
-    let work = Work::Stampede {
-        key,
-        requests: 333,
-        over_ms: 50,
-    };
+    let work = Work::Stampede { key, requests: 333, over_ms: 50 };
     let computed = computations(&three(&job(&site, work), |_, _| {})).len();
     eprintln!("without protection: 999 requests, {computed} computations");
     assert!(computed > 10, "{computed}");

@@ -194,10 +194,7 @@ impl Arbiter for Reference {
     async fn peek(&self, name: &Name) -> Result<Option<Entry>, ArbiterError> {
         Ok(self.with(name, |state, now| {
             let value = state.value.clone().filter(|it| it.expires_us > now)?;
-            Some(Entry {
-                now_us: now,
-                ..value
-            })
+            Some(Entry { now_us: now, ..value })
         }))
     }
 

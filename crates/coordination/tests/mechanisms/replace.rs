@@ -52,11 +52,7 @@ async fn the_list_is_that_of_one_writer(site: Site) {
 
 /// Twelve thousand items go in three pieces; two writers at once.
 async fn large_lists_come_whole(site: Site) {
-    let list = |letter: &str| {
-        (0..12_000)
-            .map(|n| format!("{letter}{n}"))
-            .collect::<Vec<_>>()
-    };
+    let list = |letter: &str| (0..12_000).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
     let wanted = [list("a"), list("b")];
     let writers = wanted.clone().map(|items| {
         let lists = lists(&site, LONG);
@@ -66,15 +62,9 @@ async fn large_lists_come_whole(site: Site) {
             }
         })
     });
-    join_all(writers)
-        .await
-        .into_iter()
-        .for_each(|it| it.unwrap());
+    join_all(writers).await.into_iter().for_each(|it| it.unwrap());
     let items = lists(&site, LONG).read("large").await.unwrap();
-    let items: Vec<_> = items
-        .into_iter()
-        .map(|it| String::from_utf8(it).unwrap())
-        .collect();
+    let items: Vec<_> = items.into_iter().map(|it| String::from_utf8(it).unwrap()).collect();
     assert!(wanted.contains(&items), "{} items", items.len());
 }
 
@@ -116,14 +106,8 @@ async fn an_older_writer_does_not_undo_a_newer(site: Site) {
 async fn what_is_too_large_is_refused(site: Site) {
     let lists = lists(&site, LONG);
     lists.replace("a", &["old"]).await.unwrap();
-    let error = lists
-        .replace("a", &vec![""; ITEMS_MAX + 1])
-        .await
-        .unwrap_err();
+    let error = lists.replace("a", &vec![""; ITEMS_MAX + 1]).await.unwrap_err();
     assert!(matches!(error, ReplaceError::TooLarge { .. }), "{error}");
     assert_eq!(lists.read("a").await.unwrap(), [b"old"]);
-    assert!(matches!(
-        lists.replace("", &["x"]).await,
-        Err(ReplaceError::Key(_))
-    ));
+    assert!(matches!(lists.replace("", &["x"]).await, Err(ReplaceError::Key(_))));
 }

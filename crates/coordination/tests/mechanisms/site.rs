@@ -12,10 +12,8 @@ use testing::redis_cluster::RedisCluster;
 
 /// Enough for a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-pub(crate) const TIMEOUTS: Timeouts = Timeouts {
-    connect: Duration::from_secs(10),
-    response: Duration::from_secs(10),
-};
+pub(crate) const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(10), response: Duration::from_secs(10) };
 
 /// Runs each of these tests over each form.
 macro_rules! over_each {

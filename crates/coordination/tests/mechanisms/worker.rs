@@ -32,31 +32,15 @@ pub(crate) struct Job {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
     /// So many requests for one key, evenly within this time.
-    Burst {
-        key: String,
-        requests: u32,
-        over_ms: u64,
-    },
+    Burst { key: String, requests: u32, over_ms: u64 },
     /// The same without protection: look, compute, write.
-    Stampede {
-        key: String,
-        requests: u32,
-        over_ms: u64,
-    },
+    Stampede { key: String, requests: u32, over_ms: u64 },
     /// Computes and is never done.
     Hang { key: String },
     /// The requests of this process, out of three, for one position each of so many lists.
-    Positions {
-        seed: u64,
-        rounds: u64,
-        process: u32,
-    },
+    Positions { seed: u64, rounds: u64, process: u32 },
     /// Reads of a hot key.
-    Hot {
-        key: String,
-        reads_per_s: u32,
-        seconds: u32,
-    },
+    Hot { key: String, reads_per_s: u32, seconds: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,10 +90,8 @@ fn process() {
         return;
     };
     let job: Job = serde_json::from_str(&job).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(run(job));
 }
 
@@ -129,27 +111,15 @@ async fn run(job: Job) {
     tell(&Told::Ready);
     sleep(Duration::from_micros(job.start_us.saturating_sub(now_us()))).await;
     match job.work {
-        Work::Burst {
-            key,
-            requests,
-            over_ms,
-        } => {
-            let requests = paced(requests, over_ms, |_| {
-                burst(Arc::clone(&once), key.clone(), cost)
-            });
+        Work::Burst { key, requests, over_ms } => {
+            let requests =
+                paced(requests, over_ms, |_| burst(Arc::clone(&once), key.clone(), cost));
             requests.await;
         }
-        Work::Stampede {
-            key,
-            requests,
-            over_ms,
-        } => {
+        Work::Stampede { key, requests, over_ms } => {
             let client = redis::Client::open(job.url).unwrap();
             let connection = client.get_multiplexed_async_connection().await.unwrap();
-            paced(requests, over_ms, |_| {
-                stampede(connection.clone(), key.clone(), cost)
-            })
-            .await;
+            paced(requests, over_ms, |_| stampede(connection.clone(), key.clone(), cost)).await;
         }
         Work::Hang { key } => {
             let compute = |_| async {
@@ -158,16 +128,8 @@ async fn run(job: Job) {
             };
             once.get(&key, PATIENCE, compute).await.unwrap();
         }
-        Work::Positions {
-            seed,
-            rounds,
-            process,
-        } => positions(once, seed, rounds, process).await,
-        Work::Hot {
-            key,
-            reads_per_s,
-            seconds,
-        } => {
+        Work::Positions { seed, rounds, process } => positions(once, seed, rounds, process).await,
+        Work::Hot { key, reads_per_s, seconds } => {
             let once = Arc::into_inner(once).unwrap();
             let hot = Arc::new(EarlyRefresh::new(once, 1.0).unwrap());
             read_hot(hot, key, reads_per_s, seconds, cost).await;
@@ -194,36 +156,22 @@ async fn paced<F: Future<Output = ()> + Send + 'static>(
 async fn expensive(cost: Duration) -> Result<Vec<u8>, String> {
     let began_us = now_us();
     sleep(cost).await;
-    tell(&Told::Computed {
-        began_us,
-        ended_us: now_us(),
-    });
+    tell(&Told::Computed { began_us, ended_us: now_us() });
     Ok(rand::random::<u64>().to_string().into_bytes())
 }
 
 async fn burst(once: Arc<ComputeOnce>, key: String, cost: Duration) {
     let asked_us = now_us();
-    let computed = once
-        .get(&key, PATIENCE, move |_| expensive(cost))
-        .await
-        .unwrap();
+    let computed = once.get(&key, PATIENCE, move |_| expensive(cost)).await.unwrap();
     let answered_us = now_us();
     let value = String::from_utf8(computed.bytes().to_vec()).unwrap();
     let token = computed.token().number();
-    tell(&Told::Answer {
-        asked_us,
-        answered_us,
-        token,
-        value,
-    });
+    tell(&Told::Answer { asked_us, answered_us, token, value });
 }
 
 async fn stampede(mut connection: redis::aio::MultiplexedConnection, key: String, cost: Duration) {
-    let found: Option<Vec<u8>> = redis::cmd("GET")
-        .arg(&key)
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    let found: Option<Vec<u8>> =
+        redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
     if found.is_none() {
         let value = expensive(cost).await.unwrap();
         let writing = redis::cmd("SET").arg(&key).arg(value).to_owned();
@@ -251,11 +199,7 @@ async fn positions(once: Arc<ComputeOnce>, seed: u64, rounds: u64, process: u32)
                     sleep(Duration::from_millis(delay_ms)).await;
                     let computed = list(&once, round).await;
                     let item = computed.json::<Vec<String>>().unwrap().remove(position);
-                    tell(&Told::Item {
-                        round,
-                        position,
-                        item,
-                    });
+                    tell(&Told::Item { round, position, item });
                 }));
             }
         }
@@ -270,9 +214,7 @@ async fn list(once: &ComputeOnce, round: u64) -> Computed {
         let first = rand::random::<u32>();
         Fresh::json(&[0, 1, 2, 3, 4].map(|n| (u64::from(first) + n).to_string()))
     };
-    once.get(&format!("round{round}"), PATIENCE, compute)
-        .await
-        .unwrap()
+    once.get(&format!("round{round}"), PATIENCE, compute).await.unwrap()
 }
 
 async fn read_hot(
@@ -315,12 +257,5 @@ async fn read_hot(
             Origin::Awaited => missed_at_us.push(asked_us),
         }
     }
-    tell(&Told::Reads {
-        reads,
-        first_us,
-        missed_at_us,
-        refreshes,
-        failed,
-        slowest_us,
-    });
+    tell(&Told::Reads { reads, first_us, missed_at_us, refreshes, failed, slowest_us });
 }

@@ -3,79 +3,28 @@
 use super::*;
 
 fn tcp(host: &str, port: u16) -> Address {
-    Address::Tcp {
-        host: host.to_owned(),
-        port,
-    }
+    Address::Tcp { host: host.to_owned(), port }
 }
 
 #[test]
 fn urls_are_taken_apart() {
     let nodes = |port: u16| vec![("a".to_owned(), 7000), ("::1".to_owned(), port)];
     let cluster = Address::Cluster { nodes: nodes(6379) };
-    let sentinel = Address::Sentinel {
-        sentinels: nodes(26379),
-        name: "main".to_owned(),
-    };
+    let sentinel = Address::Sentinel { sentinels: nodes(26379), name: "main".to_owned() };
     for (text, address, tls, database, user, password) in [
         ("redis://h", tcp("h", 6379), false, 0, None, None),
         ("redis://h:1/3", tcp("h", 1), false, 3, None, None),
         ("redis://[::1]:1/", tcp("::1", 1), false, 0, None, None),
-        (
-            "redis://:p%40%2Fs%25@h",
-            tcp("h", 6379),
-            false,
-            0,
-            None,
-            Some("p@/s%"),
-        ),
-        (
-            "redis://u:p@h",
-            tcp("h", 6379),
-            false,
-            0,
-            Some("u"),
-            Some("p"),
-        ),
+        ("redis://:p%40%2Fs%25@h", tcp("h", 6379), false, 0, None, Some("p@/s%")),
+        ("redis://u:p@h", tcp("h", 6379), false, 0, Some("u"), Some("p")),
         ("rediss://h", tcp("h", 6379), true, 0, None, None),
-        (
-            "unix:///run/a%20b.sock",
-            Address::Unix("/run/a b.sock".into()),
-            false,
-            0,
-            None,
-            None,
-        ),
-        (
-            "redis+unix:///r.sock?db=2",
-            Address::Unix("/r.sock".into()),
-            false,
-            2,
-            None,
-            None,
-        ),
-        (
-            "redis+cluster://u:p@a:7000,[::1]",
-            cluster,
-            false,
-            0,
-            Some("u"),
-            Some("p"),
-        ),
-        (
-            "rediss+sentinel://:p@a:7000,[::1]/main",
-            sentinel,
-            true,
-            0,
-            None,
-            Some("p"),
-        ),
+        ("unix:///run/a%20b.sock", Address::Unix("/run/a b.sock".into()), false, 0, None, None),
+        ("redis+unix:///r.sock?db=2", Address::Unix("/r.sock".into()), false, 2, None, None),
+        ("redis+cluster://u:p@a:7000,[::1]", cluster, false, 0, Some("u"), Some("p")),
+        ("rediss+sentinel://:p@a:7000,[::1]/main", sentinel, true, 0, None, Some("p")),
     ] {
         let settings: Settings = text.parse().unwrap();
-        let Credentials {
-            username,
-            password: found,
-        } = &settings.credentials;
+        let Credentials { username, password: found } = &settings.credentials;
         let found = (
             &settings.address,
             settings.tls.is_some(),
@@ -83,11 +32,7 @@ fn urls_are_taken_apart() {
             username.as_deref(),
             found.as_deref(),
         );
-        assert_eq!(
-            found,
-            (&address, tls, database, user, password),
-            "of {text}"
-        );
+        assert_eq!(found, (&address, tls, database, user, password), "of {text}");
         assert!(!format!("{settings:?}").contains("\"p\""), "of {text}");
     }
 }
@@ -95,10 +40,7 @@ fn urls_are_taken_apart() {
 #[test]
 fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
     for (text, expected) in [
-        (
-            "redis:h",
-            format!("\"redis:h\" is not an address of Redis; write {URL_FORMS}"),
-        ),
+        ("redis:h", format!("\"redis:h\" is not an address of Redis; write {URL_FORMS}")),
         (
             "http://u:s@h",
             format!("\"http://[hidden]@h\" is not an address of Redis; write {URL_FORMS}"),
@@ -114,10 +56,7 @@ fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
             "redis://h/x",
             format!("\"redis://h/x\" has a path that is not a database number; {SERVER}"),
         ),
-        (
-            "redis://a,b",
-            format!("\"redis://a,b\" names several hosts; {CLUSTER}"),
-        ),
+        ("redis://a,b", format!("\"redis://a,b\" names several hosts; {CLUSTER}")),
         ("unix://", format!("\"unix://\" names no socket; {SOCKET}")),
         (
             "redis+unix:///s?x=1",
@@ -144,10 +83,7 @@ fn what_is_not_a_url_of_redis_is_refused_with_what_to_write() {
     }
     for text in ["redis://h?password=s", "redis://u:s/s@h", "redis://u:s?@h"] {
         let error = text.parse::<Settings>().unwrap_err().to_string();
-        assert!(
-            error.contains("in a password write %3F") && !error.contains("=s"),
-            "{error}"
-        );
+        assert!(error.contains("in a password write %3F") && !error.contains("=s"), "{error}");
     }
 }
 

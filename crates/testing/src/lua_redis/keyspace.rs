@@ -144,8 +144,7 @@ impl Keyspace {
         if now_ms < self.1 {
             return;
         }
-        self.0
-            .retain(|_, entry| entry.expires_ms.is_none_or(|at| at > now_ms));
+        self.0.retain(|_, entry| entry.expires_ms.is_none_or(|at| at > now_ms));
         let next = self.0.values().filter_map(|entry| entry.expires_ms).min();
         self.1 = next.unwrap_or(i64::MAX);
     }
@@ -186,17 +185,14 @@ impl Keyspace {
                 let parts = parts.map(|part| Reply::Bulk(part.to_string().into_bytes()));
                 Ok(Reply::Array(parts.to_vec()))
             }
-            "EXISTS" => Ok(count(
-                keys.iter().filter(|key| self.0.contains_key(*key)).count(),
-            )),
+            "EXISTS" => Ok(count(keys.iter().filter(|key| self.0.contains_key(*key)).count())),
             "UNLINK" | "DEL" => {
                 let gone = keys.iter().filter(|key| self.0.remove(*key).is_some());
                 Ok(count(gone.count()))
             }
             _ => {
-                let (key, args) = keys
-                    .split_first()
-                    .ok_or_else(|| format!("ERR unknown command {name}"))?;
+                let (key, args) =
+                    keys.split_first().ok_or_else(|| format!("ERR unknown command {name}"))?;
                 self.of_key(&name, now_us, key, args)
             }
         }
@@ -258,11 +254,7 @@ impl Keyspace {
                     hash.entry(args[0].clone()).or_insert(args[1].clone());
                     flag(is_new)
                 }
-                "HDEL" => count(
-                    args.iter()
-                        .filter(|field| hash.remove(*field).is_some())
-                        .count(),
-                ),
+                "HDEL" => count(args.iter().filter(|field| hash.remove(*field).is_some()).count()),
                 "HEXISTS" => flag(hash.contains_key(&args[0])),
                 "HGETALL" => array(hash.iter().flat_map(|(field, value)| [field, value])),
                 "HKEYS" => array(hash.keys()),
@@ -339,20 +331,14 @@ impl Keyspace {
                     }
                     count(added)
                 }
-                "ZREM" => count(
-                    args.iter()
-                        .filter(|it| sorted.remove(*it).is_some())
-                        .count(),
-                ),
+                "ZREM" => count(args.iter().filter(|it| sorted.remove(*it).is_some()).count()),
                 "ZCARD" => count(sorted.len()),
-                "ZSCORE" => sorted
-                    .get(&args[0])
-                    .map_or(Reply::Nil, |number| Reply::Bulk(score(*number))),
+                "ZSCORE" => {
+                    sorted.get(&args[0]).map_or(Reply::Nil, |number| Reply::Bulk(score(*number)))
+                }
                 "ZCOUNT" => count(between(sorted, &args[0], &args[1])?.len()),
                 "ZPOPMIN" => {
-                    let first = in_order(sorted)
-                        .first()
-                        .map(|(member, _)| (*member).clone());
+                    let first = in_order(sorted).first().map(|(member, _)| (*member).clone());
                     let Some(member) = first else {
                         return Ok(Reply::Array(Vec::new()));
                     };
@@ -413,10 +399,7 @@ fn scan<'a>(
 }
 
 fn in_order(sorted: &Sorted) -> Vec<(&Bytes, f64)> {
-    let mut all: Vec<_> = sorted
-        .iter()
-        .map(|(member, number)| (member, *number))
-        .collect();
+    let mut all: Vec<_> = sorted.iter().map(|(member, number)| (member, *number)).collect();
     all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
     all
 }

@@ -42,12 +42,7 @@ impl std::fmt::Debug for LuaRedis {
 impl LuaRedis {
     /// An empty one, which runs scripts as they are, or as something changes them.
     pub fn new(clock: Clock, change: Option<Change>) -> Self {
-        Self {
-            keyspace: Mutex::default(),
-            scripts: Mutex::default(),
-            clock,
-            change,
-        }
+        Self { keyspace: Mutex::default(), scripts: Mutex::default(), clock, change }
     }
 
     fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,10 +94,7 @@ impl LuaRedis {
             (b"SCRIPT", [_, load, text]) if load.eq_ignore_ascii_case(b"LOAD") => {
                 let text = String::from_utf8(text.clone()).unwrap();
                 let sha = redis::Script::new(&text).get_hash().to_owned();
-                let text = self
-                    .change
-                    .as_ref()
-                    .map_or(text.clone(), |change| change(&text));
+                let text = self.change.as_ref().map_or(text.clone(), |change| change(&text));
                 Self::lock(&self.scripts).insert(sha.clone().into_bytes(), Script::new(text));
                 Reply::Bulk(sha.into_bytes())
             }
@@ -142,10 +134,7 @@ impl Wire {
     }
 
     fn take(&mut self, command: Vec<Bytes>) -> Reply {
-        match (
-            command[0].to_ascii_uppercase().as_slice(),
-            &mut self.transaction,
-        ) {
+        match (command[0].to_ascii_uppercase().as_slice(), &mut self.transaction) {
             (b"MULTI", _) => {
                 self.transaction = Some(Vec::new());
                 Reply::Status("OK")

@@ -31,10 +31,7 @@ impl Script {
     pub(super) fn new(text: String) -> Self {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
-        Self {
-            text: text.into(),
-            number: hasher.finish(),
-        }
+        Self { text: text.into(), number: hasher.finish() }
     }
 }
 
@@ -66,10 +63,7 @@ impl Machine {
         let redis = lua.create_table().unwrap();
         redis.set("call", call.unwrap()).unwrap();
         lua.globals().set("redis", redis).unwrap();
-        Self {
-            lua,
-            compiled: RefCell::default(),
-        }
+        Self { lua, compiled: RefCell::default() }
     }
 
     fn run(&self, script: &Script, keys: &[Bytes], args: &[Bytes]) -> mlua::Result<Reply> {

@@ -23,26 +23,14 @@ fn a_range_holds_the_minutes_that_begin_in_it() {
     assert_eq!(minutes(""), (76, 91), "the minute that has begun is in");
     assert_eq!(minutes("from=60&to=180"), (1, 3));
     assert_eq!(minutes("from=61&to=181"), (2, 4));
-    assert_eq!(
-        minutes("from=1970-01-01T00:01:00Z&to=1970-01-01T01:03:00%2B01:00"),
-        (1, 3)
-    );
+    assert_eq!(minutes("from=1970-01-01T00:01:00Z&to=1970-01-01T01:03:00%2B01:00"), (1, 3));
     assert_eq!(minutes("from=5300"), (89, 91));
 }
 
 #[test]
 fn what_cannot_be_meant_names_its_parameter() {
-    for query in [
-        "from=x",
-        "from=5400&to=5400",
-        "from=0&to=99999",
-        "from=1&from=2",
-    ] {
-        assert_eq!(
-            wrong(read(query).and_then(|it| it.range(6000))),
-            "from",
-            "{query}"
-        );
+    for query in ["from=x", "from=5400&to=5400", "from=0&to=99999", "from=1&from=2"] {
+        assert_eq!(wrong(read(query).and_then(|it| it.range(6000))), "from", "{query}");
     }
     let beyond = read("to=99999999999999999").and_then(|it| it.range(6000));
     assert_eq!(wrong(beyond), "to");
@@ -60,11 +48,7 @@ fn what_cannot_be_meant_names_its_parameter() {
         ("a=1&a=2", "a"),
         ("=1", ""),
     ] {
-        assert_eq!(
-            wrong(read(query).and_then(|it| it.top())),
-            parameter,
-            "{query}"
-        );
+        assert_eq!(wrong(read(query).and_then(|it| it.top())), parameter, "{query}");
     }
     let uri = "/x?n=5".parse().unwrap();
     assert_eq!(wrong(Parameters::read(&uri, &[], 1)), "n");
@@ -76,10 +60,7 @@ fn what_cannot_be_meant_names_its_parameter() {
 #[test]
 fn one_list_has_one_key() {
     let key = |query: &str| read(query).unwrap().top().unwrap().key();
-    assert_eq!(
-        key(""),
-        key("by=cumulative&window=900s&n=5&position=2&list=1")
-    );
+    assert_eq!(key(""), key("by=cumulative&window=900s&n=5&position=2&list=1"));
     assert_eq!(key("a=1&b=2"), key("b=2&tag.a=1"));
     for other in ["by=unique", "window=16m", "n=6", "a=1"] {
         assert_ne!(key(""), key(other), "{other}");

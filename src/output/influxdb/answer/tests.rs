@@ -12,14 +12,7 @@ fn judged_with(
     status: u16,
     text: &str,
 ) -> Result<(), WriteError> {
-    judge(
-        dialect,
-        &Reply {
-            status,
-            retry_after,
-            text: text.to_owned(),
-        },
-    )
+    judge(dialect, &Reply { status, retry_after, text: text.to_owned() })
 }
 
 #[track_caller]
@@ -36,17 +29,9 @@ fn check_hint(dialect: Dialect, status: u16, text: &str, key: &str) {
 #[test]
 fn only_an_empty_success_is_done() {
     for (status, text) in [(204, ""), (200, ""), (200, "\r\n")] {
-        assert!(
-            matches!(judged(Dialect::V2, status, text), Ok(())),
-            "{status}"
-        );
+        assert!(matches!(judged(Dialect::V2, status, text), Ok(())), "{status}");
     }
-    check_hint(
-        Dialect::V2,
-        200,
-        "<html>Welcome to nginx!</html>",
-        "output.url",
-    );
+    check_hint(Dialect::V2, 200, "<html>Welcome to nginx!</html>", "output.url");
     check_hint(Dialect::V1, 202, "", "output.url");
 }
 
@@ -73,10 +58,7 @@ fn a_server_that_fails_and_does_not_ask_for_peace_may_fail_at_these_counts() {
     }
     for status in [425, 429, 503] {
         let judged = judged_with(None, Dialect::V1, status, "");
-        assert!(
-            matches!(judged, Err(WriteError::Unavailable { .. })),
-            "{status}"
-        );
+        assert!(matches!(judged, Err(WriteError::Unavailable { .. })), "{status}");
     }
 }
 
@@ -93,13 +75,7 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
             "partial write: unable to parse 'foo': missing fields dropped=0",
             "limits",
         ),
-        (
-            Dialect::V2,
-            422,
-            r#"{"code":"unprocessable entity","message":"no"}"#,
-            "no",
-            "limits",
-        ),
+        (Dialect::V2, 422, r#"{"code":"unprocessable entity","message":"no"}"#, "no", "limits"),
         (Dialect::V2, 413, "", "status 413", "limits"),
         (
             Dialect::V1,
@@ -143,19 +119,9 @@ fn a_rejection_keeps_its_message_which_only_says_what_to_look_at() {
 #[test]
 fn a_misconfiguration_names_the_key_to_look_at() {
     use Dialect::{V1, V2};
-    check_hint(
-        V1,
-        401,
-        r#"{"error":"authorization failed"}"#,
-        "output.password_file",
-    );
+    check_hint(V1, 401, r#"{"error":"authorization failed"}"#, "output.password_file");
     check_hint(V1, 403, "", "output.database");
-    check_hint(
-        V1,
-        404,
-        r#"{"error":"database not found: \"x\""}"#,
-        "output.database",
-    );
+    check_hint(V1, 404, r#"{"error":"database not found: \"x\""}"#, "output.database");
     check_hint(V1, 404, "404 page not found", "output.url");
     check_hint(
         V2,

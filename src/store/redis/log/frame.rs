@@ -57,10 +57,7 @@ impl Event {
         let mut both = [0; size_of::<u128>()];
         both[..EVENT_BYTES].copy_from_slice(&bytes);
         let both = u128::from_le_bytes(both);
-        Self {
-            user: both as u64,
-            time: (both >> u64::BITS) as u64,
-        }
+        Self { user: both as u64, time: (both >> u64::BITS) as u64 }
     }
 }
 
@@ -77,11 +74,7 @@ impl Frame {
     pub(super) const fn room(&self, name: usize) -> usize {
         let used = self.dictionary.len() + self.parts.len() + name + OVERHEAD_BYTES;
         let events = FRAME_BYTES.saturating_sub(used) / EVENT_BYTES;
-        if events == 0 && self.is_empty() {
-            1
-        } else {
-            events
-        }
+        if events == 0 && self.is_empty() { 1 } else { events }
     }
 
     const fn is_empty(&self) -> bool {
@@ -231,10 +224,7 @@ mod tests {
     #[test]
     fn frames_never_change() {
         let key = Key(0x000f_0e0d_0c0b_0a09_0807_0605_0403_0201);
-        let event = Event {
-            user: key.user("testusername1"),
-            time: 47_352_348_928,
-        };
+        let event = Event { user: key.user("testusername1"), time: 47_352_348_928 };
         let mut frame = Frame::default();
         frame.name(300, "a=b");
         frame.add(300, None, [event].into_iter());

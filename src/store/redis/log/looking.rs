@@ -38,10 +38,7 @@ struct Look {
 
 impl Looks {
     fn of(&self, place: (Partition, Minute)) -> Arc<Mutex<Look>> {
-        let mut all = self
-            .0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let is_used = |look: &Arc<Mutex<Look>>| {
             let counted = look.try_lock().ok().and_then(|look| look.counted);
             // Whoever counts holds it, too; what nobody could count goes.
@@ -99,14 +96,7 @@ impl RedisStore {
         lane: Lane,
     ) -> Result<Vec<SeriesCounts>, StoreError> {
         let lengths = self.lengths(partition, minute, lane).await?;
-        let place = Place {
-            partition,
-            minute,
-            lane,
-            generation: 0,
-            may_go: true,
-            logs: &lengths,
-        };
+        let place = Place { partition, minute, lane, generation: 0, may_go: true, logs: &lengths };
         Ok(self.count(logs, place).await?.0)
     }
 
@@ -122,10 +112,7 @@ impl RedisStore {
         let mut names = cmd("SMEMBERS");
         names.arg(&of.logs);
         let names = async move |connection: &mut Connection| names.query_async(connection).await;
-        let names: Vec<String> = self
-            .gateway
-            .run(keys.slot, lane, Attempts::Two, names)
-            .await?;
+        let names: Vec<String> = self.gateway.run(keys.slot, lane, Attempts::Two, names).await?;
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -136,10 +123,7 @@ impl RedisStore {
         let ask = async move |connection: &mut Connection| {
             lengths.query_async::<Vec<u64>>(connection).await
         };
-        let lengths = self
-            .gateway
-            .run(keys.slot, lane, Attempts::Two, ask)
-            .await?;
+        let lengths = self.gateway.run(keys.slot, lane, Attempts::Two, ask).await?;
         Ok(names.into_iter().zip(lengths).collect())
     }
 
@@ -192,16 +176,10 @@ impl RedisStore {
             }
         }
         let key = self.gateway.fingerprint_key().await?;
-        let there = asked
-            .iter()
-            .map(|user| known.users.contains(&key.user(user)));
-        let found = Found {
-            count: known.users.len() as u64,
-            there: there.collect(),
-        };
+        let there = asked.iter().map(|user| known.users.contains(&key.user(user)));
+        let found = Found { count: known.users.len() as u64, there: there.collect() };
         known.last_used = Instant::now();
-        logs.users
-            .put(place, known, |it| it.last_used.elapsed() < UNUSED_FOR);
+        logs.users.put(place, known, |it| it.last_used.elapsed() < UNUSED_FOR);
         Ok(found)
     }
 }

@@ -107,11 +107,7 @@ struct LogKeys {
 impl LogKeys {
     fn new(keys: &PartitionKeys, minute: Minute) -> Self {
         let base = keys.minute(minute);
-        Self {
-            logs: format!("{base}logs"),
-            cut: format!("{base}cut"),
-            base,
-        }
+        Self { logs: format!("{base}logs"), cut: format!("{base}cut"), base }
     }
 
     fn log(&self, name: &str) -> String {

@@ -56,9 +56,7 @@ impl RedisStore {
         };
         let (generation, lane) = (place.generation, place.lane);
         let began = Instant::now();
-        let run = self
-            .gateway
-            .run_in(generation, keys.slot, lane, Attempts::Two, ask);
+        let run = self.gateway.run_in(generation, keys.slot, lane, Attempts::Two, ask);
         let frames = run.await?;
         budget.learn(frames.iter().map(Vec::len).sum(), began.elapsed());
         let read = frames.len() as u64;
@@ -86,10 +84,7 @@ pub(super) struct ReadBudget {
 impl ReadBudget {
     /// Returns the budget of the first reading, for a time-out of answers.
     pub(super) fn new(response: Duration) -> Self {
-        Self {
-            bytes: FRAME_BYTES,
-            slow: response / 4,
-        }
+        Self { bytes: FRAME_BYTES, slow: response / 4 }
     }
 
     /// Returns how many frames are read at once.

@@ -54,9 +54,7 @@ impl RedisStore {
             let script = scripts::APPEND.prepare_invoke();
             let give = async move |connection: &mut Connection| script.load_async(connection).await;
             let slot = self.keys(partition).slot;
-            let run = self
-                .gateway
-                .run_in(generation, slot, RECORDING, Attempts::One, give);
+            let run = self.gateway.run_in(generation, slot, RECORDING, Attempts::One, give);
             run.await?;
         }
         let minutes: Vec<_> = by_minute(recordings).into_iter().collect();
@@ -127,11 +125,7 @@ impl RedisStore {
             }
             let push = transaction.cmd(if is_new { "RPUSH" } else { "RPUSHX" });
             push.arg(of.log(&log.name)).arg(frames).ignore();
-            let seen: Vec<_> = seen
-                .iter()
-                .copied()
-                .filter(|it| it.minute == minute)
-                .collect();
+            let seen: Vec<_> = seen.iter().copied().filter(|it| it.minute == minute).collect();
             cover(&mut transaction, keys, &self.node, &seen, self.retention);
             appended_to.push((minute, recordings, log, is_new));
         }
@@ -142,9 +136,7 @@ impl RedisStore {
         let append = async move |connection: &mut Connection| {
             transaction.query_async::<Vec<bool>>(connection).await
         };
-        let run = self
-            .gateway
-            .run_in(generation, keys.slot, RECORDING, Attempts::One, append);
+        let run = self.gateway.run_in(generation, keys.slot, RECORDING, Attempts::One, append);
         let answers = run.await?;
         let mut refused = Vec::new();
         for ((minute, recordings, mut log, is_new), is_appended) in

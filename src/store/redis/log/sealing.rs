@@ -89,12 +89,7 @@ impl RedisStore {
         let token = claim.token.clone();
         let Ok(done) = usize::try_from(cut.remove("done").unwrap_or_default()) else {
             // All of it is sealed, and its logs are about to go.
-            return Ok(Sealing {
-                token,
-                counts: Vec::new(),
-                repeated: 0,
-                done: 0,
-            });
+            return Ok(Sealing { token, counts: Vec::new(), repeated: 0, done: 0 });
         };
         let length = |(name, frames)| (name, u64::try_from(frames).unwrap_or(0));
         let cut: Vec<Length> = cut.into_iter().map(length).collect();
@@ -110,11 +105,6 @@ impl RedisStore {
         let different: u64 = counts.iter().map(|counts| counts.cumulative).sum();
         // Whoever sealed a part of it told it.
         let repeated = if done == 0 { events - different } else { 0 };
-        Ok(Sealing {
-            token,
-            done: done.min(counts.len()),
-            counts,
-            repeated,
-        })
+        Ok(Sealing { token, done: done.min(counts.len()), counts, repeated })
     }
 }

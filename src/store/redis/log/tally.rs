@@ -104,11 +104,7 @@ struct Series {
 
 impl Tally {
     fn new(held_max: usize) -> Self {
-        Self {
-            last: u64::MAX,
-            held_max,
-            ..Self::default()
-        }
+        Self { last: u64::MAX, held_max, ..Self::default() }
     }
 
     fn take(&mut self, numbers: &mut Numbers, bytes: &[u8]) {
@@ -120,10 +116,7 @@ impl Tally {
             Piece::Part(number, from, events) => self.add(numbers, number, from, events),
         });
         if !is_frame && !std::mem::replace(&mut self.is_foreign, true) {
-            tracing::error!(
-                bytes = bytes.len(),
-                "what is no frame in a log is not counted"
-            );
+            tracing::error!(bytes = bytes.len(), "what is no frame in a log is not counted");
         }
     }
 
@@ -202,11 +195,7 @@ impl Tally {
             .into_iter()
             .map(|(series, place)| {
                 let (unique, cumulative) = self.series[place].counted;
-                SeriesCounts {
-                    series: series.into(),
-                    unique,
-                    cumulative,
-                }
+                SeriesCounts { series: series.into(), unique, cumulative }
             })
             .collect();
         counts.sort_unstable();
