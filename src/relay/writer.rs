@@ -190,7 +190,7 @@ impl Writer {
                 self.pause = PAUSES.0;
             }
             Err(WriteError::Unavailable { retry_after: Some(wanted), .. }) => {
-                self.pause = self.pause.max(*wanted)
+                self.pause = self.pause.max(*wanted);
             }
             Err(_) => {}
         }
