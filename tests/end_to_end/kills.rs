@@ -33,7 +33,7 @@ struct Moment {
 fn a_node_killed_after_it_claimed_is_replaced() {
     let script = scripts::compact_sha1();
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
-        assert_eq!(written, 0)
+        assert_eq!(written, 0);
     });
 }
 
@@ -41,7 +41,7 @@ fn a_node_killed_after_it_claimed_is_replaced() {
 fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
     let script = scripts::compact_sha1();
     killed_at(&Moment { layout: "sets", script, n: 3, when: When::After }, |written| {
-        assert_eq!(written, 0)
+        assert_eq!(written, 0);
     });
 }
 
@@ -50,7 +50,7 @@ fn a_node_killed_in_the_middle_of_compacting_is_replaced() {
 fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
     for (script, n) in [(scripts::cut_sha1(), 1), (scripts::seal_sha1(), 2)] {
         killed_at(&Moment { layout: "log", script, n, when: When::After }, |written| {
-            assert_eq!(written, 0)
+            assert_eq!(written, 0);
         });
     }
 }
@@ -59,7 +59,7 @@ fn a_node_killed_in_the_middle_of_counting_logs_is_replaced() {
 fn a_node_killed_between_write_and_acknowledgement_is_replaced() {
     let script = scripts::acknowledge_sha1();
     killed_at(&Moment { layout: "sets", script, n: 1, when: When::Before }, |written| {
-        assert!(written > 0)
+        assert!(written > 0);
     });
 }
 
