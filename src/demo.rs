@@ -3,6 +3,7 @@
 //! Five lines go over real UDP to a real node with the memory store; the node is set to close a minute
 //! sooner than a service would. What it writes is printed, with the sets that it came from.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -27,7 +28,7 @@ use crate::ingest::{
 use crate::output::line_protocol::Points;
 use crate::output::{Output, SealedCounts, WriteError};
 use crate::store::OutputName;
-use crate::store::memory::{MemoryStore, OpenSets, system_clock};
+use crate::store::memory::MemoryStore;
 
 /// Series, user, and nanoseconds from the start of the minute: the events of the example that the service
 /// began with.
@@ -79,7 +80,7 @@ pub fn run() -> anyhow::Result<()> {
 async fn show() -> anyhow::Result<()> {
     let mut out = io::stdout();
     let partitions = Partitions::new(NonZeroU16::MIN);
-    let store = Arc::new(MemoryStore::new("demo", &partitions, RETENTION, 1 << 30, system_clock()));
+    let store = Arc::new(MemoryStore::new("demo", &partitions, RETENTION, 1 << 30, u64::MAX));
     let (sender, mut points) = mpsc::unbounded_channel();
     let settings = settings(partitions.clone());
     let sources = QuerySources {
@@ -112,9 +113,13 @@ async fn show() -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     writeln!(out, "It records them in sets, which make copies and repetitions harmless:\n")?;
-    for OpenSets { series, users, events } in store.open_sets(minute) {
-        writeln!(out, "{minute}:unique_user:{series} = {{{}}}", users.join(", "))?;
-        writeln!(out, "{minute}:cumulative_user:{series} = {{{}}}", events.join(", "))?;
+    for (series, events) in store.open_events(minute) {
+        let users: BTreeSet<_> = events.iter().map(|(user, _)| user.clone()).collect();
+        let users = users.into_iter().collect::<Vec<_>>().join(", ");
+        let events = events.iter().map(|(user, nanos)| format!("{user}_{nanos}"));
+        let events = events.collect::<Vec<_>>().join(", ");
+        writeln!(out, "{minute}:unique_user:{series} = {{{users}}}")?;
+        writeln!(out, "{minute}:cumulative_user:{series} = {{{events}}}")?;
     }
 
     writeln!(

@@ -21,7 +21,7 @@ use crate::http::{CONNECTIONS_ENOUGH, CONNECTIONS_MAX, QuerySources};
 use crate::output::Output;
 use crate::output::influxdb::{InfluxDb, LineWriter};
 use crate::output::stdout::Lines;
-use crate::store::memory::{MemoryStore, system_clock};
+use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisStore, Settings};
 use crate::store::{CountReader, NodeStore};
 use crate::telemetry::open_files_max;
@@ -56,9 +56,9 @@ pub(super) fn store(config: &Config) -> anyhow::Result<(Arc<dyn NodeStore>, Quer
                 &config.partitions,
                 config.retention,
                 *bytes_max,
-                system_clock(),
+                *counts_max,
             );
-            let store = Arc::new(store.keeping(*counts_max));
+            let store = Arc::new(store);
             let arbiter = Arc::new(MemoryArbiter::default());
             Ok((store.clone(), sources(store, arbiter)))
         }

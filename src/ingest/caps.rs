@@ -331,14 +331,14 @@ mod tests {
 
     use super::*;
     use crate::event::Partitions;
-    use crate::store::memory::{MemoryStore, system_clock};
+    use crate::store::memory::MemoryStore;
 
     /// A node runs for months, and each minute has its series.
     #[tokio::test]
     async fn minutes_without_events_expire() {
         let partitions = Partitions::new(NonZeroU16::MIN);
         let hour = Duration::from_secs(3600);
-        let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
+        let store = MemoryStore::new("a", &partitions, hour, u64::MAX, u64::MAX);
         let settings = CapSettings { series_max: 1000, users_max: 0 };
         let partition = partitions.of("", Minute::MIN);
         let mut caps = Caps::new(partition, settings, OverflowSeries::always(partition));

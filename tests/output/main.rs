@@ -11,6 +11,7 @@ mod influxdb_v1;
 mod publishing;
 mod refusals;
 mod requests;
+mod store;
 mod tls;
 mod v2;
 

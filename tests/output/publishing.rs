@@ -1,7 +1,6 @@
 //! A worker with counts in hand and an output that refuses some of them: all others are written, these are in the
 //! quarantine, and nothing is quarantined where the output takes nothing.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +13,14 @@ use event_data_service::flush::{Destination, Flush, FlushSettings};
 use event_data_service::node::Node;
 use event_data_service::output::influxdb::InfluxDb;
 use event_data_service::output::{Output, SealedCounts, WriteError};
-use event_data_service::store::memory::{MemoryStore, system_clock};
 use event_data_service::store::{Draining, OutputName};
 use event_data_service::telemetry::Metrics;
 use testing::scripted::{Deed, Request, Scripted};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use super::store::Names;
+use super::store::SealedStore;
 use super::{SEED_MINUTE, Settings, counts, many_counts, output, v1_settings, v2_settings};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -58,34 +58,25 @@ impl Output for Counting {
 
 /// A node with counts that no output has confirmed.
 pub(super) struct Publisher {
-    store: Arc<MemoryStore>,
+    store: Arc<SealedStore>,
     output: Arc<Counting>,
     pub(super) metrics: Arc<Metrics>,
     stop: CancellationToken,
     before: usize,
 }
 
-/// Minute and series of counts.
-pub(super) type Names = BTreeSet<(i64, String)>;
-
 pub(super) fn names<'a>(counts: impl IntoIterator<Item = &'a SealedCounts>) -> Names {
     let name = |counts: &SealedCounts| (counts.minute.epoch_minutes(), counts.series.clone());
     counts.into_iter().map(name).collect()
-}
-
-fn by_number(names: BTreeSet<(Minute, String)>) -> Names {
-    let names = names.into_iter();
-    names.map(|(minute, series)| (minute.epoch_minutes(), series)).collect()
 }
 
 impl Publisher {
     /// A node that has just started.
     pub(super) fn start(settings: &Settings) -> Self {
         let partitions = Partitions::new(NonZeroU16::MIN);
-        let store = MemoryStore::new("node", &partitions, HOUR, u64::MAX, system_clock());
         let node = Arc::<Node>::default();
         let publisher = Self {
-            store: Arc::new(store),
+            store: Arc::default(),
             output: Arc::new(Counting { output: output(settings), writes: AtomicUsize::new(0) }),
             metrics: Arc::new(Metrics::new(Arc::clone(&node))),
             stop: CancellationToken::new(),
@@ -123,9 +114,7 @@ impl Publisher {
     pub(super) fn give(&mut self, counts: &[SealedCounts]) {
         self.before = self.requests();
         for counts in counts {
-            let values = (counts.unique, counts.cumulative);
-            let output = &OutputName::default();
-            self.store.add_unsent(output, counts.minute, &counts.series, values);
+            self.store.add(counts);
         }
     }
 
@@ -135,11 +124,11 @@ impl Publisher {
 
     /// What is neither confirmed nor quarantined.
     pub(super) fn unsent(&self) -> Names {
-        by_number(self.store.unsent_of(&OutputName::default()))
+        self.store.unsent()
     }
 
     pub(super) fn quarantined(&self) -> Names {
-        by_number(self.store.quarantined_of(&OutputName::default()))
+        self.store.quarantined()
     }
 
     /// Waits until it is so, at most as long as a test is patient.

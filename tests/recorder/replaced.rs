@@ -7,11 +7,10 @@ use std::time::Duration;
 use event_data_service::event::{Batch, Minute, Rejection};
 use event_data_service::ingest::CapSettings;
 use event_data_service::node::{Clock, LedgerTotals};
-use event_data_service::store::memory::OpenSets;
 use event_data_service::store::{CountReader, Coverage};
 use testing::log::Log;
 
-use crate::setup::{self, HOUR, Setup, caps, this_minute};
+use crate::setup::{self, HOUR, OpenSets, Setup, caps, this_minute};
 use crate::store::CountingStore;
 
 const SERIES: &str = "s=1";

@@ -12,7 +12,6 @@ use event_data_service::ingest::{
 };
 use event_data_service::node::{Clock, Intake, LedgerTotals, Node};
 use event_data_service::store::Recording;
-use event_data_service::store::memory::{OpenSets, system_clock};
 use event_data_service::store::redis::{self, Layout, RedisStore};
 use event_data_service::telemetry::Metrics;
 use testing::lua_redis::LuaRedis;
@@ -29,6 +28,13 @@ pub(crate) fn partition() -> Partition {
     partitions().of("", Minute::MIN)
 }
 
+/// The sets of a series in a minute.
+pub(crate) struct OpenSets {
+    pub(crate) series: String,
+    pub(crate) users: Vec<String>,
+    pub(crate) events: Vec<String>,
+}
+
 /// An empty server, and a store in it.
 pub(crate) struct Server {
     redis: Arc<LuaRedis>,
@@ -37,8 +43,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new() -> Self {
-        let clock = system_clock();
-        let redis = Arc::new(LuaRedis::new(Box::new(move || clock()), None));
+        let clock = || chrono::Utc::now().timestamp_micros();
+        let redis = Arc::new(LuaRedis::new(Box::new(clock), None));
         let settings = redis::Settings {
             redis: redis.settings(),
             prefix: "eds".to_owned(),

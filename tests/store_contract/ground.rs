@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use event_data_service::event::{Batch, Minute, Partition, Partitions};
-use event_data_service::store::memory::{MemoryStore, system_clock};
+use event_data_service::store::memory::MemoryStore;
 use event_data_service::store::redis::{Layout, RedisStore, Settings};
 use event_data_service::store::{
     Claim, ClaimRequest, Compaction, CountReader, Known, NodeStore, OutputBacklog, OutputName,
@@ -123,13 +123,13 @@ pub(crate) fn model(events: &[Event]) -> Counts {
 
 impl Ground {
     pub(crate) fn memory() -> Self {
-        let store = MemoryStore::new("n", &partitions(), RETENTION, u64::MAX, system_clock());
+        let store = MemoryStore::new("n", &partitions(), RETENTION, u64::MAX, u64::MAX);
         Self::Memory(Arc::new(store))
     }
 
     pub(crate) fn lua(layout: Layout) -> Self {
-        let clock = system_clock();
-        Self::Lua(Arc::new(LuaRedis::new(Box::new(move || clock()), None)), layout)
+        let clock = || chrono::Utc::now().timestamp_micros();
+        Self::Lua(Arc::new(LuaRedis::new(Box::new(clock), None)), layout)
     }
 
     pub(crate) fn redis(layout: Layout) -> Self {

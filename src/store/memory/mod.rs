@@ -1,177 +1,155 @@
 //! The store of a single node: sets in this process.
 //!
-//! It is the default, for which nothing has to be installed. What it holds is lost with the process, and no other node reaches it. So
-//! a claim is only a note of when to give it again: what was not renewed by then has failed, and is tried again.
-//!
-//! `sets` and `users` are what a minute is kept in until it is sealed, `draining` seals and sends, `looking` is for who looks.
+//! It is the default, for which nothing has to be installed. Its contents are lost with the process, and no other node reaches it.
+//! So a claim is only a deadline after which the worker gets it again: work that was not renewed by then has failed.
 
 mod draining;
-mod looking;
 mod sets;
-mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::iter::once;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::Utc;
 use tokio::time::Instant;
 
-pub use self::sets::OpenSets;
-use self::sets::Sets;
-use self::users::Users;
-use super::witness::{closed_minutes, kept_for};
+use self::sets::{Sets, Users};
 use super::{
-    Admission, AdmitRequest, Admitted, Capabilities, OutputName, RecordRequest, Recording, Seen,
-    SeriesUsers, Store, StoreError,
+    Admission, AdmitRequest, Admitted, Backlog, Capabilities, CountReader, Coverage, LossRecord,
+    OutputBacklog, OutputName, Page, RecordRequest, Recording, Reported, Seen, SeriesCounts,
+    SeriesUsers, Store, StoreError, Survey, Surveyed,
 };
 use crate::diagnosis::{Cause, Diagnosis};
 use crate::event::{Minute, Partition, Partitions};
 
-/// A clock that answers microseconds since the epoch.
-pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+type Result<T> = std::result::Result<T, StoreError>;
 
-/// The clock of this machine.
-#[must_use]
-pub fn system_clock() -> Clock {
-    Arc::new(|| chrono::Utc::now().timestamp_micros())
-}
+/// The items of a [`Page`].
+const PAGE: usize = 500;
 
 /// Sets in this process.
+#[derive(Debug)]
 pub struct MemoryStore {
     node: String,
-    clock: Clock,
     /// How long counts are kept after their minute is done.
     retention: Duration,
+    bytes_max: u64,
     /// The counts that a partition keeps after they are sent.
     counts_max: u64,
-    bytes_max: u64,
-    /// When it was told that nothing is received any more.
+    /// When the node stopped receiving.
     stopped_ms: OnceLock<i64>,
     state: Mutex<State>,
 }
 
-/// What the store holds.
+#[derive(Debug)]
 struct State {
     /// By [`Partition::index`].
     partitions: Vec<PartitionState>,
-    /// The memory that open sets take, and counts of minutes of which an output lacks some; roughly.
+    /// The approximate memory of the sets, and of the counts of minutes that are not sent completely.
     bytes: u64,
-    /// Nothing expires before this, in ms since the epoch.
+    /// No minute expires before this.
     next_expiry_ms: i64,
 }
 
-/// The minutes of one partition.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct PartitionState {
     minutes: HashMap<Minute, MinuteState>,
-    /// Those of them that have sets, or counts that an output lacks, or are claimed.
+    /// The minutes with sets or unsent counts.
     busy: BTreeSet<Minute>,
-    /// Every output that anything was sealed for, and what it refused: how many events the counts of a minute's series are.
+    /// The quarantine of each output that counts were sealed for: the events of each count.
     outputs: BTreeMap<OutputName, BTreeMap<(Minute, String), u64>>,
-    /// Whether this node has events to bring.
     lags: bool,
-    /// How many events came too late.
+    /// Events that came too late, in total.
     late: u64,
-    /// Minutes that seal nothing new, and before which minute none does.
+    /// Closed minutes; all minutes before `since` are closed, too.
     closed: BTreeSet<Minute>,
     since: Option<Minute>,
 }
 
-/// One minute of a partition.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct MinuteState {
-    /// Events recorded since it was last done, copies included.
+    /// Events recorded since the minute was last sealed, copies included.
     arrivals: u64,
-    /// The arrivals when it was last looked at, since when they are the same, and when it was first looked at.
+    /// `arrivals` at the last claim, when they last changed, and the first claim.
     idle: Option<(u64, Instant, Instant)>,
-    /// Series that are recorded under their own names and not counted; with the overflow series when some are not.
-    /// Those that are counted are in `counts`.
+    /// Series without counts that are recorded under their own names; with the overflow series once a series was refused.
     admitted: BTreeSet<String>,
-    /// The users in `sets`.
     users: Users,
-    /// What is not sealed yet, by series.
+    /// By series.
     sets: BTreeMap<String, Sets>,
-    /// Until when it is claimed to be sealed.
-    sealing: Option<Instant>,
-    /// Different users and different events, by series. Fixed for good.
+    /// Different users and different events, by series. Once sealed they never change.
     counts: BTreeMap<String, (u64, u64)>,
-    /// The series of which an output lacks the counts, and until when these are claimed to be sent; `None`: not all are sealed.
-    unsent: BTreeMap<OutputName, (BTreeSet<String>, Option<Instant>)>,
-    /// The memory of its counts that is reckoned as long as any output lacks one.
+    /// The series whose counts an output has not confirmed.
+    unsent: BTreeMap<OutputName, BTreeSet<String>>,
+    /// The end of each claim: to seal (`None`), or to send to an output.
+    leases: BTreeMap<Option<OutputName>, Instant>,
+    /// What [`State::bytes`] has of its counts.
     unsent_bytes: u64,
-    /// How many of its events this node has seen.
+    /// Events that this node has seen.
     seen: u64,
-    /// When the counts are forgotten, in ms since the epoch.
-    expires_ms: Option<i64>,
-}
-
-impl std::fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MemoryStore")
-    }
+    /// When it is forgotten, unless it is busy.
+    expires_ms: i64,
 }
 
 impl MemoryStore {
-    /// An empty store for this node. `retention` is how long the counts of a minute are kept after it is
-    /// done; `bytes_max` is when recording is refused, roughly.
+    /// Creates an empty store. It keeps the counts of a minute for `retention` after the minute is done, but no more than about
+    /// `counts_max` of them. It refuses to record while it takes `bytes_max` or more.
     #[must_use]
     pub fn new(
         node: &str,
         partitions: &Partitions,
         retention: Duration,
         bytes_max: u64,
-        clock: Clock,
+        counts_max: u64,
     ) -> Self {
-        let empty = partitions.iter().map(|_| PartitionState::default());
         Self {
             node: node.to_owned(),
-            clock,
             retention,
-            counts_max: u64::MAX,
             bytes_max,
+            counts_max: counts_max / u64::from(partitions.count()).max(1),
             stopped_ms: OnceLock::new(),
             state: Mutex::new(State {
-                partitions: empty.collect(),
+                partitions: partitions.iter().map(|_| PartitionState::default()).collect(),
                 bytes: 0,
                 next_expiry_ms: i64::MAX,
             }),
         }
     }
 
-    /// The same, but it keeps only so many counts after they are sent.
+    /// Returns the events in the sets of a minute by series: each user, and the nanoseconds since the epoch.
     #[must_use]
-    pub fn keeping(self, counts_max: u64) -> Self {
-        let counts_max = counts_max / (self.lock().partitions.len() as u64).max(1);
-        Self { counts_max, ..self }
-    }
-
-    /// The sets of a minute that are not sealed yet, members in order.
-    #[must_use]
-    pub fn open_sets(&self, minute: Minute) -> Vec<OpenSets> {
+    pub fn open_events(&self, minute: Minute) -> BTreeMap<String, BTreeSet<(String, i64)>> {
         let state = self.lock();
-        let minutes = state.partitions.iter();
-        let minutes = minutes.filter_map(|partition| partition.minutes.get(&minute));
-        let open = minutes.flat_map(|it| {
-            let sets = it.sets.iter();
-            sets.map(|(series, sets)| sets.open(series, minute, &it.users))
+        let minutes = state.partitions.iter().filter_map(|all| all.minutes.get(&minute));
+        let open = minutes.flat_map(|found| {
+            let events = |sets: &Sets| sets.named(minute, &found.users).collect();
+            found.sets.iter().map(move |(series, sets)| (series.clone(), events(sets)))
         });
         open.collect()
     }
 
-    /// The data, without what has expired.
+    /// Returns the state without expired counts.
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock was held is a bug elsewhere; the counts are better served than refused.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.forget_expired(self.now_ms());
+        state.expire(now_ms());
         state
     }
 
-    fn now_ms(&self) -> i64 {
-        (self.clock)().div_euclid(1000)
+    /// Looks at a minute; the default when the store does not have it.
+    fn look<T: Default>(
+        &self,
+        partition: Partition,
+        minute: Minute,
+        look: impl FnOnce(&MinuteState) -> T,
+    ) -> T {
+        let state = self.lock();
+        state.partitions[partition.index()].minutes.get(&minute).map(look).unwrap_or_default()
     }
 
-    fn check_room(&self, state: &State) -> Result<(), StoreError> {
+    fn check_room(&self, state: &State) -> Result<()> {
         if state.bytes < self.bytes_max {
             return Ok(());
         }
@@ -181,57 +159,49 @@ impl MemoryStore {
         );
         Err(StoreError::Full(Diagnosis::new(Cause::MemoryFull, why)))
     }
-
-    /// Work on a minute has ended. Where nothing is left to do it is closed, and its counts get their time to live.
-    fn end(&self, state: &mut State, partition: Partition, minute: Minute) {
-        let of = &mut state.partitions[partition.index()];
-        let ended = of.minutes.entry(minute).or_default();
-        if !ended.sets.is_empty() || !ended.unsent.is_empty() {
-            return;
-        }
-        state.bytes -= std::mem::take(&mut ended.unsent_bytes);
-        let counts = (ended.counts.len() + ended.admitted.len()) as u64;
-        let kept = kept_for(self.retention, self.counts_max, counts);
-        let expires_ms = after_ms(self.now_ms(), kept);
-        ended.expires_ms = Some(expires_ms);
-        state.next_expiry_ms = state.next_expiry_ms.min(expires_ms);
-        of.busy.remove(&minute);
-        of.close(minute, self.retention);
-    }
 }
 
 impl State {
-    fn forget_expired(&mut self, now_ms: i64) {
+    fn expire(&mut self, now_ms: i64) {
         if now_ms <= self.next_expiry_ms {
             return;
         }
-        let minutes = self.partitions.iter_mut().map(|of| &mut of.minutes);
-        for minutes in minutes {
-            minutes.retain(|_, minute| minute.expires_ms.is_none_or(|at_ms| at_ms >= now_ms));
+        self.next_expiry_ms = i64::MAX;
+        for PartitionState { minutes, busy, .. } in &mut self.partitions {
+            minutes.retain(|minute, state| busy.contains(minute) || state.expires_ms >= now_ms);
+            let idle = minutes.iter().filter(|(minute, _)| !busy.contains(minute));
+            let next_ms = idle.map(|(_, state)| state.expires_ms).min().unwrap_or(i64::MAX);
+            self.next_expiry_ms = self.next_expiry_ms.min(next_ms);
         }
-        let minutes = self.partitions.iter().flat_map(|of| of.minutes.values());
-        let next_ms = minutes.filter_map(|minute| minute.expires_ms).min();
-        self.next_expiry_ms = next_ms.unwrap_or(i64::MAX);
     }
 }
 
 impl PartitionState {
-    fn has_closed(&self, minute: Minute) -> bool {
-        self.since.is_some_and(|since| minute < since) || self.closed.contains(&minute)
+    fn busy(&self) -> impl Iterator<Item = (Minute, &MinuteState)> {
+        self.busy.iter().filter_map(|minute| Some((*minute, self.minutes.get(minute)?)))
     }
 
-    /// From now on the minute seals nothing new. That is known for longer than its counts: as long as an event of it may come. Then
-    /// all minutes before count as closed, but none that has something to do.
-    fn close(&mut self, minute: Minute, retention: Duration) {
-        self.closed.insert(minute);
-        let newest = self.closed.last().map_or(0, |newest| newest.epoch_minutes());
-        let since = Minute::from_epoch_minutes(newest - closed_minutes(retention));
-        let first = self.busy.first().copied();
-        let since = since.map(|since| first.map_or(since, |first| first.min(since)));
-        self.since = self.since.max(since);
-        if let Some(since) = self.since {
-            self.closed = self.closed.split_off(&since);
+    /// Counts the minutes with work; `old` are the waiting ones before a minute.
+    fn backlog(&self, old_before: Minute) -> Backlog {
+        let mut backlog = Backlog::default();
+        backlog.outputs.extend(self.outputs.iter().map(|(output, quarantine)| {
+            let quarantined = quarantine.len() as u64;
+            (output.clone(), OutputBacklog { quarantined, ..OutputBacklog::default() })
+        }));
+        for (minute, state) in self.busy() {
+            backlog.waiting += u64::from(state.waits());
+            backlog.old += u64::from(state.waits() && minute < old_before);
+            backlog.claimed += u64::from(state.leases.contains_key(&None));
+            if !state.sets.is_empty() {
+                backlog.oldest.get_or_insert(minute);
+            }
+            for output in state.unsent.keys() {
+                let output = backlog.outputs.entry(output.clone()).or_default();
+                output.unsent += 1;
+                output.oldest.get_or_insert(minute);
+            }
         }
+        backlog
     }
 }
 
@@ -241,19 +211,39 @@ impl MinuteState {
     }
 
     fn users_of(&self, series: &str) -> u64 {
-        let sets = self.sets.get(series);
-        sets.map_or(0, |sets| sets.counts(&self.users).0)
+        self.sets.get(series).map_or(0, |sets| sets.counts(&self.users).0)
+    }
+
+    /// Returns whether it has sets and nobody seals it.
+    fn waits(&self) -> bool {
+        !self.sets.is_empty() && !self.leases.contains_key(&None)
     }
 }
 
-/// So long after an instant, both in ms since the epoch.
+fn now_ms() -> i64 {
+    Utc::now().timestamp_millis()
+}
+
 fn after_ms(from_ms: i64, span: Duration) -> i64 {
     from_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
 }
 
+fn page<T>(all: impl ExactSizeIterator<Item = T>, cursor: u64) -> Page<T> {
+    let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+    let next = from.saturating_add(PAGE);
+    Page {
+        next: (next < all.len()).then_some(next as u64),
+        items: all.skip(from).take(PAGE).collect(),
+    }
+}
+
+fn series_counts((series, &(unique, cumulative)): (&String, &(u64, u64))) -> SeriesCounts {
+    SeriesCounts { series: series.clone(), unique, cumulative }
+}
+
 #[async_trait]
 impl Store for MemoryStore {
-    async fn check(&self) -> Result<(), StoreError> {
+    async fn check(&self) -> Result<()> {
         self.check_room(&self.lock())
     }
 
@@ -269,28 +259,26 @@ impl Store for MemoryStore {
         (self.lock().bytes, self.bytes_max)
     }
 
-    /// Those of refused counts included.
+    /// Counts those of quarantined counts, too.
     fn unpublished(&self) -> u64 {
-        let of = |partition: &PartitionState| {
-            let refused = partition.outputs.values().flatten();
-            let mut lacking: BTreeMap<(Minute, &str), u64> = refused
-                .map(|((minute, series), events)| ((*minute, series.as_str()), *events))
+        let of_partition = |partition: &PartitionState| {
+            let quarantined = partition.outputs.values().flatten();
+            let mut sealed: BTreeMap<_, u64> = quarantined
+                .map(|((minute, series), events)| ((*minute, series), *events))
                 .collect();
             let mut open = 0;
-            for (minute, state) in &partition.minutes {
+            for (minute, state) in partition.busy() {
                 open += state.sets.values().map(|sets| sets.cumulative).sum::<u64>();
-                for series in state.unsent.values().flat_map(|(series, _)| series) {
-                    let events = state.counts.get(series).map_or(0, |(_, events)| *events);
-                    lacking.insert((*minute, series), events);
-                }
+                let unsent = state.unsent.values().flatten();
+                sealed.extend(unsent.map(|series| ((minute, series), state.counts[series].1)));
             }
-            open + lacking.values().sum::<u64>()
+            open + sealed.values().sum::<u64>()
         };
-        self.lock().partitions.iter().map(of).sum()
+        self.lock().partitions.iter().map(of_partition).sum()
     }
 
     fn stopping(&self) {
-        self.stopped_ms.get_or_init(|| self.now_ms());
+        self.stopped_ms.get_or_init(now_ms);
     }
 
     fn describe(&self) -> String {
@@ -300,45 +288,36 @@ impl Store for MemoryStore {
 
 #[async_trait]
 impl Recording for MemoryStore {
-    async fn admit(
-        &self,
-        partition: Partition,
-        request: &AdmitRequest<'_>,
-    ) -> Result<Admitted, StoreError> {
+    async fn admit(&self, partition: Partition, request: &AdmitRequest<'_>) -> Result<Admitted> {
         let state = &mut *self.lock();
         self.check_room(state)?;
-        let minutes = &mut state.partitions[partition.index()].minutes;
-        let minute = minutes.entry(request.minute).or_default();
-        let is_new =
-            minute.admitted.is_empty() && minute.counts.is_empty() && minute.sets.is_empty();
-        let mut answers = Vec::new();
-        for &series in request.series {
+        let partition = &mut state.partitions[partition.index()];
+        let minute = partition.minutes.entry(request.minute).or_default();
+        let admit = |&series: &&str| {
             if !minute.admits(request.overflow) && !minute.admits(series) {
-                // The first that is refused closes the minute.
+                // Once one is refused, no other is admitted.
                 let admitted = (minute.admitted.len() + minute.counts.len()) as u64;
                 let has_room = admitted < request.series_max;
                 let entered = if has_room { series } else { request.overflow };
                 minute.admitted.insert(entered.to_owned());
             }
-            answers.push(if minute.admits(series) {
-                let users = Some(minute.users_of(series));
-                Admission::Admitted { users }
+            if minute.admits(series) {
+                Admission::Admitted { users: Some(minute.users_of(series)) }
             } else {
                 Admission::Refused
-            });
-        }
-        // What nobody records anything under is forgotten, too. An event may come until it is too old.
-        if is_new || minute.expires_ms.is_some() {
-            let from_ms = self.now_ms().max(request.minute.end_millis());
-            // Never sooner, also when the clock was set back.
-            let expires_ms = minute.expires_ms.max(Some(after_ms(from_ms, self.retention)));
-            minute.expires_ms = expires_ms;
-            state.next_expiry_ms = state.next_expiry_ms.min(expires_ms.unwrap_or(i64::MAX));
+            }
+        };
+        let series = request.series.iter().map(admit).collect();
+        if !partition.busy.contains(&request.minute) {
+            // An event may come until it is too old. Never sooner than before, also when the clock was set back.
+            let from_ms = now_ms().max(request.minute.end_millis());
+            minute.expires_ms = minute.expires_ms.max(after_ms(from_ms, self.retention));
+            state.next_expiry_ms = state.next_expiry_ms.min(minute.expires_ms);
         }
         Ok(Admitted {
             overflow_users: Some(minute.users_of(request.overflow)),
             arrivals: minute.arrivals,
-            series: answers,
+            series,
         })
     }
 
@@ -348,10 +327,10 @@ impl Recording for MemoryStore {
         minute: Minute,
         series: &str,
         users: &[&str],
-    ) -> Result<SeriesUsers, StoreError> {
-        let state = self.lock();
-        let minute = state.partitions[partition.index()].minutes.get(&minute);
-        let found = minute.and_then(|it| Some(it.sets.get(series)?.users(&it.users, users)));
+    ) -> Result<SeriesUsers> {
+        let found = self.look(partition, minute, |minute| {
+            Some(minute.sets.get(series)?.users(&minute.users, users))
+        });
         let (count, there) = found.unwrap_or_else(|| (0, vec![false; users.len()]));
         Ok(SeriesUsers { count, there })
     }
@@ -362,7 +341,7 @@ impl Recording for MemoryStore {
         _generation: u64,
         recordings: &[RecordRequest<'_>],
         seen: &[Seen],
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64> {
         let state = &mut *self.lock();
         self.check_room(state)?;
         let mut repeated = 0;
@@ -381,14 +360,11 @@ impl Recording for MemoryStore {
                 state.bytes -= sets.bytes;
                 sets
             } else {
-                let new = minute.sets.entry(series.to_owned());
-                new.or_insert_with(|| Sets::new(series))
+                minute.sets.entry(series.to_owned()).or_insert_with(|| Sets::new(series))
             };
             repeated += sets.record(&mut minute.users, recording);
             state.bytes += sets.bytes + minute.users.charge();
             minute.arrivals += recording.occurrences.len() as u64;
-            // Nothing is forgotten of a minute that has something to do.
-            minute.expires_ms = None;
             partition.busy.insert(recording.minute);
         }
         for seen in seen {
@@ -397,5 +373,97 @@ impl Recording for MemoryStore {
             }
         }
         Ok(repeated)
+    }
+}
+
+#[async_trait]
+impl CountReader for MemoryStore {
+    async fn sealed_sizes(&self, at: Partition, minutes: &[Minute]) -> Result<Vec<u64>> {
+        let size = |minute: &Minute| self.look(at, *minute, |minute| minute.counts.len() as u64);
+        Ok(minutes.iter().map(size).collect())
+    }
+
+    async fn sealed_page(
+        &self,
+        at: Partition,
+        minute: Minute,
+        cursor: u64,
+    ) -> Result<Page<SeriesCounts>> {
+        let counts = |minute: &MinuteState| page(minute.counts.iter().map(series_counts), cursor);
+        Ok(self.look(at, minute, counts))
+    }
+
+    async fn coverage(&self, at: Partition, minutes: &[Minute]) -> Result<Vec<Coverage>> {
+        let coverage = |minute: &Minute| {
+            let seen = self.look(at, *minute, |minute| minute.seen);
+            once((self.node.clone(), seen)).filter(|_| seen > 0).collect()
+        };
+        Ok(minutes.iter().map(coverage).collect())
+    }
+
+    async fn open_minutes(&self, at: Partition, most: usize) -> Result<Vec<Minute>> {
+        let state = self.lock();
+        let busy: Vec<_> = state.partitions[at.index()].busy().collect();
+        let open = busy.iter().rev().filter(|(_, state)| !state.sets.is_empty());
+        Ok(open.take(most).map(|(minute, _)| *minute).collect())
+    }
+
+    async fn open_page(&self, at: Partition, minute: Minute, cursor: u64) -> Result<Page<String>> {
+        Ok(self.look(at, minute, |minute| page(minute.sets.keys().cloned(), cursor)))
+    }
+
+    async fn open_counts(
+        &self,
+        at: Partition,
+        minute: Minute,
+        series: &[&str],
+    ) -> Result<Vec<SeriesCounts>> {
+        Ok(self.look(at, minute, |minute| {
+            let open = series.iter().filter(|series| !minute.counts.contains_key(**series));
+            let open = open.filter_map(|series| minute.sets.get_key_value(*series));
+            open.map(|(series, sets)| series_counts((series, &sets.counts(&minute.users))))
+                .collect()
+        }))
+    }
+}
+
+impl LossRecord for MemoryStore {
+    fn identity(&self) -> &str {
+        &self.node
+    }
+}
+
+/// No other process sees it, so nobody reports to it.
+#[async_trait]
+impl Survey for MemoryStore {
+    fn place(&self) -> String {
+        self.describe()
+    }
+
+    async fn report(&self, _report: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn reports(&self) -> Result<Vec<Reported>> {
+        Ok(Vec::new())
+    }
+
+    async fn withdraw(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn survey(&self, _minutes: &[Minute], old_before: Minute) -> Surveyed {
+        let state = self.lock();
+        Surveyed {
+            servers: Vec::new(),
+            reports: Ok(Vec::new()),
+            relays: Ok(Vec::new()),
+            backlogs: Ok(state.partitions.iter().map(|it| it.backlog(old_before)).collect()),
+            seen: Ok(BTreeMap::new()),
+            losses: Ok(Vec::new()),
+            difference: None,
+            counts_max: 0,
+            in_logs: false,
+        }
     }
 }

@@ -1,33 +1,37 @@
-//! [`Sets`]: what is recorded of a series in a minute, exact and small.
+//! [`Sets`]: the events of a series in a minute, exact and small.
 //!
-//! Each name stands once in a minute of a partition ([`Users`]). A user is its number from then on, and an event is one word:
-//! when in the minute, and whose. Nothing else is kept of them, so an event takes 8 to 16 bytes; the different users are counted
-//! when somebody asks.
+//! [`Users`] keeps each name once in a minute of a partition, and numbers it. An event is one word of its time in the minute and its
+//! user's number, so it takes 8 to 16 bytes. Different users are counted on demand.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
 
-use super::users::{NUMBER_BITS, Users};
-use crate::event::{Minute, series_fingerprint};
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::event::{Batch, Minute, series_fingerprint};
 use crate::store::RecordRequest;
 
 const MINUTE_NANOS: i64 = 60_000_000_000;
+/// The bits of a user's number in an event. The nanoseconds of a minute take the other 36.
+const NUMBER_BITS: u32 = 28;
 /// The events of a full run, 4 KiB.
 const RUN_EVENTS: usize = 512;
-/// What a full run takes beside its events in the index of runs, in bytes; roughly.
+/// The approximate bytes of a full run in the index of runs.
 const RUN_BYTES: usize = 48;
-/// What a series takes beside its name and its events, in bytes; roughly.
+/// The approximate bytes of a series without its name and its events.
 const SERIES_BYTES: u64 = 200;
-/// The same of a series whose events are in an overflow series.
+/// The same for a series whose events are in an overflow series.
 const OVERFLOWED_BYTES: u64 = 96;
 
 /// The events of a series in a minute.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     events: Events,
-    /// The events of an overflow series, by the fingerprint of the series that they came with.
+    /// The events of an overflow series, by the fingerprint of their own series.
     overflowed: BTreeMap<u128, Events>,
+    /// How many events there are.
     pub(super) cumulative: u64,
-    /// The memory that all this takes, roughly.
+    /// The approximate memory.
     pub(super) bytes: u64,
 }
 
@@ -36,7 +40,7 @@ impl Sets {
         Self { bytes: SERIES_BYTES + series.len() as u64, ..Self::default() }
     }
 
-    /// Adds events. Answers how many were there already.
+    /// Adds events, and returns how many were there before.
     pub(super) fn record(&mut self, users: &mut Users, recording: &RecordRequest<'_>) -> u64 {
         let events = match recording.overflowed_from.map(series_fingerprint) {
             None => &mut self.events,
@@ -56,12 +60,12 @@ impl Sets {
         recording.occurrences.len() as u64 - new
     }
 
-    /// How many different users there are, and whether each of these is among them.
+    /// Returns the number of different users, and whether each of `asked` is among them.
     pub(super) fn users(&self, users: &Users, asked: &[&str]) -> (u64, Vec<bool>) {
-        let (mut seen, mut count) = (vec![0_u64; users.len() / 64 + 1], 0);
-        let events = self.overflowed.values().chain([&self.events]);
-        for event in events.flat_map(Events::iter) {
-            let (word, bit) = place(number(event));
+        let place = |number: u32| ((number / 64) as usize, 1 << (number % 64));
+        let (mut seen, mut count) = (vec![0_u64; users.ends.len() / 64 + 1], 0);
+        for event in self.all() {
+            let (word, bit) = place(user_number(event));
             count += u64::from(seen[word] & bit == 0);
             seen[word] |= bit;
         }
@@ -72,68 +76,44 @@ impl Sets {
         (count, asked.iter().map(is_there).collect())
     }
 
-    /// The two counts.
+    /// Returns the number of different users, and that of events.
     pub(super) fn counts(&self, users: &Users) -> (u64, u64) {
         (self.users(users, &[]).0, self.cumulative)
     }
 
-    /// What they hold of a series in this minute, as text.
-    pub(super) fn open(&self, series: &str, minute: Minute, names: &Users) -> OpenSets {
-        let start = i128::from(minute.epoch_minutes()) * i128::from(MINUTE_NANOS);
-        let member = |event: u64| {
-            let at = start + i128::from(event >> NUMBER_BITS);
-            format!("{}_{at}", names.name(number(event)))
-        };
-        let own = self.events.iter().map(member);
-        let overflowed = self.overflowed.iter().flat_map(|(series, events)| {
-            let events = events.iter();
-            events.map(move |event| format!("{}_{series:032x}", member(event)))
-        });
-        let mut events: Vec<_> = own.chain(overflowed).collect();
-        events.sort_unstable();
-        let all = self.overflowed.values().chain([&self.events]);
-        let all = all.flat_map(Events::iter);
-        let mut users: Vec<_> = all.map(|event| names.name(number(event))).collect();
-        users.sort_unstable();
-        users.dedup();
-        OpenSets { series: series.to_owned(), users, events }
+    /// Returns each event of a minute: its user, and the nanoseconds since the epoch.
+    pub(super) fn named(
+        &self,
+        minute: Minute,
+        users: &Users,
+    ) -> impl Iterator<Item = (String, i64)> {
+        self.all().map(move |event| {
+            let name = name_of(&users.names, &users.ends, user_number(event));
+            let nanos = (event >> NUMBER_BITS).cast_signed();
+            (String::from_utf8_lossy(name).into_owned(), minute.start_nanos() + nanos)
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = u64> {
+        self.overflowed.values().chain([&self.events]).flat_map(Events::iter)
     }
 }
 
-/// The sets of one series in one minute, members in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenSets {
-    /// The canonical series.
-    pub series: String,
-    /// The users.
-    pub users: Vec<String>,
-    /// The events: user and timestamp, and the fingerprint of the series that those of an overflow series came with; joined by
-    /// underscores.
-    pub events: Vec<String>,
-}
-
-/// An event as a word: first the time in its minute, so that words are in the order of time.
+/// Returns the word of an event: first the time, so that words are in the order of time.
 const fn event(timestamp: i64, user: u32) -> u64 {
     let at = timestamp.rem_euclid(MINUTE_NANOS).cast_unsigned();
     at << NUMBER_BITS | user as u64
 }
 
-/// Whose event it is.
-const fn number(event: u64) -> u32 {
+const fn user_number(event: u64) -> u32 {
     (event & ((1 << NUMBER_BITS) - 1)) as u32
 }
 
-/// Where the bit of a user is: the word, and the bit in it.
-const fn place(number: u32) -> (usize, u64) {
-    ((number / 64) as usize, 1 << (number % 64))
-}
-
-/// A set of events in sorted runs. Most come in the order of time, which makes adding one a comparison and a store; the last run
-/// is where they are put.
+/// A set of events in sorted runs. Most come in the order of time: adding one to the last run is a comparison and a store.
 #[derive(Debug, Default)]
 struct Events {
     last: Vec<u64>,
-    /// The others, by their first event; the first of all also has those that came later and are from before it.
+    /// The others, by their first event; the first run also takes all earlier events.
     runs: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -165,17 +145,17 @@ impl Events {
             return true;
         }
         if let Some(mut lower) = first.and_then(|first| self.runs.remove(&first)) {
-            // The first of all may have got events from before its first one.
+            // The first run may have taken earlier events.
             let upper = lower.split_off(RUN_EVENTS / 2);
             self.runs.extend([lower, upper].map(|run| (run[0], run)));
         } else {
-            // What comes a little late goes to its end, so little stays there.
+            // An event that is a little late goes to the end of the run, so the last run keeps little.
             self.end_run(RUN_EVENTS / 8 * 7);
         }
         self.insert(event)
     }
 
-    /// Has the last run begin behind so many events of it.
+    /// Ends the last run after this number of its events.
     fn end_run(&mut self, events: usize) {
         let next = self.last.split_off(events);
         let ended = std::mem::replace(&mut self.last, next);
@@ -190,6 +170,66 @@ impl Events {
         let runs = self.runs.len() * (RUN_EVENTS * size_of::<u64>() + RUN_BYTES);
         (runs + self.last.capacity() * size_of::<u64>()) as u64
     }
+}
+
+/// The users of one minute, numbered in order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    /// The names without separators.
+    names: Vec<u8>,
+    /// The end of each name, by number.
+    ends: Vec<u32>,
+    /// By name. The hasher has random keys, since senders choose the names.
+    numbers: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// The memory that [`Users::charge`] has returned.
+    pub(super) charged: u64,
+}
+
+impl Users {
+    /// Returns whether there is room for all users of a batch.
+    pub(super) fn has_room(&self, batch: &Batch) -> bool {
+        u32::try_from(self.names.len() + batch.bytes()).is_ok()
+            && self.ends.len() + batch.events() < 1 << NUMBER_BITS
+    }
+
+    /// Returns the memory that was taken since the last call.
+    pub(super) fn charge(&mut self) -> u64 {
+        let ends = self.ends.capacity() * size_of::<u32>();
+        let taken = (self.names.capacity() + ends + self.numbers.allocation_size()) as u64;
+        let more = taken.saturating_sub(self.charged);
+        self.charged += more;
+        more
+    }
+
+    /// Returns the number of a user, who may be new.
+    fn number(&mut self, name: &str) -> u32 {
+        let Self { names, ends, numbers, hasher, .. } = self;
+        let hash = hasher.hash_one(name.as_bytes());
+        let same = |&number: &u32| name_of(names, ends, number) == name.as_bytes();
+        if let Some(&number) = numbers.find(hash, same) {
+            return number;
+        }
+        names.extend_from_slice(name.as_bytes());
+        // The caller has checked `has_room`.
+        let number = u32::try_from(ends.len()).unwrap_or(u32::MAX);
+        ends.push(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        numbers
+            .insert_unique(hash, number, |&number| hasher.hash_one(name_of(names, ends, number)));
+        number
+    }
+
+    fn find(&self, name: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(name.as_bytes());
+        let same = |&number: &u32| name_of(&self.names, &self.ends, number) == name.as_bytes();
+        self.numbers.find(hash, same).copied()
+    }
+}
+
+fn name_of<'a>(names: &'a [u8], ends: &[u32], number: u32) -> &'a [u8] {
+    let number = number as usize;
+    let start = number.checked_sub(1).map_or(0, |before| ends[before]);
+    &names[start as usize..ends[number] as usize]
 }
 
 #[cfg(test)]

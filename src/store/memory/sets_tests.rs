@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::event::{Batch, Partitions};
-use crate::store::memory::{MemoryStore, system_clock};
+use crate::store::memory::MemoryStore;
 use crate::store::{ClaimRequest, Draining as _, Known, OutputName, Recording as _, Store as _};
 
 fn minute() -> Minute {
@@ -44,12 +44,9 @@ fn events_of_one_instant_differ_by_their_user_and_series() {
     assert_eq!(record(&mut sets, &mut users, Some("s=3"), &own[..1]), 1);
     assert_eq!(sets.counts(&users), (3, 9));
     assert_eq!(sets.users(&users, &["b", "c"]), (3, vec![true, false]));
-    let open = sets.open("s=1", minute(), &users);
-    assert_eq!(open.users, ["", "a", "b"]);
-    let last = minute().start_nanos() + LAST;
-    assert!(open.events.contains(&format!("a_{last}")));
-    let other = series_fingerprint("s=2");
-    assert!(open.events.contains(&format!("_{last}_{other:032x}")));
+    let open: BTreeSet<_> = sets.named(minute(), &users).collect();
+    let events = own.map(|(user, nanos)| (user.to_owned(), minute().start_nanos() + nanos));
+    assert_eq!(open, BTreeSet::from(events));
 }
 
 /// 10 000 users of 15 bytes, and as many events a series as there are users, or six times as many.
@@ -77,7 +74,7 @@ fn a_user_and_an_event_take_what_the_documents_say() {
 #[tokio::test]
 async fn the_store_is_charged_for_what_its_sets_take() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
-    let store = MemoryStore::new("a", &partitions, hour, u64::MAX, system_clock());
+    let store = MemoryStore::new("a", &partitions, hour, u64::MAX, u64::MAX);
     for from in 0..100 {
         let mut batch = Batch::default();
         for user in 0..20 {
@@ -107,7 +104,7 @@ async fn the_store_is_charged_for_what_its_sets_take() {
 async fn counts_that_wait_for_an_output_are_charged_until_it_has_them() {
     let (partitions, hour) = (Partitions::new(NonZeroU16::MIN), Duration::from_secs(3600));
     let partition = partitions.of("", minute());
-    let store = MemoryStore::new("a", &partitions, hour, 20_000, system_clock());
+    let store = MemoryStore::new("a", &partitions, hour, 20_000, u64::MAX);
     let outputs = [OutputName::default()];
     let record = async |name: usize| {
         let mut batch = Batch::default();
