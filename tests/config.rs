@@ -1,5 +1,5 @@
-//! The files that ship with the service, held against the real binary: sample configurations, the unit, the
-//! containers; and what `eds check` says and how it ends.
+//! The shipped files with the real binary: sample configurations, the unit, containers; the output and exit code of
+//! `eds check`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository(path)).unwrap()
 }
 
-/// Runs the binary in an environment of these variables alone.
+/// Runs the binary with only these environment variables.
 fn eds(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_eds"));
     command.args(arguments).env_clear().envs(variables.iter().copied());
@@ -35,7 +35,7 @@ fn err(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// `eds check` of a file, with the secrets and certificates that it names in files of our own.
+/// Runs `eds check` on a file, with the secrets and certificates it names replaced by files of the test.
 fn check_sample(path: &Path, directory: &Path) -> Output {
     let sample = std::fs::read_to_string(path).unwrap();
     let mut variables = Vec::new();
@@ -58,12 +58,12 @@ fn check_sample(path: &Path, directory: &Path) -> Output {
     eds(&check(program_of(path), path), &variables)
 }
 
-/// What reads a sample.
+/// The program of a sample.
 fn program_of(path: &Path) -> Program {
     if path.ends_with("relay.toml") { Program::Relay } else { Program::Node }
 }
 
-/// The arguments that check a file.
+/// Returns the arguments that check a file.
 fn check(program: Program, path: &Path) -> Vec<&str> {
     let path = path.to_str().unwrap();
     match program {
@@ -93,7 +93,7 @@ fn every_sample_is_a_configuration_and_what_check_prints_is_one() {
     assert!(count >= 5, "only {count} samples");
 }
 
-/// The file that explains the keys of each program.
+/// The file that documents the keys of each program.
 const EXPLAINED: [(&str, Program); 2] =
     [("config/eds.toml", Program::Node), ("config/relay.toml", Program::Relay)];
 
@@ -101,9 +101,9 @@ const EXPLAINED: [(&str, Program); 2] =
 fn the_explained_files_have_every_key_with_its_default() {
     for (file, program) in EXPLAINED {
         let text = read(file);
-        // The one key whose default depends on the host is there as a comment.
+        // The key whose default depends on the host is a comment.
         let text = text.replace("\n#node = \"eds-1\"", "\nnode = \"\"");
-        // The one that has no default is there with an example.
+        // The key without a default has an example.
         let text = text.replace("\nto = [\"127.0.0.1:8094\"]", "\nto = []");
         let documented: toml::Table = text.parse().unwrap();
         let mut found = BTreeMap::new();
@@ -119,7 +119,7 @@ fn the_explained_files_have_every_key_with_its_default() {
                 }
             }
         }
-        // Secrets have no place in the file; it says so where it explains the key that has.
+        // Secrets are not in the file; the key for their file documents them.
         let is_secret = |key: &&Key| key.kind.form() == Form::Secret;
         let plain = program.keys().filter(|key| !is_secret(key));
         let expected: BTreeMap<_, _> =
@@ -131,7 +131,7 @@ fn the_explained_files_have_every_key_with_its_default() {
     }
 }
 
-/// A value as the environment would have it.
+/// Returns a value as an environment variable has it.
 fn shown(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -157,7 +157,7 @@ fn every_key_of_the_explained_files_has_a_comment() {
     }
 }
 
-/// Of the keys under one comment it means all.
+/// A statement about the keys under one comment applies to all of them.
 #[test]
 fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
     let text = read("config/eds.toml");
@@ -177,7 +177,7 @@ fn what_is_marked_same_on_every_node_is_what_the_nodes_compare() {
     }
     let alike = KEYS.iter().filter(|key| key.alike);
     let alike = alike.map(|key| key.path.to_owned());
-    // These say which Redis it is, so nodes that differ in them do not meet.
+    // These keys determine which Redis is used, so nodes that differ in them never meet.
     let names = ["store.url", "store.prefix"].map(str::to_owned);
     let compared: BTreeSet<_> = alike.chain(names).collect();
     assert_eq!(marked, compared, "left: config/eds.toml; right: the table of keys");
@@ -216,7 +216,7 @@ fn check_never_prints_a_secret() {
         vec![("EDS_STORE__URL", "redis://127.0.0.1"), ("EDS_STORE__PASSWORD", SECRET)],
         vec![("EDS_OUTPUT__URL", http.as_str()), v1[0], v1[1]],
         vec![("EDS_OUTPUT__TOKEN", SECRET), ("EDS_OUTPUT__PASSWORD", SECRET)],
-        // And with a mistake beside each.
+        // And with an error in each.
         vec![("EDS_STORE__URL", url.as_str()), ("EDS_STORE__PASSWORD", SECRET), ("EDS_X", SECRET)],
         vec![("EDS_OUTPUT__URL", http.as_str()), ("EDS_OUTPUT__TOKEN", SECRET), ("EDS_X", "")],
     ] {
@@ -234,7 +234,7 @@ fn check_never_prints_a_secret() {
     }
 }
 
-/// As a node of Kubernetes sets them in every pod, for each port of each Service.
+/// The variables that Kubernetes sets in every pod, for each port of each Service.
 #[test]
 fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
     let service = |name: &str, address: &str| {
@@ -286,7 +286,7 @@ fn what_kubernetes_sets_for_a_service_is_no_misspelt_key() {
     }
 }
 
-/// `eds send` knows no configuration: it warns of what a node with the defaults rejects.
+/// `eds send` has no configuration: it warns about lines that a node with defaults rejects.
 #[test]
 fn eds_send_knows_the_ages_that_a_node_accepts() {
     for (name, known) in [("max_age", loadgen::MAX_AGE), ("max_future", loadgen::MAX_FUTURE)] {

@@ -1,5 +1,5 @@
-//! What a node's memory holds for each user and event, measured beside the figures in `config/eds.toml`. The memory of the
-//! process is what the kernel says of it, so what is measured is done in a process of its own.
+//! The memory of a node per user and event, compared with `config/eds.toml`. Each measurement runs in a process of its
+//! own and reads the kernel's figures.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,18 +35,18 @@ use tokio::sync::mpsc;
 use setup::{Setup, caps, hand_over, recorder};
 use store::CountingStore;
 
-/// Enough for what else the process allocates to be little beside it.
+/// Large enough to dominate the process's memory.
 const USERS: usize = 300_000;
 const EVENTS: usize = 1_000_000;
-/// Says in a process of its own how many users dedup may know.
+/// Tells a child process the number of users for dedup.
 const DEDUP_USERS: &str = "MEMORY_TEST_DEDUP_USERS";
-/// The same for the series among which events are.
+/// The same for the number of series.
 const SERIES: &str = "MEMORY_TEST_SERIES";
-/// The same for the port of a Redis with a minute that is to be sealed.
+/// The same for the port of a Redis with a minute to seal.
 const REDIS_PORT: &str = "MEMORY_TEST_REDIS_PORT";
 const TAKEN: &str = "taken: ";
 
-/// What this test of this file takes, in a process of its own with this variable; and what it says besides.
+/// Runs a test of this file in a process with this variable; returns its memory and its further output.
 fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
     process.args([test, "--exact", "--nocapture"]);
@@ -59,7 +59,7 @@ fn taken_by(test: &str, variable: &str, value: usize) -> (usize, usize) {
     figures.unwrap_or_else(|| panic!("{said}"))
 }
 
-/// A recorder at work, whose store keeps nothing.
+/// A recorder whose store keeps nothing.
 struct Working {
     store: Arc<CountingStore>,
     batches: mpsc::Sender<Delivery>,
@@ -97,7 +97,7 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(24_681_278 + number).unwrap()
 }
 
-/// A series of 750 bytes.
+/// Returns a series of 750 bytes.
 fn series(number: usize) -> String {
     format!("s={number:0748}")
 }
@@ -106,7 +106,7 @@ fn resident_bytes() -> usize {
     usize::try_from(resident_kib(std::process::id())).unwrap() * 1024
 }
 
-/// The number in front of the words in a comment of `config/eds.toml`.
+/// Returns the number before these words in a comment of `config/eds.toml`.
 fn documented(words: &str) -> usize {
     let text = include_str!("../config/eds.toml").replace("\n# ", " ");
     let (before, _) =
@@ -115,7 +115,7 @@ fn documented(words: &str) -> usize {
     number.unwrap().parse().unwrap()
 }
 
-/// For a process of its own: records users that each have a series of their own, and says what memory it took.
+/// Child process: records users with a series each, and prints the memory used.
 #[tokio::test]
 async fn record_users_in_a_process_of_its_own() {
     let Ok(users_max) = std::env::var(DEDUP_USERS) else {
@@ -140,7 +140,7 @@ async fn record_users_in_a_process_of_its_own() {
     println!("{TAKEN}{taken} {}", recorder.users() - USERS);
 }
 
-/// The names of series were the most of it: a kibibyte a user.
+/// Names of series dominated it: 1 KiB per user.
 #[test]
 fn a_known_user_takes_no_more_than_is_documented() {
     let test = "record_users_in_a_process_of_its_own";
@@ -178,7 +178,7 @@ async fn a_recorder_that_is_never_idle_forgets_on_time() {
     assert_eq!(record(4, "479").await, 0, "it is forgotten too early");
 }
 
-/// For a process of its own: gathers events, and says what memory they took and for how much of it they count.
+/// Child process: collects events, and prints the memory used and the memory accounted for.
 #[test]
 fn gather_events_in_a_process_of_its_own() {
     let Ok(series_count) = std::env::var(SERIES) else {
@@ -221,7 +221,7 @@ fn logs_at(port: u16) -> Settings {
     settings
 }
 
-/// For a process of its own: seals the minute in this Redis, and says what memory it took at most, and how many series it sealed.
+/// Child process: seals the minute in this Redis, and prints the peak memory and the number of series.
 #[tokio::test]
 async fn seal_in_a_process_of_its_own() {
     let Ok(port) = std::env::var(REDIS_PORT) else {
@@ -235,14 +235,14 @@ async fn seal_in_a_process_of_its_own() {
     println!("{TAKEN}{} {sealed}", peak - before);
 }
 
-/// Senders repeat what they like, of one series after the other.
+/// Senders repeat events of one series after another.
 #[tokio::test]
 async fn sealing_takes_no_more_memory_however_often_events_are_repeated() {
     const SERIES: usize = 8;
-    /// As many as one frame of a log holds.
+    /// As many as fit in one frame of a log.
     const EVENTS: i64 = 300;
     const COPIES: usize = 1750;
-    /// Fingerprints are counted in 16 MiB, and a list that grows is copied.
+    /// Fingerprints are counted in 16 MiB, and a growing list is copied.
     const STATED: usize = 32 << 20;
     let server = RedisServer::start(&[]);
     let store = site::store(&logs_at(server.address().port()));

@@ -1,4 +1,4 @@
-//! The units and the containers, held against the binary and the table of keys.
+//! Units and containers, compared with the binary and the table of keys.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -19,7 +19,7 @@ fn help(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The values of a directive, in order.
+/// Returns the values of a directive in order.
 fn directive<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
@@ -28,7 +28,7 @@ fn default(path: &str) -> Duration {
     humantime::parse_duration(Key::find(path).unwrap().default).unwrap()
 }
 
-/// All names of variables that a text mentions.
+/// Returns all variable names in a text.
 fn variables(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
     words
@@ -36,7 +36,7 @@ fn variables(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names of the units: of a node, and of a relay.
+/// The names of the units of a node and of a relay.
 const UNITS: [(&str, Program); 2] = [("eds", Program::Node), ("eds-relay", Program::Relay)];
 
 #[test]
@@ -105,7 +105,7 @@ fn no_secret_is_in_the_image() {
     }
 }
 
-/// What is installed is small; what is measured can be looked into.
+/// The installed binary is small; the profiling build has debug info.
 #[test]
 fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
@@ -120,7 +120,7 @@ fn the_release_is_stripped_and_the_profile_for_measuring_is_not() {
         assert_eq!(setting(profile, "strip").unwrap(), "none");
         assert_eq!(setting(profile, "debug").unwrap(), "line-tables-only");
     }
-    // The image has that binary, and no other.
+    // The image contains only that binary.
     let image = read("Dockerfile");
     let built: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();
     assert!(matches!(built[..], [line] if line.contains("--release ")), "{built:?}");
@@ -150,7 +150,7 @@ fn the_units_are_hardened() {
     for (unit, _) in UNITS {
         let file = format!("{unit}.service");
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(&file);
-        // Alone in a directory, for the samples beside it would count too.
+        // Alone in a directory, because the samples would count too.
         let directory = tempfile::tempdir().unwrap();
         let alone = directory.path().join(file);
         std::fs::copy(path, &alone).unwrap();
@@ -166,7 +166,7 @@ fn the_units_are_hardened() {
 const UNIT_FILES: [&str; 4] =
     ["eds.service", "eds.socket", "eds-relay.service", "eds-relay.socket"];
 
-/// The units as they are installed, but with the binary at hand, so that it is there.
+/// The installed units, with the test's binary.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in UNIT_FILES {
@@ -198,7 +198,7 @@ fn the_sockets_are_where_the_services_listen() {
         let addresses = Key::find("input.listen").unwrap().default_in(program);
         let addresses: Vec<_> = addresses.split(',').collect();
         assert_eq!(directive(&unit, "ListenDatagram"), addresses);
-        // systemd's M is 1024 times 1024.
+        // systemd's M is 1024 × 1024.
         let [buffer] = directive(&unit, "ReceiveBuffer")[..] else { panic!("no ReceiveBuffer") };
         let default = Key::find("input.receive_buffer").unwrap().default;
         assert_eq!(buffer.replace('M', "MiB"), default);
@@ -218,9 +218,9 @@ fn the_services_do_without_their_sockets_unless_these_are_enabled() {
             let units = directive(&service, strong).join(" ");
             assert!(!units.contains(&socket_unit), "{strong}={units}");
         }
-        // The socket comes before the network, with which the addresses come.
+        // The socket starts before the network that brings its addresses.
         assert_eq!(directive(&socket, "FreeBind"), ["yes"]);
-        // A service that cannot start, or is asked for too often, must not take the socket with it.
+        // A service that cannot start, or restarts too often, must not stop the socket.
         assert_eq!(directive(&socket, "TriggerLimitIntervalSec"), ["0"]);
         assert_eq!(directive(&service, "StartLimitIntervalSec"), ["0"]);
     }

@@ -1,9 +1,9 @@
-//! Many schedules of several nodes on virtual time, with faults at every step: nothing is lost, no point has two
-//! values, and every number is exact.
+//! Seeded schedules of several nodes in virtual time, with faults at every step: no event is lost, no point has two
+//! values, every number is exact.
 //!
-//! A seed makes a schedule: events, faults, clocks, settings, layout. The real batcher, recorders, workers and Redis stores run over
-//! a Redis inside the test, which runs the scripts that ship, and an independent model judges each of their steps.
-//! `SIMULATION_SCHEDULES` says how many schedules, `SIMULATION_SEED` the first.
+//! A seed determines events, faults, clocks, settings and layout. The real batcher, recorders, workers and Redis
+//! stores run over a simulated Redis that executes the shipped scripts. An independent model checks each step.
+//! `SIMULATION_SCHEDULES` is the number of schedules, `SIMULATION_SEED` the first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,9 +43,9 @@ use simulation::plan::Plan;
 use simulation::schedule::{play, play_plan};
 use simulation::script::Outage;
 
-/// The schedules of a run, unless `SIMULATION_SCHEDULES` says otherwise.
+/// Default of `SIMULATION_SCHEDULES`.
 const SCHEDULES: u64 = 2000;
-/// The last steps that are shown of a schedule that fails, unless `SIMULATION_STEPS` says otherwise.
+/// Default of `SIMULATION_STEPS`, the steps printed of a failed schedule.
 const STEPS_SHOWN: u64 = 60;
 
 fn number_from(variable: &str, default: u64) -> u64 {
@@ -57,7 +57,7 @@ fn number_from(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// Says what is wrong with the schedule of a seed, and how to see it again.
+/// Panics with the violation of a seed's schedule and the command that repeats it.
 fn report(seed: u64, violation: &str) -> String {
     let trace = play(seed, None, true).trace;
     let steps = number_from("SIMULATION_STEPS", STEPS_SHOWN);
@@ -100,7 +100,7 @@ fn every_schedule_is_exact() {
     println!("{} schedules a second", 1000 * schedules / millis.max(1));
 }
 
-/// What a seed decides of a step: not the number of a process, nor an epoch, which are drawn to be like no other.
+/// Returns a step without process numbers and epochs, which are random in every run.
 fn known(step: &str) -> String {
     let mut parts = step.split('#');
     let mut known = parts.next().unwrap_or_default().to_owned();
@@ -127,8 +127,8 @@ fn a_seed_gives_the_same_steps_again() {
     }
 }
 
-/// An event waits behind another one, in a node that is cut off, for longer than the counts of its minute are kept.
-/// Recorded then, it would be counted once more, alone, and replace the right number.
+/// An event waits in a node that is cut off for longer than its minute's counts are kept. If it were recorded, it
+/// would be counted alone and replace the correct value.
 #[test]
 fn an_event_that_waited_too_long_is_not_counted_again() {
     let mut plan = Plan::quiet(190 * SECOND);
@@ -141,8 +141,8 @@ fn an_event_that_waited_too_long_is_not_counted_again() {
     assert_eq!(outcome.verdict, Ok(()), "{trace}");
 }
 
-/// The second output is away for as long as events come, the first refuses one point in three, and all else is well: the
-/// first has what it takes as soon as if it were alone.
+/// The second output is unreachable while events arrive, and the first rejects one point in three. The first output
+/// gets its points as soon as if it were alone.
 #[test]
 fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
     const AWAY: i64 = 400 * SECOND;
@@ -151,7 +151,7 @@ fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
         plan.outputs = outputs;
         plan.poison[0] = 3;
         plan.output_outages[1].push(Outage { node: None, from: 0, to: AWAY });
-        // Another minute is over every four seconds, while the other output hangs for ten.
+        // A minute ends every four seconds while the other output hangs for ten.
         plan.max_age = Duration::from_secs(86_400);
         for number in 0..90 {
             let user = u8::try_from(number % 7).unwrap();
@@ -173,10 +173,10 @@ fn an_output_that_is_away_delays_neither_sealing_nor_the_others() {
     assert!(late.max() <= Some(1), "{alone:?} {beside:?}");
 }
 
-/// The schedules that are played of a mutant until one fails.
+/// The schedules that are run of a mutant until one fails.
 const MUTANT_SCHEDULES: u64 = 400;
 
-/// Plays schedules of a mutant until one fails, which must be for one of these reasons: first that of a seed that failed before.
+/// Runs schedules of a mutant until one fails for one of these reasons, first the seed that failed before.
 fn caught(mutant: Mutant, seed: u64, reasons: &[&str]) {
     let fails = |seed| Some((seed, play(seed, Some(mutant), false).verdict.err()?));
     let found = std::iter::once(seed).chain(1..=MUTANT_SCHEDULES).find_map(fails);
@@ -215,7 +215,7 @@ mutants! {
     overflow_events_without_their_series_are_caught: SeriesForgotten by seed 3, "the events of" | "the sets of";
 }
 
-/// Words of the trace, for what a schedule must reach now and then. A fault that never happens proves nothing.
+/// Text that must occur in some trace: a fault that never happens proves nothing.
 const REACHED: &[(&str, &str)] = &[
     ("sets", "layout: Sets"),
     ("logs", "layout: Log"),

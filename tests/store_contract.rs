@@ -1,8 +1,8 @@
-//! What every store promises, as one suite: it runs against the memory store, and in both layouts against the Redis of the
-//! simulation, a real Redis and a real Redis Cluster.
+//! The promises of every store as one suite: it runs against the memory store and, in both layouts, the simulated
+//! Redis, a real Redis and a real Redis Cluster.
 //!
-//! A test gets a [`Ground`](ground::Ground), an empty store of its own, and asks it for nodes. All nodes of a
-//! ground share what they record.
+//! A test gets a [`Ground`](ground::Ground), an empty store, and creates nodes on it. All nodes of a ground share the
+//! data.
 
 #![allow(
     clippy::unwrap_used,
@@ -127,7 +127,7 @@ suite! {
             an_old_minute_that_waits_is_not_passed_by_newer_ones
             a_clock_that_is_not_as_expected_closes_nothing;
     }
-    // Of a store that nodes share: they take over from each other, hand back what was closed, and have operators.
+    // For shared stores: take-over, attestation and operators.
     shared {
         admission:
             counts_that_were_forgotten_are_sent_again_although_their_series_was_admitted_again;

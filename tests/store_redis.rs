@@ -1,5 +1,5 @@
-//! What is particular to Redis as a store: the ways to reach it, the servers that are refused, shortage of memory,
-//! outages, and what a large minute costs it.
+//! Properties of Redis as a store: connections, refused servers, memory shortage, outages, and the cost of a large
+//! minute.
 
 #![allow(
     clippy::unwrap_used,

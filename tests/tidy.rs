@@ -1,5 +1,4 @@
-//! The house is kept as ARCHITECTURE.md says: which module may use which, how long a file is, what a file says
-//! of itself.
+//! Holds the code to ARCHITECTURE.md: imports between modules, lengths of files, module comments.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources fails")]
 
@@ -8,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The modules that a module may use, beside itself.
+/// The modules that each module may import.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("secret", &[]),
@@ -52,10 +51,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["config", "daemon", "demo", "event", "quarantine", "text"]),
 ];
 
-/// A longer file does two things.
+/// A longer file has two subjects.
 const LINES_MAX: usize = 600;
 
-/// The files below a directory whose names end so, but for what a build or a version control leaves.
+/// Finds the files with this extension below a directory, without build output and hidden directories.
 fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -68,7 +67,7 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The sources of the package or of all crates, by their path from the top.
+/// Returns the sources of a crate or of all crates by path.
 fn sources(of: &str) -> BTreeMap<PathBuf, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -88,19 +87,19 @@ fn all_sources() -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// The top-level module that a file belongs to; `None` for the roots.
+/// Returns the top-level module of a file; `None` for roots.
 fn module(path: &Path) -> Option<String> {
     let first = path.iter().nth(1).unwrap().to_str().unwrap();
     let module = first.strip_suffix(".rs").unwrap_or(first);
     (!matches!(module, "lib" | "main")).then(|| module.to_owned())
 }
 
-/// The top-level modules that a line of code names by `crate::`.
+/// Returns the top-level modules that a line names by `crate::`.
 fn uses(line: &str) -> Vec<&str> {
     named(line, "crate::")
 }
 
-/// The modules that a line of code names behind this prefix.
+/// Returns the modules that a line names after this prefix.
 fn named<'a>(line: &'a str, prefix: &str) -> Vec<&'a str> {
     let code = line.split("//").next().unwrap_or_default();
     let end =
@@ -142,7 +141,7 @@ fn imports_run_downwards_only() {
     assert!(wrong.is_empty(), "imports that the architecture does not have:\n{}", wrong.join("\n"));
 }
 
-/// A metric is for those who read `/metrics`. What is decided by stands in `node`.
+/// Metrics are only for `/metrics`. State for decisions is in `node`.
 #[test]
 fn nothing_is_decided_by_a_metric() {
     let reads = |code: &str| {
@@ -166,7 +165,7 @@ fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
     let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (path, text) in all_sources() {
         let name = path.file_stem().unwrap().to_string_lossy();
-        // Tests may use anything, and what a folder gives out comes from its files.
+        // Tests may import anything, and a folder's exports come from its files.
         if matches!(&*name, "mod" | "lib" | "main") || name.ends_with("tests") {
             continue;
         }
@@ -194,7 +193,7 @@ fn the_files_and_folders_of_a_folder_import_each_other_in_one_direction() {
     }
     assert!(folders[Path::new("src/config")]["file"].contains("keys"));
     for (folder, mut files) in folders {
-        // What imports only files that are gone goes, too; of a circle nothing does.
+        // Files that import only removed files are removed; files of a circle remain.
         while !files.is_empty() {
             let left = files.clone();
             files.retain(|_, uses| uses.iter().any(|used| left.contains_key(used)));
@@ -238,7 +237,7 @@ fn nothing_is_left_for_later() {
     }
 }
 
-/// What stands in the log is read by people: `Some("127.0.0.1:8095")` is Rust, `127.0.0.1:8095` an address.
+/// Operators read the log: `Some("127.0.0.1:8095")` is Rust, `127.0.0.1:8095` an address.
 #[test]
 fn nothing_is_logged_as_rust_has_it() {
     let is_debug = |line: &str| {
@@ -260,7 +259,7 @@ fn nothing_is_logged_as_rust_has_it() {
     }
 }
 
-/// Every relative link of a document leads to a file, and its anchor to a heading of that file.
+/// Every relative link of a document leads to a file, and its anchor to a heading.
 #[test]
 fn every_link_in_the_documents_leads_somewhere() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -315,7 +314,7 @@ fn every_test_that_reliability_names_exists() {
     assert!(missing.is_empty(), "no test is called {missing:?}");
 }
 
-/// A filter that names a module without tests would run less than it says, and nobody would see it.
+/// A filter that names a module without tests would silently run less.
 #[test]
 fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -339,7 +338,7 @@ fn every_module_that_a_filter_of_the_test_runner_names_has_tests() {
     }
 }
 
-/// With `pipefail`, a reader that ends early kills the writer by SIGPIPE and fails the script now and then.
+/// With `pipefail`, a reader that exits early kills the writer by SIGPIPE, and the script fails sometimes.
 #[test]
 fn no_script_reads_a_pipe_only_in_part() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -364,7 +363,7 @@ fn no_script_reads_a_pipe_only_in_part() {
     }
 }
 
-/// The script names every section of the benchmarks, and each table that the document shows as measured is one of them.
+/// The script names every section of the benchmarks, and each measured table of the document comes from one.
 #[test]
 fn the_benchmarks_are_what_their_script_and_their_document_say() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -382,14 +381,14 @@ fn the_benchmarks_are_what_their_script_and_their_document_say() {
     let mut tables = document.split("<!-- measured: ").skip(1).map(|rest| {
         let (id, rest) = rest.split_once(" -->").unwrap();
         assert!(rest.contains("<!-- end -->"), "{id} has no end");
-        // A plot has the name of what it shows.
+        // A plot is named after its table.
         id.trim_start_matches("plot-")
     });
     let unknown = tables.find(|id| !code.contains(&format!("\"{id}\"")));
     assert_eq!(unknown, None, "no benchmark makes this table");
 }
 
-/// Cargo builds nothing for a toolchain that a dependency is too new for.
+/// Cargo does not build for a toolchain older than a dependency requires.
 #[test]
 fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
     let output = Command::new(env!("CARGO"))
@@ -413,7 +412,7 @@ fn the_declared_rust_version_is_no_lower_than_that_of_any_dependency() {
     assert!(newer.is_empty(), "{newer:?} need a newer Rust than {ours:?}");
 }
 
-/// An image of another day has the same versions.
+/// Images are reproducible.
 #[test]
 fn every_container_image_is_pinned_by_version() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,4 @@
-//! Any text as a configuration file or as variables of the environment: a configuration, or mistakes that each say
-//! where they are.
+//! Any text as a configuration file or environment variables: a configuration, or errors with their place.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -114,7 +113,7 @@ const VARIABLE_PIECES: &[&str] = &[
     "ü",
 ];
 
-/// Each mistake is a line of its own that says where to look, and shows nothing that a terminal would obey.
+/// Each error is one line with its place, without control characters.
 fn check_errors(errors: &ConfigErrors, file_lines: usize) {
     let shown = errors.to_string();
     assert!(!errors.problems().is_empty());
@@ -130,7 +129,7 @@ fn check_errors(errors: &ConfigErrors, file_lines: usize) {
     }
 }
 
-/// What `eds check` prints is a configuration, and the same one. A password that is hidden there is not in it.
+/// The output of `eds check` is the same configuration, except for hidden passwords.
 fn check_effective(config: &Config, effective: &Effective, directory: &Path) {
     let toml = effective.to_toml(true);
     if toml.contains("hidden") {
@@ -173,7 +172,7 @@ fn check_variables(text: &[u8], directory: &Path) {
     let variables = text.split(|&byte| byte == b'\n').filter_map(|line| {
         let equals = line.iter().position(|&byte| byte == b'=')?;
         let (name, value) = (&line[..equals], &line[equals + 1..]);
-        // The system has no others.
+        // The operating system allows no others.
         let possible = !name.is_empty() && !line.contains(&0);
         let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         possible.then(|| (owned(name), owned(value)))

@@ -1,4 +1,4 @@
-//! The corpora are played, and hold what they are for.
+//! The corpora are replayed and cover their subject.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use event_data_service::event::{Parser, Rejection};
 
 use crate::line::all_rules;
 
-/// Every target, as its corpus is named: `<file>__<function>`.
+/// All targets by the names of their corpora: `<file>__<function>`.
 const TARGETS: &[&str] = &[
     "config__any_text_as_a_file",
     "config__any_text_as_variables",
@@ -23,7 +23,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__")
 }
 
-/// A corpus whose name no target has would never be read, and nobody would notice.
+/// A corpus without a target would never be read.
 #[test]
 fn every_target_has_a_corpus_and_every_corpus_a_target() {
     let found: BTreeSet<_> = fs::read_dir(directory())
@@ -42,7 +42,7 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
     }
 }
 
-/// The seeds of lines meet every reason of the parser, and are taken too.
+/// The seeds of lines cover every rejection of the parser, and accepted lines.
 #[test]
 fn the_seeds_of_lines_reach_every_verdict() {
     let mut verdicts = BTreeSet::new();
@@ -53,7 +53,7 @@ fn the_seeds_of_lines_reach_every_verdict() {
             verdicts.insert(verdict.map_or_else(Rejection::label, |()| "taken"));
         }
     }
-    // Of the datagram, the clock, the source and the recorder; not of the line alone.
+    // Reasons of the datagram, the clock, the source and the recorder, not of the line.
     let others = [
         Rejection::Truncated,
         Rejection::TimestampInSeconds,

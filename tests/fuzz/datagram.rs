@@ -1,4 +1,4 @@
-//! Any bytes as a datagram: split as a simple reading of the rules splits it.
+//! Any bytes as a datagram: split like a simple reading of the rules.
 
 use event_data_service::event::datagram::{Piece, pieces};
 
@@ -28,7 +28,7 @@ const PIECES: &[&str] = &[
     "\u{feff}",
 ];
 
-/// Where a byte of a line stands.
+/// The position of a byte in a line.
 #[derive(Clone, Copy, PartialEq)]
 enum At {
     Indent,
@@ -38,11 +38,11 @@ enum At {
     ValueStart,
     Value,
     Closed,
-    /// What no quote means anything in.
+    /// A part without meaning for quotes.
     Rest,
 }
 
-/// Where the first line ends, byte by byte. `cut`: the datagram went on.
+/// Returns the end of the first line, byte by byte. `cut`: the datagram was truncated.
 fn line_end(bytes: &[u8], cut: bool) -> usize {
     let mut at = At::Indent;
     let mut place = 0;
@@ -87,7 +87,7 @@ fn line_end(bytes: &[u8], cut: bool) -> usize {
     bytes.len()
 }
 
-/// How far it is to the next quote that closes, and whether its field ends there.
+/// Returns the distance to the next closing quote, and whether its field ends there.
 fn close(text: &[u8]) -> Option<(usize, bool)> {
     let mut escaped = false;
     for (place, &byte) in text.iter().enumerate() {
@@ -106,7 +106,7 @@ fn close(text: &[u8]) -> Option<(usize, bool)> {
     None
 }
 
-/// What docs/input.md says of lines, word by word.
+/// The rules of docs/input.md for lines.
 fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
     let mut lines = Vec::new();
     let mut rest = Some(datagram);
@@ -125,7 +125,7 @@ fn expected(datagram: &[u8], cut: bool) -> Vec<Piece<'_>> {
     lines
 }
 
-/// One that was cut loses its last line, and nothing else.
+/// A truncated datagram loses only its last line.
 fn check(datagram: &[u8]) {
     for cut in [false, true] {
         assert_eq!(pieces(datagram, cut).collect::<Vec<_>>(), expected(datagram, cut));

@@ -1,10 +1,10 @@
-//! Any bytes as a line: refused, or an event that means the same however it is written.
+//! Any bytes as a line: rejected, or an event with the same meaning in every spelling.
 
 use event_data_service::event::{Line, LineLimits, LineRules, Parser, Precision, Rejection, tags};
 
 use crate::spelling::{self, spelled};
 
-/// An event that owns its parts.
+/// An owned event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     series: String,
@@ -22,7 +22,7 @@ impl From<Line<'_>> for Event {
     }
 }
 
-/// The ways in which a line may be read.
+/// The parsers' settings.
 pub(crate) fn all_rules() -> Vec<LineRules> {
     let usual = LineRules::default();
     let tight = LineLimits { line: 60, series: 16, tag: 6, user: 5 };
@@ -50,7 +50,7 @@ fn parse(rules: &LineRules, line: &[u8]) -> Result<Event, Rejection> {
     Parser::new(rules).parse(line).map(Event::from)
 }
 
-/// A tag key or value as a series has it.
+/// Returns a tag key or value as it is in a series.
 pub(crate) fn escaped(text: &str) -> String {
     let special = |c| matches!(c, ',' | '=' | ' ');
     let mut escaped = String::new();
@@ -63,7 +63,7 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Writes an event as a line, in the strictest form there is.
+/// Writes an event as a line in the strictest form.
 fn written(tags: &[String], event: &Event, precision: Precision) -> String {
     let user = event.user.replace('\\', r"\\").replace('"', "\\\"");
     let mut line = format!("{} value=\"{user}\"", tags.join(","));
@@ -93,7 +93,7 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
     let mut tags: Vec<_> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     assert_eq!(tags.join(","), *series);
 
-    // Written in full it is the same event, in whatever order the tags come. Escapes may make it longer.
+    // The full form is the same event in any order of the tags. Escapes may make it longer.
     let roomy =
         LineRules { limits: LineLimits { line: usize::MAX, ..rules.limits }, ..rules.clone() };
     for _ in 0..tags.len() {
@@ -102,8 +102,8 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
         tags.rotate_left(1);
     }
 
-    // A relayer stamps a line by writing a timestamp behind it; that must change nothing else. What ends in a
-    // backslash cannot be stamped so: it would escape the space.
+    // A relay stamps a line by appending a timestamp, which must change nothing else. A line that ends in a backslash
+    // cannot be stamped: it would escape the space.
     if timestamp.is_none() && !line.ends_with(b"\\") {
         let stamped = [line, b" 7"].concat();
         let expected = Event { timestamp: Some(7 * nanos(rules.precision)), ..event.clone() };
@@ -114,7 +114,7 @@ fn check_event(rules: &LineRules, line: &[u8], event: &Event) {
 fn check(line: &[u8]) {
     for rules in all_rules() {
         let parsed = parse(&rules, line);
-        // A parser keeps nothing of one line for the next.
+        // A parser keeps no state between lines.
         let mut used = Parser::new(&rules);
         for before in [&b"b=1,a=2 value=\"x\\\"\""[..], line] {
             let _ = used.parse(before);

@@ -1,8 +1,8 @@
-//! What comes from outside, made up at random and by what a fuzzer learns: nothing panics, and what is taken keeps
-//! the promises of its module.
+//! Random and coverage-guided input for every parser: nothing panics, and accepted input keeps the promises of its
+//! module.
 //!
-//! `cargo test` plays the corpus of each target (`__fuzz__/<target>/corpus`) and random inputs for a second;
-//! CONTRIBUTING.md says how a real fuzzer goes on for hours.
+//! `cargo test` replays the corpus of each target (`__fuzz__/<target>/corpus`) and adds random input for a second;
+//! CONTRIBUTING.md explains how to run libFuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,5 +21,5 @@ mod spool;
 
 use std::time::Duration;
 
-/// How long each target makes up inputs under `cargo test`.
+/// The time for random input of each target under `cargo test`.
 const RANDOM_INPUTS_FOR: Duration = Duration::from_secs(1);

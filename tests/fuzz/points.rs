@@ -1,5 +1,5 @@
-//! Any text as a series, and every series that the input lets in: written as two points of its own, or not at all. An
-//! independent parser reads them.
+//! Any text as a series, and every series that the input accepts: written as two points, or not at all. An independent
+//! parser reads them.
 
 use event_data_service::event::{Minute, Parser, tags};
 use event_data_service::output::SealedCounts;
@@ -18,7 +18,7 @@ fn counts(series: &str) -> SealedCounts {
     }
 }
 
-/// However hostile: two lines or none, each a measurement of ours.
+/// Two lines or none, each with one of our measurements.
 fn check_any(series: &str) {
     let counts = counts(series);
     let stays_in_its_line = !series.contains(|c: char| c.is_ascii_control())
@@ -36,7 +36,7 @@ fn check_any(series: &str) {
     for (line, begins) in lines.iter().zip(["unique_user_event", "cumulative_user_event"]) {
         assert!(line.starts_with(begins), "{line}");
         assert!(line.ends_with(" 1480876680000000000"), "{line}");
-        // What no line could bring in may be no point at all, but never another one.
+        // A series that no line can produce may become no point, but never another point.
         for point in parse_lines(line).flatten() {
             assert!(point.series.measurement == begins, "{line}");
             assert_eq!(point.field_set.len(), 1, "{line}");
@@ -45,7 +45,7 @@ fn check_any(series: &str) {
     }
 }
 
-/// A series of an accepted line can be written, and reads back as the tags that were sent.
+/// The series of an accepted line can be written, and reads back as the tags that were sent.
 fn check_accepted(series: &str) {
     let counts = counts(series);
     let written = Points::of(&counts).unwrap().to_string();
@@ -61,7 +61,7 @@ fn check_accepted(series: &str) {
         assert!(*field == "value" && found.to_string() == value, "{written}");
         let read = point.series.tag_set.iter().flatten();
         let read: Vec<_> = read.map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        // This parser, which is that of InfluxDB 3, takes two backslashes for one; InfluxDB 1 and 2 take them as they are.
+        // This parser (of InfluxDB 3) reads two backslashes as one; InfluxDB 1 and 2 keep both.
         let sent = tags(series).into_iter();
         let one = |text: String| text.replace(r"\\", r"\");
         let sent: Vec<_> = sent.map(|(key, value)| (one(key), one(value))).collect();

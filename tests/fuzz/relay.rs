@@ -1,4 +1,4 @@
-//! Any bytes as datagrams through a relay: what comes out for the nodes are the events that went in, each once.
+//! Any bytes as datagrams through a relay: the nodes get each event exactly once.
 
 use event_data_service::event::datagram::{Piece, pieces};
 use event_data_service::event::{LineLimits, LineRules, Parser, Precision};
@@ -8,12 +8,12 @@ use influxdb_line_protocol::parse_lines;
 use crate::line::Event;
 use crate::spelling::{self, spelled};
 
-/// What ends a datagram in an input: no line of a node has it.
+/// Separates datagrams in an input: no line of a node contains it.
 const DATAGRAM_END: u8 = 0xff;
-/// Short ones, so that lines meet and do not fit.
+/// Short, so that packs fill up.
 const DATAGRAM_MAX: usize = 64;
 
-/// The events of a pack, as a node reads them.
+/// Returns the events of a pack as a node reads them.
 fn read(pack: &Pack, parser: &mut Parser) -> Vec<Event> {
     let mut events = Vec::new();
     for (datagram, lines) in pack.datagrams() {
@@ -65,7 +65,7 @@ fn check(input: &[u8], grammar: &LineRules, rules: &[EventRule]) {
 
 fn check_all(input: &[u8]) {
     let usual = LineRules { limits: LineLimits::NONE, ..LineRules::default() };
-    // So that a stamp is what it is.
+    // Fixed, so that stamps are known.
     assert_eq!(usual.precision, Precision::Nanoseconds);
     let bare = LineRules { measurement_tag: None, ..usual.clone() };
     let rules = ["m", "a=", "b=a"].map(|rule| rule.parse().unwrap());
@@ -75,7 +75,7 @@ fn check_all(input: &[u8]) {
     }
 }
 
-/// InfluxDB ends a line of the rest before the next one begins; and no point of its grammar is rejected.
+/// InfluxDB ends a passthrough line before the next one begins; and no valid point is rejected.
 fn check_rest(line: &[u8]) {
     const NEXT: &str = "next,a=b value=1 5";
     let Ok(line) = str::from_utf8(line) else {
@@ -83,7 +83,7 @@ fn check_rest(line: &[u8]) {
     };
     let points: Vec<_> = parse_lines(line).collect();
     let checked = check_rest_line(line.as_bytes());
-    // InfluxDB takes NUL for a blank, and the parser that stands for it here takes it for a part of a name.
+    // InfluxDB reads NUL as a blank; the parser used here reads it as a part of a name.
     if let [Ok(point)] = &points[..]
         && point.to_string() == line
         && !line.contains('\0')
@@ -104,7 +104,7 @@ fn any_bytes_through_a_relay() {
         check_all(input);
         check_rest(input);
         check_rest(&spelled(input, spelling::LINE));
-        // Pieces of lines, some of them in datagrams of their own.
+        // Pieces of lines, some in datagrams of their own.
         let mut datagrams = Vec::new();
         for part in input.chunks(6) {
             datagrams.extend(spelled(part, spelling::LINE));

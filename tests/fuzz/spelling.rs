@@ -1,8 +1,8 @@
-//! Inputs that get somewhere: random bytes are hardly ever a line, so they also choose among pieces of lines.
+//! Structured input: random bytes are hardly ever a line, so they also select pieces of lines.
 
-/// As many pieces as the first byte says, chosen by the others.
+/// Returns the pieces selected by the bytes; the first byte is their number.
 pub(crate) fn spelled(bytes: &[u8], pieces: &[&str]) -> Vec<u8> {
-    /// Random inputs are long, and what is long is hardly ever right.
+    /// Long random input is hardly ever valid.
     const PIECES_MAX: u8 = 16;
     let Some((length, bytes)) = bytes.split_first() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Any bytes as a segment of the spool: read to the end, and nothing comes of them that was not written.
+//! Any bytes as a spool segment: reading ends, and returns nothing that was not written.
 
 use event_data_service::event::{Batch, Minute};
 use event_data_service::spool::segment::{Contents, MAGIC, NotASegment, frames, read};
@@ -15,7 +15,7 @@ fn events(segment: &[u8]) -> Result<(Vec<Event>, Contents), NotASegment> {
     Ok((events, contents))
 }
 
-/// Batches of a few events, and of names that hardly any line could bring.
+/// Returns batches of a few events with unusual names.
 fn written(input: &[u8]) -> Vec<Event> {
     let event = |(number, byte): (usize, &u8)| {
         let name = |from: usize| {
@@ -43,7 +43,7 @@ fn segment(events: &[Event]) -> Vec<u8> {
 }
 
 fn check(input: &[u8]) {
-    // As it is, and as what follows the beginning that every segment has: no checksum is met by chance.
+    // Alone, and after a valid header, because random bytes never match a checksum.
     let torn = MAGIC.starts_with(input) || input.iter().all(|&byte| byte == 0);
     match events(input) {
         Err(NotASegment) => assert!(!torn && !input.starts_with(MAGIC)),
@@ -55,7 +55,7 @@ fn check(input: &[u8]) {
     let (found, contents) = events(&behind_magic).unwrap();
     assert_eq!(contents.events, found.len() as u64);
 
-    // What was written comes back; what is cut or changed costs its own frame at most.
+    // Written batches are read back; a truncated or changed frame affects only itself.
     let mut all = written(input);
     all.sort();
     let whole = segment(&all);

@@ -1,4 +1,4 @@
-//! The recorder with caps, over a store that several share as nodes do.
+//! Recorders with caps over a shared store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::setup::{HOUR, Server, Setup, caps, partition, record, this_minute};
 /// Series, user, nanoseconds after the beginning of the minute.
 type Event = (&'static str, &'static str, i64);
 
-/// A node records batches of events, from its start to its end.
+/// Records batches on a node, from its start to its stop.
 async fn node(
     server: &Server,
     caps: CapSettings,
@@ -32,13 +32,13 @@ async fn node(
         store: server.store.clone(),
         caps,
         replay_window: Duration::ZERO,
-        // No user is known here, so that the store has to say what it knows.
+        // Without dedup, so that the store must report known users.
         dedup_users: 0,
     };
     record(setup, all.iter().map(batch).collect()).await
 }
 
-/// Users and events in the sets, by series.
+/// Returns users and events in the sets by series.
 fn sets(store: &Server, minute: Minute) -> BTreeMap<String, (BTreeSet<String>, usize)> {
     let sets = store.open_sets(minute).into_iter();
     sets.map(|of| (of.series, (of.users.into_iter().collect(), of.events.len()))).collect()
@@ -48,7 +48,7 @@ fn names(users: &[&str]) -> BTreeSet<String> {
     users.iter().map(ToString::to_string).collect()
 }
 
-/// Whatever a node sees first, an event and its copy meet in one place.
+/// In whatever order a node sees events, an event and its copy are recorded under the same series.
 #[tokio::test]
 async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
     let (store, minute) = (Server::new(), this_minute());
@@ -83,7 +83,7 @@ async fn two_nodes_gather_the_same_events_under_the_overflow_series() {
     assert!(events[2..].iter().all(|it| gathered.contains(&member(it))));
 }
 
-/// Users who are there pass, in whatever node; one too many is rejected, and nobody's events are counted twice.
+/// Known users pass on every node; further ones are rejected, and no event is counted twice.
 #[tokio::test]
 async fn users_beyond_the_cap_are_rejected_in_every_node() {
     let (store, minute) = (Server::new(), this_minute());
@@ -102,7 +102,7 @@ async fn users_beyond_the_cap_are_rejected_in_every_node() {
     assert_eq!(sets(&store, minute), expected);
 }
 
-/// The overflow series is a series like any other to the cap of users.
+/// The user cap applies to the overflow series too.
 #[tokio::test]
 async fn the_overflow_series_has_no_more_users_than_another() {
     let (store, minute) = (Server::new(), this_minute());
@@ -119,7 +119,7 @@ async fn the_overflow_series_has_no_more_users_than_another() {
     assert_eq!(sets(&store, minute), expected);
 }
 
-/// A cap that is far away is not asked for, and is met all the same.
+/// A distant cap causes no requests, and is enforced all the same.
 #[tokio::test]
 async fn a_large_cap_of_users_is_met() {
     const USERS_MAX: u64 = 100;

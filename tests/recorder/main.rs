@@ -1,4 +1,4 @@
-//! The recorder alone: with a store that is replaced under it, and with caps.
+//! Recorders with a store that is replaced, and with caps.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A store that is away or replaced gets again what the last one had, and users are asked for together.
+//! An unreachable or replaced store gets the data of the previous one again, and users are queried together.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,8 +42,7 @@ async fn record_by(
     setup::record(setup, all).await
 }
 
-/// Records events of the same user at these offsets in nanoseconds, one after the other, and looks at what is in
-/// the last store. Answers the offsets of the events that are.
+/// Records events of one user at these offsets in nanoseconds; returns the offsets of those in the last store.
 async fn events_in_the_new_store(
     offsets: &[i64],
     at: &'static [u64],
@@ -61,7 +60,7 @@ async fn events_in_the_new_store(
     let totals = record(&store, caps(10, 0), replay_window, batches).await;
     assert_eq!(totals.recorded, offsets.len() as u64, "each once");
     let server = store.server().unwrap();
-    // All that this node saw, whatever of it the store got, and however often.
+    // All events that this node saw, whether or not the store got them.
     let seen = server.store.coverage(setup::partition(), &[minute]).await;
     let all = Coverage::from([("a".to_owned(), offsets.len() as u64)]);
     assert_eq!(seen.unwrap(), [all]);
@@ -78,7 +77,7 @@ async fn events_in_the_new_store(
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// The users of a batch are complete in the store that took the batch, whatever an earlier store had.
+/// The users of a batch are complete in the store that confirmed it, whatever an earlier store had.
 #[tokio::test]
 async fn a_store_that_is_replaced_gets_the_users_that_the_last_one_had() {
     let events = events_in_the_new_store(&[1, 2], &[1], Duration::ZERO, Duration::ZERO).await;
@@ -91,7 +90,7 @@ async fn a_store_that_is_replaced_gets_what_was_recorded_lately_again() {
     assert_eq!(events, [1, 2]);
 }
 
-/// The time of an outage is no part of the window, although a promotion takes longer than what is kept.
+/// An outage does not count into the window, even if a promotion takes longer.
 #[tokio::test]
 async fn an_outage_longer_than_the_window_costs_nothing() {
     let window = Duration::from_millis(100);
@@ -99,7 +98,7 @@ async fn an_outage_longer_than_the_window_costs_nothing() {
     assert_eq!(events, [1, 2]);
 }
 
-/// The fifth recording is the last of the replay; the sixth one finds that the store is replaced again.
+/// The fifth recording is the last of the replay; the sixth finds another new store.
 #[tokio::test]
 async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
     let outage = Duration::from_millis(2100);
@@ -108,7 +107,7 @@ async fn a_store_that_is_replaced_again_gets_what_the_last_one_got_again() {
     assert_eq!(events, [1, 2, 3]);
 }
 
-/// Whoever makes up series makes up users, too. The store is asked for all of them at once, not once a series.
+/// Many new series bring many new users: the store is queried once for all, not per series.
 #[tokio::test]
 async fn the_users_of_the_overflow_series_are_asked_for_together() {
     let store = CountingStore::replaced(&[], Duration::ZERO);
@@ -135,7 +134,7 @@ async fn that_the_last_batches_are_recorded_again_is_logged_once() {
     assert_eq!(log.count("recording the last batches again"), 1);
 }
 
-/// While the store is away a batch becomes too old to be recorded; the next is not.
+/// During an outage one batch becomes too old to be recorded; the next one does not.
 #[tokio::test]
 async fn that_the_store_records_again_is_logged_when_it_has_recorded_something() {
     let minute = this_minute();

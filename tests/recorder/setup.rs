@@ -1,4 +1,4 @@
-//! A recorder of one partition, and batches for it.
+//! A recorder of one partition, and its batches.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::MIN)
 }
 
-/// The only one.
+/// The only partition.
 pub(crate) fn partition() -> Partition {
     partitions().of("", Minute::MIN)
 }
@@ -35,7 +35,7 @@ pub(crate) struct OpenSets {
     pub(crate) events: Vec<String>,
 }
 
-/// An empty server, and a store in it.
+/// An empty server with a store.
 pub(crate) struct Server {
     redis: Arc<LuaRedis>,
     pub(crate) store: Arc<RedisStore>,
@@ -90,10 +90,10 @@ pub(crate) const fn caps(series_max: usize, users_max: u64) -> CapSettings {
     CapSettings { series_max, users_max }
 }
 
-/// Longer than any test here takes.
+/// Longer than any test here.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// What recorders differ in here.
+/// The recorder settings that differ here.
 pub(crate) struct Setup {
     pub(crate) clock: Clock,
     pub(crate) max_age: Duration,
@@ -103,7 +103,7 @@ pub(crate) struct Setup {
     pub(crate) dedup_users: usize,
 }
 
-/// A recorder, the channel to it, and its node.
+/// A recorder, its channel, and its node.
 pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<Node>) {
     let node = Arc::new(Node { clock: setup.clock, ..Node::default() });
     let (batches, queue) = mpsc::channel(1);
@@ -129,7 +129,7 @@ pub(crate) fn recorder(setup: Setup) -> (Recorder, mpsc::Sender<Delivery>, Arc<N
     (recorder, batches, node)
 }
 
-/// Hands a batch over as a listener does.
+/// Hands over a batch like a listener.
 pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, node: &Node) {
     node.ledger.take_in(&Intake {
         queued: batch.events() as u64,
@@ -139,7 +139,7 @@ pub(crate) async fn hand_over(batch: Batch, batches: &mpsc::Sender<Delivery>, no
     batches.send(batch.into()).await.unwrap();
 }
 
-/// Records batches, from the recorder's start to its end.
+/// Records batches, from the recorder's start to its stop.
 pub(crate) async fn record(setup: Setup, all: Vec<Batch>) -> LedgerTotals {
     let (recorder, batches, node) = recorder(setup);
     let metrics = Arc::clone(&recorder.metrics);

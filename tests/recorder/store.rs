@@ -1,4 +1,4 @@
-//! A store that can be replaced, or keep nothing, and that counts what it is asked and given.
+//! A store that can be replaced or discard everything, and counts its requests.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,23 +13,23 @@ use event_data_service::store::{
 
 use super::setup::Server;
 
-/// A store some of whose recordings find an empty server in the place of the last: as when another task's call
-/// has found the old one gone, and has connected again, after this one's recording was put together.
+/// Some recordings find an empty server: another task has noticed the loss and reconnected after the recording was
+/// prepared.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStore {
-    /// The recordings that fail, the first of all.
+    /// The number of first recordings that fail.
     failing: u64,
-    /// The recordings that find an empty server, counted from 0.
+    /// The recordings that find an empty server, from 0.
     pub(crate) replaced_at: &'static [u64],
-    /// How long these take.
+    /// The duration of these.
     pub(crate) outage: Duration,
-    /// The server; without one everything is confirmed, and nothing kept.
+    /// The server; without one everything is confirmed and discarded.
     pub(crate) server: Mutex<Option<Arc<Server>>>,
     generation: AtomicU64,
     pub(crate) recordings: AtomicU64,
-    /// How often it was asked for users.
+    /// The number of queries for users.
     pub(crate) asked: AtomicU64,
-    /// How many users it was given as new ones.
+    /// The number of users given as new.
     pub(crate) users: AtomicUsize,
 }
 

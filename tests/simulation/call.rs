@@ -1,4 +1,4 @@
-//! Calls of the store as data: so that one can be carried out later than it was made, twice, or never heard of.
+//! Store calls as data, so that a call can execute late, twice, or without an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::oracle::Verdict;
 use super::state::State;
 use super::world::World;
 
-/// A call with all that it says.
+/// A call with its arguments.
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
     Admit(Partition, Minute, Vec<String>, u64, String),
@@ -38,7 +38,7 @@ pub(crate) enum Call {
     HaveWork(Vec<Partition>, Vec<OutputName>),
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Nothing,
@@ -58,16 +58,15 @@ pub(crate) enum Answer {
     Each(Vec<bool>),
 }
 
-/// Recordings on their way.
+/// Recordings in flight.
 pub(crate) struct Parcel {
     batch: Batch,
-    /// Of each group of the batch the users that the store may not know, and the series under which it is recorded
-    /// if that is not its own.
+    /// For each group of the batch, the users that the store may not know, and its overflow series, if any.
     details: Vec<(Option<Vec<String>>, Option<String>)>,
     pub(crate) events: Vec<Event>,
-    /// The series under which each is recorded.
+    /// The series of each group.
     pub(crate) under: Vec<u8>,
-    /// What the node has seen once they are recorded.
+    /// The node's coverage once they are recorded.
     seen: Vec<Seen>,
 }
 
@@ -84,7 +83,7 @@ impl Parcel {
         let mut events = Vec::new();
         let mut under = Vec::new();
         for recording in recordings {
-            // Under their own series, which tells the groups of the overflow series apart.
+            // Its own series distinguishes the groups of the overflow series.
             let own = recording.overflowed_from.unwrap_or(recording.series);
             for occurrence in recording.occurrences {
                 let user = recording.batch.user(occurrence);
@@ -130,7 +129,7 @@ impl Parcel {
 }
 
 impl Call {
-    /// Carries the call out and reports it to the model, in one step of the store.
+    /// Executes the call and reports it to the model in one step of the store.
     pub(crate) async fn carry_out(
         &self,
         world: &World,
@@ -150,7 +149,7 @@ impl Call {
         answer
     }
 
-    /// Asks a store that breaks no rule.
+    /// Calls a store without a mutant.
     pub(crate) async fn ask(&self, store: &RedisStore) -> Result<Answer, StoreError> {
         Ok(match self {
             Self::Admit(partition, minute, series, series_max, overflow) => {
@@ -183,7 +182,7 @@ impl Call {
                 Answer::News(checked_in.await?)
             }
             Self::Claim(partition, request, sending) => {
-                // What a node waits for when it is connected again is the life's to say.
+                // The life knows what a reconnected node waits for.
                 let request = ClaimRequest { generation: 0, ..*request };
                 Answer::Claims(store.claim(*partition, &request, sending).await?)
             }
@@ -217,7 +216,7 @@ impl Call {
         })
     }
 
-    /// How many events the holder of a claim that is sealed has found late.
+    /// Returns the late events that the holder of a sealed claim has found.
     fn late(&self, state: &State<'_>) -> u64 {
         let Self::Compact(claim, ..) = self else {
             return 0;
@@ -226,7 +225,7 @@ impl Call {
         state.late(claim.partition.index(), node)
     }
 
-    /// Whether it changes what a claim is held for.
+    /// Returns whether the call changes the data of a claim.
     pub(crate) const fn is_of_a_claim(&self) -> bool {
         matches!(
             self,
@@ -238,7 +237,7 @@ impl Call {
         )
     }
 
-    /// Whether it changes a claim that is not its caller's any more.
+    /// Returns whether the call changes a claim that its caller no longer holds.
     fn is_stale(&self, world: &World) -> bool {
         match self {
             Self::Compact(claim, ..)
@@ -344,7 +343,7 @@ impl Call {
                 | Self::HaveWork(..),
                 Ok(_),
             )
-            // A node that knows more than the store has; after a call that came late, one may have handed it back already.
+            // The node knows more than the store; after a delayed call, another may have restored it already.
             | (Self::CheckIn(..) | Self::Claim(..) | Self::Announce(..), Err(StoreError::Forgot)) => Ok(()),
             (call, answer) => Err(format!("{call:?} was answered by {answer:?}")),
         }

@@ -1,8 +1,8 @@
-//! Chance that a seed repeats: `SplitMix64`, written out so that a seed means the same after every upgrade.
+//! Random numbers from a seed. `SplitMix64` is written out, so that a seed keeps its meaning after upgrades.
 
 use std::time::Duration;
 
-/// Draws numbers, each once.
+/// A random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 
@@ -19,12 +19,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below the bound.
+    /// Returns a number in `0..bound`.
     pub(crate) const fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// From the first to the second, both included.
+    /// Returns a number in the inclusive range.
     pub(crate) fn between(&mut self, first: i64, last: i64) -> i64 {
         first + i64::try_from(self.below(last.abs_diff(first) + 1)).unwrap()
     }

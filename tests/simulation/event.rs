@@ -1,11 +1,11 @@
 //! Events as the model knows them: numbers, and their names on the wire.
 
-/// A second in nanoseconds.
+/// Nanoseconds in a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
-/// A minute in nanoseconds.
+/// Nanoseconds in a minute.
 pub(crate) const MINUTE: i64 = 60 * SECOND;
 
-/// What is counted.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event {
     pub(crate) series: u8,
@@ -31,12 +31,12 @@ const SERIES: [&str; 7] = [
     "eds_overflow=series,partition=2",
 ];
 
-/// The overflow series of a partition.
+/// Returns the overflow series of a partition.
 pub(crate) fn overflow_of(partition: usize) -> u8 {
     4 + u8::try_from(partition).unwrap()
 }
 
-/// The partition of an overflow series.
+/// Returns the partition of an overflow series.
 pub(crate) fn overflows(series: u8) -> Option<usize> {
     series.checked_sub(4).map(usize::from)
 }

@@ -1,5 +1,5 @@
-//! The store as one life of a node sees it: it can be slow or away, lose an answer, carry a call out late or twice, and
-//! the node can die or sleep at any call, before it has effect or after.
+//! The store as one life of a node sees it: calls may be slow, fail, lose their answer, or execute late or twice, and
+//! the node may die or sleep before or after their effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use super::life::Life;
 use super::mutants::{Mutant, RuledStore};
 use super::world::World;
 
-/// See the module.
+/// A store with faults.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
     pub(crate) world: Arc<World>,
     pub(crate) life: Arc<Life>,
     /// The store without faults.
     pub(crate) inner: Arc<RuledStore>,
-    /// Who has it, which a mutant may be of.
+    /// Its owner, which may have a mutant.
     pub(crate) role: Role,
     pub(crate) mutant: Option<Mutant>,
 }
 
-/// Who calls the store.
+/// The role of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Recorder,
     Worker,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Fine,
@@ -45,7 +45,7 @@ enum Fate {
     Fails,
     Full,
     AnswerLost,
-    /// The caller gives up; it is carried out all the same, later.
+    /// The caller gives up; the call executes later.
     Late(Duration, Duration),
     Twice,
     DiesBefore,
@@ -65,7 +65,7 @@ impl FaultyStore {
         if self.world.is_away(&plan.store_outages, self.life.node) {
             return dice.pick(&[Fate::Fails, Fate::Fails, Fate::AnswerLost]);
         }
-        // Most calls only look whether there is something to do; those that do it are worth more trouble.
+        // Most calls only check for work; calls that do work get more faults.
         let weight = if call.is_of_a_claim() { 4 } else { 1 };
         if !dice.per_mille(weight * plan.store_faults) {
             return Fate::Fine;
@@ -134,7 +134,7 @@ impl FaultyStore {
             self.life.heard_of_claim(*partition, answer.is_err());
         }
         if matches!(answer, Err(StoreError::Forgot)) {
-            // As Redis does: who recorded into it has to know.
+            // As with Redis, only recorders learn that it is full.
             self.life.reconnect();
         }
         answer
@@ -190,7 +190,7 @@ impl FaultyStore {
 
     async fn carry_out(&self, call: &Call) -> Result<Answer, StoreError> {
         let (world, inner, call) = (Arc::clone(&self.world), Arc::clone(&self.inner), call.clone());
-        // Whatever becomes of the caller meanwhile, the model hears of what was done.
+        // The model learns of the effect even if the caller is dropped.
         let carried_out = tokio::spawn(async move { call.carry_out(&world, &inner).await });
         match carried_out.await {
             Ok(answer) => answer,
@@ -199,7 +199,7 @@ impl FaultyStore {
     }
 }
 
-/// Makes the call, and takes its answer out of its kind.
+/// Makes the call and unwraps its answer.
 macro_rules! answer {
     ($self:ident, $call:expr, $kind:pat => $value:expr) => {
         match $self.make($call).await {
@@ -347,7 +347,7 @@ impl Draining for FaultyStore {
         if claim.generation != self.generation(claim.partition) {
             return Err(StoreError::unavailable("another connection"));
         }
-        // Smaller steps than the worker asks for, so that more can happen between two of them.
+        // Smaller steps than the worker requests, so that more can happen between two of them.
         let series_max = series_max.min(self.world.plan.compact_series);
         let call = Call::Compact(claim.clone(), series_max, lease, outputs.to_vec());
         let mut done = answer!(self, call, Answer::Compaction(done) => done)?;

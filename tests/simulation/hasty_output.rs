@@ -1,4 +1,4 @@
-//! Mutants of sending: what is given to be written is acknowledged first; a probe is never asked for.
+//! Mutants of sending: counts are acknowledged before the write; probes are never written.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::faulty_store::FaultyStore;
 use super::plan::output_name;
 use super::scripted_output::ScriptedOutput;
 
-/// See the module.
+/// An output with a mutant.
 #[derive(Debug)]
 pub(crate) struct HastyOutput {
     pub(crate) store: Arc<FaultyStore>,
@@ -57,11 +57,11 @@ impl Output for HastyOutput {
     }
 }
 
-/// Says that probes are accepted, whatever the output would say.
+/// Reports every probe as accepted.
 #[derive(Debug)]
 pub(crate) struct CredulousOutput {
     pub(crate) output: ScriptedOutput,
-    /// The count that was accepted last: it is a probe when it comes again alone.
+    /// The count that was accepted last; alone, it is a probe.
     pub(crate) accepted: Mutex<Option<SealedCounts>>,
 }
 

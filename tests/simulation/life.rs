@@ -1,4 +1,4 @@
-//! One life of a node, from its start to its end: what can end it, what lets it sleep, and its ledger.
+//! One life of a node, from start to end: deaths, sleeps, and its ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -18,33 +18,33 @@ use tokio_util::sync::CancellationToken;
 use super::oracle::Verdict;
 use super::world::World;
 
-/// A service waits at least this long after trouble.
+/// The shortest time for which a service settles after trouble.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
-/// So old may an event be for the node that it comes to: it came late, and the clock is ahead.
+/// The maximum age of an event at its node: it arrives late and the clock is ahead.
 const OLDEST: Duration = Duration::from_secs(200);
 
-/// See the module.
+/// A life of a node.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) number: usize,
     pub(crate) node: usize,
-    /// What the parts of the node share.
+    /// The state that the node's parts share.
     pub(crate) shared: Arc<Node>,
-    /// Cancelled when the node is stopped in order.
+    /// Cancelled when the node is stopped.
     pub(crate) stop: CancellationToken,
     world: Arc<World>,
     dead: AtomicBool,
     died: Notify,
     asleep_until: Mutex<Instant>,
     generation: AtomicU64,
-    /// How often the connections to Redis were cut.
+    /// The number of lost connections to Redis.
     pub(crate) cuts: Arc<AtomicU64>,
-    /// When the connection was made that it has.
+    /// When the current connection was established.
     connected: Mutex<Instant>,
     began: Instant,
-    /// By partition: since when a recorder has events that the store did not take.
+    /// By partition: since when a recorder holds events that the store did not accept.
     unrecorded: Mutex<BTreeMap<usize, Instant>>,
-    /// The partitions of which the store knows that the node lags.
+    /// The partitions for which the store knows that the node lags.
     reported: Mutex<BTreeSet<usize>>,
     metrics: Mutex<Option<Arc<Metrics>>>,
     /// By partition: when a claim last failed.
@@ -83,14 +83,14 @@ impl Life {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// The connection to the store is another one from now on.
+    /// The connection to the store was replaced.
     pub(crate) fn reconnect(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.cuts.fetch_add(1, Ordering::Relaxed);
         *self.connected.lock().unwrap() = Instant::now();
     }
 
-    /// A recorder heard what became of its events.
+    /// A recorder got the answer for its events.
     pub(crate) fn heard_of_recording(&self, partition: Partition, failed: bool) {
         let mut unrecorded = self.unrecorded.lock().unwrap();
         if failed {
@@ -107,12 +107,12 @@ impl Life {
         }
     }
 
-    /// The life counts with these.
+    /// Metrics of the life.
     pub(crate) fn counts_with(&self, metrics: &Arc<Metrics>) {
         *self.metrics.lock().unwrap() = Some(Arc::clone(metrics));
     }
 
-    /// Whether all late events that the store counted for it are in its metrics.
+    /// Returns whether all late events that the store counted for this life are in its metrics.
     pub(crate) fn has_counted_late(&self) -> Verdict {
         let partitions = 0..usize::from(self.world.plan.partitions);
         let found = self.world.look(|state| {
@@ -137,7 +137,7 @@ impl Life {
         }
     }
 
-    /// Whether a node that knows what this one does may ask for this: worked out from what it went through.
+    /// Returns whether a node with this history may make this claim.
     pub(crate) fn may_ask(
         &self,
         partition: Partition,
@@ -165,11 +165,11 @@ impl Life {
         self.may_report(partition, reported)
     }
 
-    /// Whether a node that went through what this one did may report this of its lag.
+    /// Returns whether a node with this history may report this lag.
     pub(crate) fn may_report(&self, partition: Partition, lags: bool) -> Verdict {
         let now = Instant::now();
         let unrecorded = self.unrecorded.lock().unwrap();
-        // Events that became too old meanwhile are not brought any more.
+        // Events that became too old are no longer recorded.
         let young = self.world.plan.max_age.saturating_sub(OLDEST);
         let is_young = |at: &Instant| *at < now && now.duration_since(*at) < young;
         if !lags && unrecorded.get(&partition.index()).is_some_and(is_young) {
@@ -185,18 +185,18 @@ impl Life {
         self.died.notify_one();
     }
 
-    /// Ends the life at this very step.
+    /// Kills the life at this step.
     pub(crate) async fn die(&self) -> ! {
         self.kill();
         std::future::pending().await
     }
 
-    /// Returns when the life was killed.
+    /// Resolves when the life is killed.
     pub(crate) async fn died(&self) {
         self.died.notified().await;
     }
 
-    /// Nothing of the node runs for this long, while time goes on.
+    /// Suspends the node for this time.
     pub(crate) fn put_to_sleep(&self, span: Duration) {
         self.world.note(|| format!("life {} sleeps for {span:?}", self.number));
         self.world.oracle().sleeps(self.number);
@@ -204,7 +204,7 @@ impl Life {
         *until = until.max(Instant::now() + span);
     }
 
-    /// As [`Life::put_to_sleep`], at this very step.
+    /// Like [`Life::put_to_sleep`], at this step.
     pub(crate) async fn sleep(&self, span: Duration) {
         self.put_to_sleep(span);
         tokio::task::yield_now().await;
@@ -214,7 +214,7 @@ impl Life {
         *self.asleep_until.lock().unwrap() > Instant::now()
     }
 
-    /// Compares the ledger with the model. A life that was killed goes no further.
+    /// Compares the ledger with the model. A killed life goes no further.
     pub(crate) async fn audit(&self) {
         if self.dead.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
@@ -224,19 +224,19 @@ impl Life {
     }
 }
 
-/// The name of a life in Redis.
+/// Returns the name of a life in Redis.
 pub(crate) fn name_of(life: usize) -> String {
     format!("life{life}")
 }
 
-/// The life that has this name there, with the number of a process.
+/// Returns the life with this name, process number included.
 pub(crate) fn life_of(node: &str) -> usize {
     let name = node.split('#').next();
     let number = name.and_then(|name| name.strip_prefix("life"));
     number.and_then(|number| number.parse().ok()).unwrap()
 }
 
-/// Runs what a node does, except while it sleeps.
+/// Runs the node, except while it sleeps.
 pub(crate) struct Sleepy<F> {
     inner: Pin<Box<F>>,
     alarm: Pin<Box<Sleep>>,

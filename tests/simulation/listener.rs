@@ -1,5 +1,4 @@
-//! Stands for the listener, whose socket no virtual time moves: from what reaches a node to batches, by the real
-//! batcher.
+//! Replaces the listener, whose socket virtual time cannot drive: feeds lines to the real batcher.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,10 +15,10 @@ use super::oracle::Arrival;
 use super::script::Delivery;
 use super::world::World;
 
-/// The pause of a listener that stops, for recorders that are busy.
+/// The pause of a stopping listener while recorders are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Takes in what reaches a node until its life is stopped, and hands over what is open then.
+/// Reads arriving lines until the life is stopped, then hands over the open batches.
 pub(crate) async fn listen(
     world: &World,
     life: &Life,
@@ -66,7 +65,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// What has arrived and was not read.
+/// Arrived, unread lines.
 fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
     let now = world.time.after();
     let mut inbox = inbox.lock().unwrap();
@@ -74,7 +73,7 @@ fn due(world: &World, inbox: &Mutex<VecDeque<Delivery>>) -> Option<Delivery> {
     if due { inbox.pop_front() } else { None }
 }
 
-/// What a listener has open.
+/// The open batches.
 struct Intake<'a> {
     batcher: LineBatcher,
     life: &'a Life,

@@ -1,4 +1,4 @@
-//! The service with one protection taken out: what the simulation must catch.
+//! The service with one protection removed, which the simulation must catch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,40 +19,40 @@ use super::scripted_output::ScriptedOutput;
 use super::state::PREFIX;
 use super::world::World;
 
-/// A rule that is broken.
+/// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Counts are acknowledged before they are written.
     AcknowledgeFirst,
     /// Minutes are named by the time of day alone.
     NoDate,
-    /// A minute is over when it is by the node's clock.
+    /// A minute ends by the node's clock.
     NodeClock,
-    /// Each node decides by itself which series are beyond the cap.
+    /// Each node decides alone which series exceed the cap.
     OwnAdmissions,
-    /// An event of an overflow series is its user and timestamp, whatever series it came with.
+    /// An event of an overflow series is identified by user and timestamp, without its series.
     SeriesForgotten,
-    /// Nothing is handed back to a store that went back.
+    /// Closed minutes are not restored to a store that rolled back.
     NoWitness,
-    /// What was recorded lately is not recorded again.
+    /// Recent events are not recorded again.
     NoReplay,
     /// Minutes are closed right after the connection was lost.
     NoSettling,
-    /// A node that lags does not say so.
+    /// A lagging node does not report it.
     NoLag,
-    /// What is sealed is sealed for the first output only.
+    /// Counts are sealed for the first output only.
     OneOutput,
-    /// Counts are written without a word to the other nodes before.
+    /// Counts are written without an announcement.
     NoAnnouncement,
-    /// Counts are written before the other nodes have heard so.
+    /// Counts are written before the other nodes have heard the announcement.
     NoWait,
-    /// What is rejected is believed to be at fault: whoever asks whether the output takes counts is answered that it does.
+    /// A rejected count is considered at fault: every probe is reported as accepted.
     NoProof,
-    /// A script is another one.
+    /// A script is changed.
     Script(ScriptMutant),
 }
 
-/// A place of a script, and what stands there instead.
+/// A place in a script and its replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScriptMutant {
     pub(crate) file: &'static str,
@@ -63,14 +63,14 @@ pub(crate) struct ScriptMutant {
 }
 
 impl Mutant {
-    /// What becomes of each script.
+    /// Returns the changed text of each script.
     pub(crate) fn change(self) -> Option<Change> {
         let Self::Script(ScriptMutant { file, code, from, to }) = self else {
             return None;
         };
         let places = code.matches(from).count();
         assert_eq!(places, 1, "{file} has this {places} times: {from}");
-        // What the scripts share is in each of them, and the flags are another's.
+        // The shared prelude is part of every script; each has its own flags.
         let body = code.strip_prefix("#!").and_then(|code| code.split_once('\n'));
         let body = body.map_or(code, |(_, body)| body);
         let changed = body.replace(from, to);
@@ -108,7 +108,7 @@ pub(crate) fn store(mutant: Option<Mutant>, world: &World, life: &Life) -> Arc<R
     })
 }
 
-/// An output as a life uses it.
+/// The output of a life.
 pub(crate) fn output(
     mutant: Option<Mutant>,
     world: &World,
@@ -126,22 +126,22 @@ pub(crate) fn output(
     }
 }
 
-/// The store of a life, in which a mutant breaks its rule.
+/// The store of a life in which a mutant breaks its rule.
 #[derive(Debug)]
 pub(crate) struct RuledStore {
     mutant: Option<Mutant>,
-    /// Whose it is.
+    /// Its life.
     pub(crate) life: usize,
     pub(crate) right: RedisStore,
     cuts: Arc<AtomicU64>,
-    /// After how many of them it was connected. A cut shows between two calls.
+    /// The number of cuts before it connected. A cut shows between two calls.
     connected: Arc<AtomicU64>,
-    /// What this life admitted by itself.
+    /// The admissions of this life.
     own: Mutex<BTreeMap<(usize, Minute), BTreeSet<String>>>,
 }
 
 impl RuledStore {
-    /// Makes the connections again that were cut, as each call would, one after the other.
+    /// Replaces connections that were cut, one by one, as each call would.
     pub(crate) async fn connect(&self) {
         let cuts = self.cuts.load(Ordering::Relaxed);
         if self.connected.swap(cuts, Ordering::Relaxed) != cuts {
@@ -153,7 +153,7 @@ impl RuledStore {
         }
     }
 
-    /// Carries a call out as the mutant does.
+    /// Executes a call as the mutant does.
     pub(crate) async fn ask(&self, world: &World, call: &Call) -> Result<Answer, StoreError> {
         let Some(mutant) = self.mutant else {
             return call.ask(&self.right).await;
@@ -201,7 +201,7 @@ impl RuledStore {
     }
 }
 
-/// The minute that has the name of this one where names have no date: the first that the partition knew.
+/// Returns the minute with this name if names have no date: the first that the partition knew.
 fn namesake(world: &World, partition: Partition, minute: Minute) -> Minute {
     let known = world.look(|state| state.minutes(partition.index()));
     let known = known.into_iter().filter_map(Minute::from_epoch_minutes);

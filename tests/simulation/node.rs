@@ -1,4 +1,4 @@
-//! A node: life after life of the real batcher, recorders and worker over a faulty store and output.
+//! A node: successive lives of the real batcher, recorders and worker over a faulty store and output.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -26,19 +26,19 @@ use super::script::{Blow, Delivery};
 use super::scripted_output::ScriptedOutput;
 use super::world::World;
 
-/// How long a node that is stopped in order has for its queue.
+/// The time that a stopping node has for its queue.
 const DRAIN: Duration = Duration::from_secs(8);
 
-/// See the module.
+/// A node.
 #[derive(Debug)]
 pub(crate) struct Node {
     number: usize,
     world: Arc<World>,
     mutant: Option<Mutant>,
-    /// What the network brings, in order of time.
+    /// The network's deliveries, in order of time.
     inbox: Mutex<VecDeque<Delivery>>,
     life: Mutex<Option<Arc<Life>>>,
-    /// How long it is down after the life that it has.
+    /// The downtime after the current life.
     rest: Mutex<Option<Duration>>,
 }
 
@@ -55,7 +55,7 @@ impl Node {
         }
     }
 
-    /// Something happens to the node, if it lives.
+    /// Applies a blow to the node, if it lives.
     pub(crate) fn suffer(&self, blow: Blow) {
         if let Some(life) = &*self.life.lock().unwrap() {
             match blow {
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// The store went back, and the connection to it is lost, or not.
+    /// The store rolled back, with or without losing the connection.
     pub(crate) fn meet_another_store(&self, is_noticed: bool) {
         if let Some(life) = &*self.life.lock().unwrap() {
             if is_noticed {
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    /// Whether it lives, is awake, and has nothing left to do.
+    /// Returns whether it lives, is awake, and has no work left.
     pub(crate) fn is_idle(&self) -> bool {
         let life = self.life.lock().unwrap();
         let idle =
@@ -94,7 +94,7 @@ impl Node {
         life.as_ref().is_some_and(idle) && self.inbox.lock().unwrap().is_empty()
     }
 
-    /// Looks at the accounts of a life that is over, or idle at the end.
+    /// Checks the ledger of a life that ended, or is idle at the end.
     pub(crate) fn settle(&self, life: &Life) {
         let max_age = i64::try_from(self.world.plan.max_age.as_nanos()).unwrap();
         let times = (life.shared.clock.now_nanos(), max_age);
@@ -112,13 +112,13 @@ impl Node {
         }
     }
 
-    /// Lives again and again.
+    /// Runs life after life.
     pub(crate) async fn run(&self) {
         loop {
             let life = Arc::new(Life::new(&self.world, self.number));
             *self.life.lock().unwrap() = Some(Arc::clone(&life));
             let now = self.world.time.after();
-            // What came while it was down is lost.
+            // Lines that arrived while it was down are lost.
             self.inbox.lock().unwrap().retain(|delivery| delivery.after >= now);
             tokio::select! {
                 biased;
@@ -203,7 +203,7 @@ impl Node {
             recorded: CancellationToken::new(),
         };
         let listening: BoxFuture<'_, ()> = Box::pin(listen(world, life, &self.inbox, senders));
-        // Only those of them are polled that were woken.
+        // Only woken futures are polled.
         let mut parts: FuturesUnordered<_> = recorders.into_iter().collect();
         parts.extend(flush.into_tasks().unwrap());
         parts.push(listening);

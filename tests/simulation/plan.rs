@@ -1,4 +1,4 @@
-//! From a seed to a schedule: the nodes and their settings, what is sent to whom, and what goes wrong when.
+//! From a seed to a schedule: nodes and settings, deliveries, and faults.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::dice::Dice;
 use super::event::{Event, MINUTE, SECOND};
 use super::script::{Blow, Delivery, Forget, Outage};
 
-/// Midnight between the third and the fourth of December 2016, in nanoseconds since the epoch.
+/// Midnight between 3 and 4 December 2016, in nanoseconds since the epoch.
 const MIDNIGHT: i64 = 17_139 * 1440 * MINUTE;
-/// The virtual hours of a day in nanoseconds.
+/// A virtual day in nanoseconds.
 const DAY: i64 = 1440 * MINUTE;
 
-/// The most outputs of a schedule.
+/// The maximum number of outputs.
 pub(crate) const OUTPUTS: usize = 2;
 
 pub(crate) fn output_name(output: usize) -> OutputName {
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) layout: Layout,
     /// Nanoseconds since the epoch.
     pub(crate) begins: i64,
-    /// How far each node's clock is ahead, in nanoseconds.
+    /// The offset of each node's clock in nanoseconds.
     pub(crate) skews: Vec<i64>,
     pub(crate) max_age: Duration,
     pub(crate) flush: FlushSettings,
@@ -45,24 +45,24 @@ pub(crate) struct Plan {
     pub(crate) queue_events: u64,
     pub(crate) dedup_users: usize,
     pub(crate) compact_series: usize,
-    /// The most series of a minute and partition.
+    /// The series cap of a minute and partition.
     pub(crate) series_max: usize,
-    /// The most users of a series in a minute; 0: as many as there are.
+    /// The user cap of a series and minute; 0: none.
     pub(crate) users_max: u64,
     /// By node, in order of time.
     pub(crate) deliveries: Vec<Vec<Delivery>>,
-    /// Nanoseconds after the beginning, node, what happens.
+    /// Nanoseconds after the beginning, node, blow.
     pub(crate) blows: Vec<(i64, usize, Blow)>,
     pub(crate) store_outages: Vec<Outage>,
     /// Of each output.
     pub(crate) output_outages: [Vec<Outage>; OUTPUTS],
-    /// Calls of the store that go wrong, per mille.
+    /// The share of store calls that fail, per mille.
     pub(crate) store_faults: u64,
-    /// Writes that go wrong, per mille.
+    /// The share of writes that fail, per mille.
     pub(crate) output_faults: u64,
-    /// Which points each output refuses for good; none at 0.
+    /// Selects the points that each output rejects permanently; none at 0.
     pub(crate) poison: [u64; OUTPUTS],
-    /// When the store goes back to what it was before.
+    /// The rollbacks of the store.
     pub(crate) forgets: Vec<Forget>,
     /// When faults and events end, in nanoseconds after the beginning.
     pub(crate) calm: i64,
@@ -72,7 +72,7 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let dice = &mut Dice::new(seed);
         let nodes = usize::try_from(dice.between(1, 3)).unwrap();
-        // Short, so that counts are forgotten within a schedule; longer; and long enough for yesterday.
+        // Short, so that counts expire within a schedule; longer; and long enough for yesterday.
         let max_age = dice.pick(&[60, 300, 26 * 3600]) * SECOND;
         let skew_max = (max_age / 3).min(300 * SECOND);
         let skewed = dice.one_in(2);
@@ -158,7 +158,7 @@ impl Plan {
         }
     }
 
-    /// The store forgets, and otherwise does what it should: a node that cannot reach it cannot hand anything back.
+    /// The store rolls back and has no other fault: a node that cannot reach it cannot restore anything.
     fn forget(&mut self, dice: &mut Dice) {
         self.store_faults = 0;
         self.store_outages.clear();
@@ -168,17 +168,17 @@ impl Plan {
             1 => at - dice.between(SECOND, 8 * SECOND),
             _ => dice.between(0, at),
         };
-        // What is lost between two looks leaves no trace but the connection that was lost with it.
+        // Data lost between two check-ins leaves no trace but the lost connection.
         let interval = i64::try_from(self.flush.interval.as_nanos()).unwrap();
         let is_noticed = dice.one_in(2) || at - saved < 2 * interval;
         if !is_noticed {
-            // Until it looks, a node leaves out users that the store has forgotten, which the model does not know.
+            // Until it checks in, a node leaves out users that the store has forgotten, which the model does not know.
             self.dedup_users = 0;
         }
         self.forgets.push(Forget { saved, at, is_noticed });
     }
 
-    /// Gives a script that is seldom called more calls, and these more faults.
+    /// Adds calls of a rarely called script, and faults of these.
     pub(crate) fn expose(&mut self, script: &str) {
         match script {
             "seal.lua" => (self.layout, self.compact_series) = (Layout::Log, 1),
@@ -190,12 +190,12 @@ impl Plan {
         }
     }
 
-    /// Whether what the store forgot has to be recorded again by who keeps it.
+    /// Returns whether events that the store forgot must be recorded again.
     pub(crate) fn is_owed(&self) -> bool {
         self.max_age.as_secs() > 60 && self.users_max == 0
     }
 
-    /// A line of a user comes to a node, with the timestamp of that moment. Both in seconds after the beginning.
+    /// Delivers a line of a user to a node, with the current timestamp. Both in seconds after the beginning.
     pub(crate) fn deliver(&mut self, node: usize, after: i64, user: u8, at: i64) {
         let event = Event { series: 0, user, at: self.begins + at * SECOND };
         self.deliveries[node].push(Delivery { after: after * SECOND, event, stamped: true });
@@ -204,7 +204,7 @@ impl Plan {
     fn send(&mut self, dice: &mut Dice) {
         let series_max = dice.pick(&[0, 1, 3]);
         let users_max = dice.pick(&[1, 4, 12]);
-        // Coarse, so that the same event is meant more than once.
+        // Coarse, so that some events coincide.
         let grain = dice.pick(&[SECOND, 5 * SECOND, 1]);
         let nodes = self.nodes as u64;
         for _ in 0..dice.between(5, 40) {
@@ -219,7 +219,7 @@ impl Plan {
             }
             let stamped = !dice.one_in(10);
             for _ in 0..dice.pick(&[1, 1, 1, 2, 2, 3]) {
-                // Copies come in time, early, late, or as a backlog.
+                // Copies arrive in time, early, late, or as a backlog.
                 let delay = match dice.below(12) {
                     0 => dice.between(-70 * SECOND, 0),
                     1 => dice.between(0, 100 * SECOND),
@@ -286,7 +286,7 @@ impl Plan {
         }
     }
 
-    /// Whether an output refuses a point for good.
+    /// Returns whether an output rejects a point permanently.
     pub(crate) const fn is_poison(&self, output: usize, minute: i64, series: u8) -> bool {
         let place = minute.unsigned_abs() * 32 + (series as u64) * 2 + output as u64;
         let poison = self.poison[output];

@@ -15,21 +15,20 @@ use super::script::Forget;
 use super::state::SETTINGS;
 use super::world::World;
 
-/// Until what was on its way when the faults ended has arrived.
+/// The time by which everything in flight at the end of the faults has arrived.
 const SETTLE: Duration = Duration::from_secs(31);
-/// How long everything may take to be done once the faults are over. An event of a node whose clock is ahead
-/// lies minutes in the future.
+/// The time limit for finishing after the faults. An event of a node whose clock is ahead lies minutes in the future.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What came of a schedule.
+/// The outcome of a schedule.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
-    /// Every step, if it was traced.
+    /// Every step, if traced.
     pub(crate) trace: Vec<String>,
 }
 
-/// Plays the schedule of a seed.
+/// Runs the schedule of a seed.
 pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let mut plan = Plan::of(seed);
     if let Some(Mutant::Script(script)) = mutant {
@@ -38,7 +37,7 @@ pub(crate) fn play(seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     play_plan(plan, seed, mutant, traced)
 }
 
-/// Plays a schedule; the seed is for what is chosen on the way.
+/// Runs a schedule; the seed determines the remaining choices.
 pub(crate) fn play_plan(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Outcome {
     let mut trace = Vec::new();
     let verdict = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -96,7 +95,7 @@ async fn run(world: &Arc<World>, mutant: Option<Mutant>) {
     }
 }
 
-/// The store goes back to what it was.
+/// The store rolls back.
 async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     tokio::time::sleep_until(world.time.instant(forget.saved)).await;
     let saved_ms = world.time.now_ms();
@@ -105,13 +104,13 @@ async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     tokio::time::sleep_until(world.time.instant(forget.at)).await;
     world.note(|| format!("the store forgets: {forget:?}"));
     {
-        // But for the key of fingerprints: one who chooses another while others count is not what is tried here.
+        // Except for the fingerprint key: a new key while others count is not the subject here.
         let mut now = world.redis.keyspace();
         let settings = now.0.remove_entry(SETTINGS.as_bytes());
         *now = saved;
         now.0.extend(settings);
     }
-    // Until it is noticed by a look, which is every interval, and with time for all to be given again.
+    // Until the next check-in, and the time to record everything again.
     let kept_ms = world.plan.replay_window.as_millis();
     let margin_ms = 2 * world.plan.flush.interval.as_millis() + 1000;
     let owed_from_ms = if world.plan.is_owed() && kept_ms > margin_ms {
@@ -125,7 +124,7 @@ async fn forget_at(world: &World, nodes: &[Arc<Node>], forget: &Forget) {
     }
 }
 
-/// Ends the faults, waits until everything is done, and looks at the whole.
+/// Ends the faults, waits until all work is done, and checks the result.
 async fn direct(world: &World, nodes: &[Arc<Node>]) {
     tokio::time::sleep_until(world.time.instant(world.plan.calm)).await;
     world.calm.store(true, Ordering::Relaxed);

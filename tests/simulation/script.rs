@@ -1,4 +1,4 @@
-//! What a schedule is made of: lines that arrive, blows to a node, and times in which something is away.
+//! The elements of a schedule: deliveries, blows and outages.
 
 use std::time::Duration;
 
@@ -26,30 +26,30 @@ impl Delivery {
     }
 }
 
-/// What happens to a node, whatever it does.
+/// A blow to a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Blow {
-    /// It is killed, and starts again after this long.
+    /// It is killed and restarts after this time.
     Kill(Duration),
-    /// It is stopped in order, and starts again after this long.
+    /// It is stopped and restarts after this time.
     Stop(Duration),
-    /// It sleeps for this long.
+    /// It sleeps for this time.
     Pause(Duration),
 }
 
-/// The store goes back to what it was before. In nanoseconds after the beginning.
+/// A rollback of the store, in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forget {
     pub(crate) saved: i64,
     pub(crate) at: i64,
-    /// Whether all connections are lost by it.
+    /// Whether it loses all connections.
     pub(crate) is_noticed: bool,
 }
 
-/// A time in which something is away, in nanoseconds after the beginning.
+/// An outage, in nanoseconds after the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {
-    /// Only for this node.
+    /// For this node only.
     pub(crate) node: Option<usize>,
     pub(crate) from: i64,
     pub(crate) to: i64,

@@ -1,4 +1,4 @@
-//! The scripts with one place changed: what the simulation must catch, with the first seed that does, and what it must say of it.
+//! Scripts with one change that the simulation must catch, with the first seed that does and the expected violation.
 
 use super::mutants::{Mutant, ScriptMutant};
 
@@ -18,7 +18,7 @@ macro_rules! mutants {
 }
 
 mutants! {
-    // Claims and their leases.
+    // Claims and leases.
     a_lease_for_good: "claim.lua", "now + lease, name)" => "now + 1e12, name)", seed 6, "still not done";
     a_claim_that_holds_is_taken_over: "claim.lua", "'-inf', now, 'LIMIT', 0, most" => "'-inf', '+inf', 'LIMIT', 0, most", seed 1, "although its lease lasts";
     one_token_for_all: "claim.lua", "string.format('%.0f', number)\n" => "'1'\n", seed 1, "did not grow";
@@ -27,7 +27,7 @@ mutants! {
     arrivals_that_are_not_looked_at: "claim.lua", "local is_news = last_count ~= count" => "local is_news = not last_count", seed 1, "although an event came";
     recent_minutes_with_the_old_ones: "claim.lua", "'WITHSCORES'),\n  finished_max, false)" => "'WITHSCORES'),\n  0, false)", seed 1, "is not claimed at";
     a_minute_that_leaves_before_it_is_claimed: "claim.lua", "redis.call('ZADD', claims .. of, now + lease, name)" => "", seed 1, "no claim will find it";
-    // What nodes know.
+    // The nodes' knowledge.
     a_check_in_of_one_who_knows_more: "check_in.lua", "if ARGV[4] ~= '0' and (" => "if false and (", seed 80, "nobody recorded again";
     a_node_that_counts_as_dead: "check_in.lua", "now + ARGV[8], late)" => "0, late)", seed 1, "is said to be heard of by all";
     a_node_that_counts_as_told: "check_in.lua", "put_stamp(stamps, node, stamp, tonumber(ARGV[6])" => "put_stamp(stamps, node, stamp, 1e9", seed 1, "is said to be heard of by all";
@@ -69,7 +69,7 @@ mutants! {
     a_refused_count_that_stays_unsent: "quarantine.lua", "redis.call('SREM', unsent, series)" => "", seed 2, "is unsent";
     a_refused_count_that_is_not_kept: "quarantine.lua", "redis.call('HSET', quarantine, entry," => "redis.call('HGET', quarantine, entry .. ", seed 2, "is unsent";
     extend_without_a_token: "extend.lua", "if redis.call('HGET', tokens, ARGV[i]) == ARGV[i + 1] then" => "if true then", seed 2, "a stale token";
-    // Admitting.
+    // Admission.
     more_series_than_the_cap: "admit.lua", "if not full and admitted < most then" => "if not full then", seed 1, "has more series";
     an_admission_that_ends: "admit.lua", "math.max(expires, ARGV[3] + ahead)" => "1", seed 123, "the counts of";
 }

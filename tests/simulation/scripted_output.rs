@@ -1,5 +1,5 @@
-//! An output as one life of a node sees it: it can fail, hang, take a part, take all and lose the answer, take
-//! it late, or refuse a count for good, and the node can die or sleep in the midst of a write.
+//! An output as one life of a node sees it: writes may fail, hang, be accepted in part, lose their answer, arrive late
+//! or be rejected permanently, and the node may die or sleep during a write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::event::{overflows, series_number};
 use super::life::Life;
 use super::world::World;
 
-/// What stands for the series of a probe.
+/// Stands for the series of a probe.
 const PROBE: &str = "a probe";
-/// When a write that hangs is given up.
+/// The time limit of a write.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// An output with faults.
 #[derive(Debug)]
 pub(crate) struct ScriptedOutput {
     pub(crate) number: usize,
@@ -26,20 +26,20 @@ pub(crate) struct ScriptedOutput {
     pub(crate) life: Arc<Life>,
 }
 
-/// What becomes of a write.
+/// The fate of a write.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Fine,
     Slow(Duration),
     Fails(Option<Duration>),
     Misconfigured,
-    /// It rejects whatever comes.
+    /// It rejects everything.
     Rejects,
-    /// So many counts are taken, and then it fails.
+    /// This many counts are accepted, then it fails.
     Part(usize),
     AnswerLost,
     Hangs,
-    /// It is given up, and arrives all the same, later.
+    /// The caller gives up; the write arrives later.
     Late(Duration),
     DiesBefore,
     DiesAfter,
@@ -90,7 +90,7 @@ impl ScriptedOutput {
             }
             Fate::Fails(retry_after) => unavailable(retry_after),
             Fate::Misconfigured => {
-                // As a firewall in front of the server answers to a text that it does not like.
+                // Like a firewall that blocks a certain text.
                 let _ = reject(&self.world, self.number, counts);
                 Err(WriteError::Misconfigured(planned("as planned")))
             }
@@ -113,7 +113,7 @@ impl ScriptedOutput {
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     world.note(|| format!("a late write arrives: {counts:?}"));
-                    // Nobody hears the answer, and it is no proof of anything.
+                    // The answer is lost and proves nothing.
                     arrive(&world, number, &counts);
                 });
                 failed()
@@ -142,7 +142,7 @@ impl ScriptedOutput {
     }
 }
 
-/// The place of a count in the model; `None` for a probe.
+/// Returns the index of a count in the model; `None` for a probe.
 fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     if count.series == PROBE {
         return None;
@@ -154,12 +154,12 @@ fn place(world: &World, count: &SealedCounts) -> Option<(usize, (i64, u8))> {
     Some((partition, (count.minute.epoch_minutes(), series)))
 }
 
-/// The server takes what it does not refuse, and rejects the whole when it refuses something.
+/// The server accepts the write, or rejects the whole if it rejects one point.
 fn take(world: &World, output: usize, counts: &[SealedCounts]) -> Result<(), WriteError> {
     if arrive(world, output, counts) { Ok(()) } else { Err(reject(world, output, counts)) }
 }
 
-/// Answers whether all is taken.
+/// Returns whether all points are accepted.
 fn arrive(world: &World, output: usize, counts: &[SealedCounts]) -> bool {
     let mut is_poisoned = false;
     for count in counts {

@@ -1,4 +1,4 @@
-//! What is in Redis, as the model compares it: the documented keys, read one by one.
+//! The contents of Redis as the model compares them, read by the documented keys.
 
 use event_data_service::event::Minute;
 use testing::lua_redis::keyspace::{Hash, Keyspace, Set, Sorted};
@@ -7,26 +7,26 @@ use super::event::series_name;
 use super::oracle::Place;
 use super::plan::output_name;
 
-/// What the names of all keys begin with.
+/// The prefix of all keys.
 pub(crate) const PREFIX: &str = "eds";
-/// What all nodes must have alike, and the key of fingerprints: no layout is exact without it.
+/// The cluster-wide settings and the fingerprint key, which every layout needs.
 pub(crate) const SETTINGS: &str = "eds:settings";
 
-/// See the module.
+/// The state of Redis.
 pub(crate) struct State<'a> {
     keyspace: &'a Keyspace,
     tags: &'a [String],
 }
 
-/// What is kept of a node.
+/// Data about a node.
 #[derive(Debug)]
 pub(crate) struct Stamp<'a> {
-    /// Its name and number.
+    /// Its name and process number.
     pub(crate) node: &'a str,
     pub(crate) late: u64,
 }
 
-/// The hash tags of so many partitions: each is the first number whose slot is in its stretch of all slots.
+/// Returns the hash tags of the partitions: each is the first number whose slot lies in its range.
 pub(crate) fn tags(partitions: u16) -> Vec<String> {
     let stretch =
         |tag: &String| u32::from(redis_link::slot(tag.as_bytes())) * u32::from(partitions) / 16384;
@@ -50,17 +50,17 @@ impl<'a> State<'a> {
         Self { keyspace, tags }
     }
 
-    /// The name of a key of a partition.
+    /// Returns a key of a partition.
     pub(crate) fn key(&self, partition: usize, what: &str) -> String {
         format!("{}:{what}", self.tags[partition])
     }
 
-    /// The name of a key of a minute.
+    /// Returns a key of a minute.
     pub(crate) fn minute_key(&self, place: Place, what: &str) -> String {
         format!("{}:{}:{what}", self.tags[place.0], minute(place))
     }
 
-    /// What the names of claims and tokens end with: to seal, or to send to an output.
+    /// Returns the suffix of claims and tokens: to seal, or to send to an output.
     fn of(what: &str, output: Option<usize>) -> String {
         output.map_or_else(|| what.to_owned(), |output| format!("{what}:{}", output_name(output)))
     }
@@ -79,7 +79,7 @@ impl<'a> State<'a> {
         sorted.get(member.as_bytes()).copied()
     }
 
-    /// The minutes of a partition of which there is anything.
+    /// Returns the minutes of a partition that have any key.
     pub(crate) fn minutes(&self, partition: usize) -> Vec<i64> {
         let base = self.key(partition, "");
         let keys = self.keyspace.0.keys().map(|key| text(key));
@@ -93,30 +93,30 @@ impl<'a> State<'a> {
         minutes
     }
 
-    /// Whether somebody will find that there is something to seal.
+    /// Returns whether a claim will find something to seal.
     pub(crate) fn is_reachable(&self, place: Place) -> bool {
         let name = minute(place).to_string();
         let lists = ["minutes", "claims"].map(|list| self.key(place.0, list));
         lists.iter().any(|list| self.score(list, &name).is_some())
     }
 
-    /// The token of who holds a minute, to seal it or to send it to an output.
+    /// Returns the token of a minute's holder, to seal or to send.
     pub(crate) fn token(&self, place: Place, output: Option<usize>) -> Option<&'a str> {
         let name = minute(place).to_string();
         let claims = self.key(place.0, &Self::of("claims", output));
         self.score(&claims, &name)?;
         let tokens = self.hash(&self.key(place.0, &Self::of("tokens", output)));
-        // One that a node gave up without ever having had it.
+        // A claim that a node released without ever having held it.
         let token = tokens.and_then(|tokens| tokens.get(name.as_bytes()));
         Some(token.map_or("", |token| text(token)))
     }
 
-    /// Whether any node lags.
+    /// Returns whether any node lags.
     pub(crate) fn lags(&self, partition: usize) -> bool {
         self.hash(&self.key(partition, "lagging")).is_some()
     }
 
-    /// Whether an output is known to have a minute, or whoever knew it is gone.
+    /// Returns whether an output is known to have a minute, or all nodes that knew are gone.
     pub(crate) fn is_had(&self, place: Place) -> bool {
         let closed = self.score(&self.key(place.0, "closed"), &place.1.to_string());
         closed.is_none_or(|number| number % 2.0 > 0.5)
@@ -131,19 +131,19 @@ impl<'a> State<'a> {
         stamps.into_iter().flatten().map(stamp).collect()
     }
 
-    /// How many events a node found late.
+    /// Returns the late events of a node.
     pub(crate) fn late(&self, partition: usize, node: &str) -> u64 {
         let stamps = self.stamps(partition).into_iter();
         stamps.filter(|stamp| stamp.node == node).map(|stamp| stamp.late).sum()
     }
 
-    /// The series of a minute that have sets.
+    /// Returns the series of a minute that have sets.
     pub(crate) fn series_with_sets(&self, place: Place) -> Vec<&'a str> {
         let series = self.keyspace.get::<Set>(&self.minute_key(place, "event_types"));
         series.into_iter().flatten().map(|name| text(name)).collect()
     }
 
-    /// The users and the events of a series.
+    /// Returns the users and events of a series.
     pub(crate) fn sets(&self, place: Place, series: u8) -> [Option<&'a Set>; 2] {
         ["unique_user", "cumulative_user"].map(|what| {
             let what = format!("{what}:{}", series_name(series));
@@ -151,7 +151,7 @@ impl<'a> State<'a> {
         })
     }
 
-    /// How many series of the cut of a minute's logs are sealed, if there is one.
+    /// Returns the number of sealed series of the cut of a minute's logs, if there is one.
     pub(crate) fn cut_done(&self, place: Place) -> Option<usize> {
         let done = self.hash(&self.minute_key(place, "cut"))?.get(b"done".as_slice())?;
         text(done).parse().ok()
@@ -159,13 +159,13 @@ impl<'a> State<'a> {
 
     pub(crate) fn counts(&self, place: Place, series: u8) -> Option<(u64, u64)> {
         let counts = self.hash(&self.minute_key(place, "counts"))?;
-        // Empty: admitted, and not counted.
+        // Empty: admitted, not counted.
         let (unique, cumulative) =
             text(counts.get(series_name(series).as_bytes())?).split_once(':')?;
         Some((unique.parse().unwrap(), cumulative.parse().unwrap()))
     }
 
-    /// The series of a minute that have counts, or are admitted.
+    /// Returns the series of a minute that have counts or are admitted.
     pub(crate) fn admitted(&self, place: Place) -> Vec<&'a str> {
         let counts = self.hash(&self.minute_key(place, "counts"));
         counts.into_iter().flatten().map(|(name, _)| text(name)).collect()
@@ -182,7 +182,7 @@ impl<'a> State<'a> {
         quarantine.is_some_and(|all| all.contains_key(entry.as_bytes()))
     }
 
-    /// A key of something to do.
+    /// Returns whether a key belongs to unfinished work.
     pub(crate) fn undone(&self) -> Option<&'a str> {
         let mut keys = self.keyspace.0.keys().map(|key| text(key));
         keys.find(|key| {
@@ -191,7 +191,7 @@ impl<'a> State<'a> {
         })
     }
 
-    /// A key of a minute that stays although nothing is to be done.
+    /// Returns whether a minute's key remains after all work.
     pub(crate) fn left_over(&self) -> Option<&'a str> {
         let mut entries = self.keyspace.0.iter();
         let stays = entries.find(|(key, entry)| {

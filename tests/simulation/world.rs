@@ -1,4 +1,4 @@
-//! What all nodes of a schedule share: virtual time, chance, Redis, the model, and the trace.
+//! The state that all nodes of a schedule share: virtual time, randomness, Redis, the model, and the trace.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::script::Outage;
 use super::state::{PREFIX, State, tags};
 
-/// Tokio's paused clock, as the time of day.
+/// Tokio's paused clock as the time of day.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Time {
     began: Instant,
@@ -41,7 +41,7 @@ impl Time {
         self.now().div_euclid(1_000_000)
     }
 
-    /// The instant so many nanoseconds after the beginning.
+    /// The instant this many nanoseconds after the beginning.
     pub(crate) fn instant(self, after: i64) -> Instant {
         self.began + Duration::from_nanos(u64::try_from(after).unwrap_or(0))
     }
@@ -53,14 +53,14 @@ impl coordination::memory::Clock for Time {
     }
 }
 
-/// See the module.
+/// The shared state.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) time: Time,
     pub(crate) redis: Arc<LuaRedis>,
     tags: Vec<String>,
-    /// Held by the call that is carried out: what it does and what the model hears of it are one step.
+    /// Held during a call, so that its effect and the model's update are one step.
     pub(crate) step: tokio::sync::Mutex<()>,
     arbiter: Arc<MemoryArbiter>,
     pub(crate) calm: AtomicBool,
@@ -72,7 +72,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The world of a plan, at its beginning. Must be made inside of the runtime whose clock it uses.
+    /// Creates the world of a plan. Must run inside the runtime whose clock it uses.
     pub(crate) fn new(plan: Plan, seed: u64, mutant: Option<Mutant>, traced: bool) -> Self {
         let time = Time { began: Instant::now(), begins: plan.begins };
         let retention = plan.max_age * 2;
@@ -99,12 +99,12 @@ impl World {
         partitions(&self.plan)
     }
 
-    /// Gives the turns to probe an output that is down.
+    /// Grants the turns to probe an unreachable output.
     pub(crate) fn arbiter(&self) -> Arc<dyn coordination::Arbiter> {
         Arc::clone(&self.arbiter) as Arc<dyn coordination::Arbiter>
     }
 
-    /// Looks at what is in Redis.
+    /// Reads the contents of Redis.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&State<'_>) -> R) -> R {
         look(&State::new(&self.redis.keyspace(), &self.tags))
     }
@@ -121,14 +121,14 @@ impl World {
         self.calm.load(Ordering::Relaxed)
     }
 
-    /// Whether one of these outages lasts for this node.
+    /// Returns whether an outage affects this node now.
     pub(crate) fn is_away(&self, outages: &[Outage], node: usize) -> bool {
         let now = self.time.after();
         let mine = |outage: &Outage| outage.node.is_none_or(|only| only == node);
         outages.iter().any(|outage| mine(outage) && (outage.from..outage.to).contains(&now))
     }
 
-    /// Enters what the model says of a step; the first violation ends the schedule.
+    /// Records the model's verdict; the first violation ends the schedule.
     pub(crate) fn judge(&self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.note(|| format!("VIOLATION {violation}"));
@@ -144,7 +144,7 @@ impl World {
         self.violation.lock().unwrap().take().map_or(Ok(()), Err)
     }
 
-    /// Writes into the trace, if there is one.
+    /// Adds a step to the trace, if there is one.
     pub(crate) fn note(&self, words: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let at = std::time::Duration::from_nanos(self.time.after().unsigned_abs());

@@ -1,4 +1,4 @@
-//! Which series have sets of their own: decided once, for all nodes and for good.
+//! Admission of series: decided once, for all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn ask(node: &Node, at: i64, series: &[&String], series_max: u64) -> Admit
     node.0.admit(partition(), &request).await.unwrap()
 }
 
-/// Which of them are admitted.
+/// Returns those that are admitted.
 async fn admit(node: &Node, series: &[&String], series_max: u64) -> Vec<bool> {
     let answer = ask(node, SEED_MINUTE, series, series_max).await;
     let admitted = |of: &Admission| *of != Admission::Refused;
@@ -68,11 +68,11 @@ pub(crate) async fn the_first_series_are_admitted_and_the_others_refused_for_goo
     assert_eq!(admit(&a, &[s0], 2).await, [true]);
     assert_eq!(admit(&b, &[s1, s2, s0], 2).await, [true, false, true]);
     assert_eq!(admit(&a, &[s2, s1, s3], 2).await, [false, true, false]);
-    // A node with another cap changes nothing of it.
+    // A node with another cap does not change the decision.
     assert_eq!(admit(&b, &[s3, s4, s1, s2], 9).await, [false, false, true, false]);
 }
 
-/// However the questions meet, all nodes hear the same, and the cap is met exactly.
+/// For every order of the requests, all nodes get the same answer, and the cap is exact.
 pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
     const SERIES_MAX: usize = 25;
     let series = series_of_one_partition(60);
@@ -97,8 +97,8 @@ pub(crate) async fn nodes_that_ask_at_the_same_time_agree(ground: &Ground) {
     assert_eq!(all[0].values().filter(|admitted| **admitted).count(), SERIES_MAX);
 }
 
-/// Counting moves series from the sets to the counts: no place becomes free, and none is lost. A series that is
-/// admitted and has no event has no counts; when its first event comes it is in time.
+/// Sealing moves series from sets to counts: no room is gained or lost. An admitted series without events has no
+/// counts; its first event is in time.
 pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(4);
@@ -112,7 +112,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!(admit(&b, &[s3, s1], 3).await, [false, true]);
     let second = [event(SEED_MINUTE, s1, "x", 1), event(SEED_MINUTE, s1, "y", 1)];
     b.record(&second).await;
-    // Looked at while it is open and while it is counted: no counts of what has no events.
+    // While open and while being sealed, a series without events has no counts.
     let reading = ground.reading();
     let names = [s0.as_str(), s1, s2];
     let open = reading.open_counts(partition(), minute(SEED_MINUTE), &names).await;
@@ -126,7 +126,7 @@ pub(crate) async fn an_admission_outlives_the_counting_of_the_minute(ground: &Gr
     assert_eq!(a.finish(&[sending]).await, model(&all));
     assert_eq!(a.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
-    // And now it is fixed.
+    // Now it is sealed.
     a.record(&[event(SEED_MINUTE, s1, "z", 1)]).await;
     let claim = a.claim_one(&AT_ONCE).await;
     let done = a.try_compact(&claim, 9).await.unwrap();
@@ -137,7 +137,7 @@ pub(crate) async fn a_refusal_outlives_the_minute_and_nothing_more_is_left(groun
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(2);
     let [s0, s1] = [0, 1].map(|at| &series[at]);
-    // The node that was refused dies before it records anything under the overflow series.
+    // The refused node dies before it records under the overflow series.
     assert_eq!(admit(&a, &[s0, s1], 1).await, [true, false]);
     let first = [event(SEED_MINUTE, s0, "x", 1)];
     a.record(&first).await;
@@ -180,7 +180,7 @@ pub(crate) async fn each_minute_has_places_of_its_own(ground: &Ground) {
     }
 }
 
-/// One user, one instant, two series: two events. The copies that another node has are the same two.
+/// One user and one instant in two series are two events. Copies on another node are the same two.
 pub(crate) async fn gathered_events_of_different_series_stay_apart(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(3);
@@ -238,7 +238,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let two = SeriesUsers { count: 2, there: vec![true, false, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, two);
     assert_eq!(users(s1, &["x"]).await, nobody);
-    // And those of every node, also when they come while somebody asks again and again.
+    // So are those of every node, also while nodes ask repeatedly.
     ground
         .node("b")
         .record(&[event(SEED_MINUTE, s0, "z", 1), event(SEED_MINUTE, s1, "x", 1)])
@@ -246,7 +246,7 @@ pub(crate) async fn the_users_of_a_series_are_told(ground: &Ground) {
     let three = SeriesUsers { count: 3, there: vec![true, true, true] };
     assert_eq!(users(s0, &["x", "z", "y"]).await, three);
     assert_eq!(users(s1, &["y"]).await.count, 1);
-    // Whoever asks for a series hears how many users it has. A log has none of a series that was not admitted before.
+    // An admission returns the number of users. A log has none for a new series.
     let answer = ask(&node, SEED_MINUTE, &[s1, s0], 9).await;
     let known = |users| if ground.counts_at_once() { users } else { 0 };
     let series = [known(1), known(3)].map(|users| Admission::Admitted { users: Some(users) });
@@ -279,7 +279,7 @@ pub(crate) async fn what_is_not_told_of_users_at_once_can_be_counted(ground: &Gr
     }
 }
 
-/// A node of another configuration asks for more, or nodes while the cap is raised.
+/// A node with another cap, or a cap that is being raised.
 pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);
@@ -288,7 +288,7 @@ pub(crate) async fn a_minute_that_was_full_stays_full_when_the_cap_is_raised(gro
     assert_eq!(admit(&node, &all, 9).await, [true, false]);
 }
 
-/// An admission that comes after the events gives the minute a time to live, which its counts must not have while they wait.
+/// An admission after the events gives the minute a time to live, which unsent counts must not have.
 pub(crate) async fn counts_wait_for_their_output_although_their_series_was_admitted_late(
     ground: &Ground,
 ) {

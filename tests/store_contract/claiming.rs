@@ -1,4 +1,4 @@
-//! When a minute is claimed, and in which order.
+//! When minutes are claimed, and in which order.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use super::ground::{
     AT_ONCE, Ground, SEED_MINUTE, event, model, partitions, series_of_one_partition,
 };
 
-/// What a clock that is read in whole milliseconds may lack.
+/// The rounding error of a clock in milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 pub(crate) async fn a_minute_that_is_not_over_is_not_claimed(ground: &Ground) {
     let node = ground.node("a");
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
-    // Not over for a minute at least, however slow the test is.
+    // Not ended for at least a minute, even in a slow test.
     let next = Minute::of_nanos(now).epoch_minutes() + 2;
     node.record(&[event(next, "s=1", "x", 0)]).await;
     let request = ClaimRequest { max_hold: Duration::ZERO, ..AT_ONCE };
@@ -82,7 +82,7 @@ pub(crate) async fn a_minute_is_claimed_when_it_was_idle_for_the_grace(ground: &
     let mut looked = Instant::now();
     for _ in 0..10 {
         looked = Instant::now();
-        // A copy that came may be followed by an event.
+        // A copy may be followed by an event.
         node.record(&events).await;
         assert_eq!(node.claim(&request).await, [], "something has just arrived");
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -119,7 +119,7 @@ pub(crate) async fn a_minute_that_is_never_idle_is_claimed_after_max_hold(ground
 
 pub(crate) async fn the_lowest_minute_comes_first(ground: &Ground) {
     let node = ground.node("a");
-    // 999 before 1000: by number, not by name. Recorded in neither order.
+    // 999 before 1000: by number, not by name; recorded in neither order.
     let day = SEED_MINUTE - SEED_MINUTE % 1440;
     let minutes = [day + 1000, day + 7, day + 999, day + 1440, day + 1001];
     for minute in minutes {
@@ -145,7 +145,7 @@ pub(crate) async fn a_minute_that_has_just_ended_comes_before_any_number_of_old_
     let present = Minute::of_nanos(now).epoch_minutes();
     let [ended, ahead] = [present - 1, present + 2];
     let old = (0..300).map(|minutes| event(SEED_MINUTE + minutes, series, "x", 0));
-    // Hosts whose clocks are wrong bring minutes that are not over.
+    // Hosts with wrong clocks send minutes that have not ended.
     let others = (0..50).map(|minutes| event(ahead + minutes, series, "x", 0));
     node.record(&old.chain(others).collect::<Vec<_>>()).await;
     node.record(&[event(ended, series, "x", 0)]).await;
@@ -210,7 +210,7 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
     let claim = a.claim_one(&AT_ONCE).await;
     assert_eq!(b.claim(&AT_ONCE).await, []);
 
-    // More of it makes it known again, and its holder counts it.
+    // Another event makes it known again, and its holder counts it.
     events.push(event(SEED_MINUTE, "s=1", "y", 2));
     b.record(&events).await;
     assert_eq!(b.claim(&AT_ONCE).await, []);
@@ -219,7 +219,7 @@ pub(crate) async fn a_claimed_minute_is_not_claimed_twice(ground: &Ground) {
     assert_eq!(b.claim(&AT_ONCE).await, []);
 }
 
-/// How a worker asks while it must not close anything.
+/// A worker's request while it must not close anything.
 pub(crate) async fn nothing_finished_is_claimed_when_none_is_asked_for(ground: &Ground) {
     let node = ground.node("a");
     let lapsing = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };

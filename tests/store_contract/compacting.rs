@@ -1,4 +1,4 @@
-//! Sets become counts, once.
+//! Sets become counts once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     let counts = BTreeMap::from([(series[0].clone(), (2, 2))]);
     assert_eq!(a.unsent(&claim).await, counts);
 
-    // A copy, another event of a user who was counted, and one of a user who was not.
+    // A copy, another event of a counted user, and one of a new user.
     let late = [
         in_time[0].clone(),
         event(SEED_MINUTE, &series[0], "x", 3),
@@ -58,7 +58,7 @@ pub(crate) async fn counts_are_fixed_once(ground: &Ground) {
     assert_eq!(a.finish(&[claim]).await, model(&events));
 }
 
-/// Two nodes with a part of each series, and a third that takes over after some of it was sealed.
+/// Two nodes with a part of each series, and a third that takes over after some was sealed.
 pub(crate) async fn a_claim_that_lapses_half_way_is_sealed_to_the_same_counts(ground: &Ground) {
     let nodes = ["a", "b", "c"].map(|name| ground.node(name));
     let series = series_of_one_partition(7);
@@ -91,7 +91,7 @@ async fn lapse(node: &Node, claim: &Claim) {
     assert_eq!(extended.await.unwrap(), 1);
 }
 
-/// What is recorded between the steps is sealed once, or told to be late; and of a series that nobody had before, it is sealed.
+/// Events recorded between the steps are sealed once or reported as late; a new series is sealed.
 pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let series = series_of_one_partition(12);
@@ -126,8 +126,7 @@ pub(crate) async fn what_comes_while_a_minute_is_sealed_is_counted_or_late(groun
     assert!(counts.values().all(|(unique, _)| *unique == 1), "{counts:?}");
 }
 
-/// The counts of a minute that is done are forgotten in the end, but not while an event waits to meet them: all
-/// nodes may be away for as long as they like.
+/// Counts of a finished minute expire, but not while an event may still meet them: all nodes may be down for any time.
 pub(crate) async fn a_late_event_meets_its_counts_however_long_it_waits(ground: &Ground) {
     let node = ground.node("a");
     node.record(&[event(SEED_MINUTE, "s=1", "x", 1)]).await;
@@ -169,7 +168,7 @@ pub(crate) async fn unsent_counts_come_complete_in_pages(ground: &Ground) {
     assert!(node.acknowledge(&claim, rest).await);
 }
 
-/// Nobody sends its counts, so nobody says later that an output has them.
+/// The counts are never sent, so no acknowledgement follows.
 pub(crate) async fn a_minute_that_no_output_waits_for_is_closed_when_it_is_sealed(ground: &Ground) {
     let node = ground.node("a");
     let series = series_of_one_partition(2);

@@ -1,4 +1,4 @@
-//! What each node has seen of a minute.
+//! Coverage: the events of a minute that each node saw.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// Records one event of each of these minutes, and tells what was seen of them in total.
+/// Records one event in each of these minutes, and reports the totals seen.
 async fn record(node: &Node, totals: &[(i64, u64)]) {
     let mut batch = Batch::default();
     for &(number, _) in totals {
@@ -37,7 +37,7 @@ async fn record(node: &Node, totals: &[(i64, u64)]) {
     recorded.unwrap();
 }
 
-/// What is told of the minute of the seed and the one after it.
+/// Returns the coverage of the seed's minute and the next one.
 async fn told(ground: &Ground) -> Vec<Coverage> {
     let partition = partitions().of(SERIES, Minute::MIN);
     let minutes = [SEED_MINUTE, SEED_MINUTE + 1].map(minute);
@@ -58,7 +58,7 @@ fn coverage<const N: usize>(of: [(&str, u64); N]) -> Coverage {
 pub(crate) async fn what_each_node_has_seen_is_told_and_telling_it_again_changes_nothing(
     ground: &Ground,
 ) {
-    // Two processes of one name, one after the other.
+    // Two successive processes of one name.
     let [before, after, other] = ["a#1", "a#2", "b#1"].map(|name| ground.node(name));
     record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
     record(&before, &[(SEED_MINUTE, 5), (SEED_MINUTE + 1, 1)]).await;
@@ -78,7 +78,7 @@ pub(crate) async fn what_was_seen_outlives_the_minute_and_is_forgotten_by_itself
     record(&node, &[(SEED_MINUTE, 5)]).await;
     assert_eq!(node.finish_all().await.len(), 1);
     let kept = [coverage([("a", 5)]), Coverage::new()];
-    // Of whoever is as slow as that nothing can be said.
+    // The coverage of a slower node is unknown.
     let there = told(ground).await;
     assert!(there == kept || began.elapsed() >= RETENTION, "{there:?}");
     let deadline = began + RETENTION + SOON;

@@ -1,4 +1,4 @@
-//! How a claim ends, and what is left then.
+//! How a claim ends, and the keys that remain.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) async fn a_claim_ends_when_nothing_is_left(ground: &Ground) {
     let claim = node.seal(&claim).await;
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "one is unsent");
     assert!(!node.acknowledge(&claim, &[&series[0]]).await, "again");
-    // A new series, before an output has all: it is sealed, too.
+    // A new series before an output has all: it is sealed too.
     node.record(&[one(&series[2])]).await;
     assert!(node.acknowledge(&claim, &[&series[1]]).await);
     let claim = node.claim_one(&AT_ONCE).await;
@@ -35,7 +35,7 @@ pub(crate) async fn only_the_counts_remain(ground: &Ground) {
     let events: Vec<_> =
         (0..40).map(|i| event(SEED_MINUTE + i % 2, &format!("s={}", i % 7), "x", i)).collect();
     node.record(&events).await;
-    // Looked at before it is idle, so that every key of a partition comes to be.
+    // Read before it is idle, so that every key of a partition is created.
     let filling = ClaimRequest { grace: RETENTION, ..AT_ONCE };
     assert_eq!(node.claim(&filling).await, []);
     assert_eq!(node.finish_all().await, model(&events));
@@ -60,13 +60,13 @@ pub(crate) async fn a_late_event_leads_to_a_claim_that_ends_with_nothing_sent(gr
         assert_eq!(node.backlog().await, (0, 0, 0));
         assert_only_counts(ground, &[SEED_MINUTE]);
     }
-    // So is a series that is new to the minute: the minute is closed.
+    // So is a new series: the minute is closed.
     node.record(&[event(SEED_MINUTE, &series[1], "y", 2)]).await;
     assert_eq!(node.finish_all().await, BTreeMap::new());
     assert_only_counts(ground, &[SEED_MINUTE]);
 }
 
-/// In Redis there are no keys but the settings, what is closed, the names of outputs, and the counts of these minutes, which end by themselves.
+/// Redis has only the settings, closed minutes, names of outputs, and expiring counts.
 pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
     let Ground::Redis(server, _) = ground else {
         return;
@@ -87,7 +87,7 @@ pub(crate) fn assert_only_counts(ground: &Ground, minutes: &[i64]) {
         }
         assert!(names.iter().any(|counts| counts == name), "{key} is left");
         let ttl_ms: i64 = server.query(&["PTTL", &key]);
-        // It may have ended between the two questions.
+        // It may have expired between the two commands.
         let most = i64::try_from(RETENTION.as_millis()).unwrap();
         assert!(ttl_ms == -2 || (0..=most).contains(&ttl_ms), "{key}: {ttl_ms} ms");
     }

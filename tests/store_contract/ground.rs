@@ -1,4 +1,4 @@
-//! Where a test of the contract takes place: an empty store, its nodes, and words for what they do.
+//! The ground of a test: an empty store, its nodes, and their operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
@@ -18,14 +18,13 @@ use testing::lua_redis::LuaRedis;
 use testing::redis::{RedisServer, patient};
 use testing::redis_cluster::RedisCluster;
 
-/// How long counts are remembered after their minute is done. One test waits longer than this, and the others
-/// must be quicker between two steps.
+/// How long counts are kept after their minute. One test waits longer; the others must be quicker between two steps.
 pub(crate) const RETENTION: Duration = Duration::from_secs(4);
 
-/// Minute 1118 of the seeds' day.
+/// Minute 1118 of the seed documents' day.
 pub(crate) const SEED_MINUTE: i64 = 1_480_876_680 / 60;
 
-/// Claims whatever is over, for longer than any test takes.
+/// Claims every ended minute for longer than any test takes.
 pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     generation: 0,
     grace: Duration::ZERO,
@@ -37,32 +36,32 @@ pub(crate) const AT_ONCE: ClaimRequest = ClaimRequest {
     known: NOTHING_KNOWN,
 };
 
-/// What a node has seen that has just come.
+/// The knowledge of a new node.
 pub(crate) const NOTHING_KNOWN: Known =
     Known { epoch: 0, stamp: 0, sequence: 0, expected_ms: None };
 
-/// The output of most tests, which is the only one there.
+/// The only output of most tests.
 pub(crate) fn only() -> &'static OutputName {
     static ONLY: LazyLock<OutputName> = LazyLock::new(OutputName::default);
     &ONLY
 }
 
-/// Minute and series → unique, cumulative.
+/// Unique and cumulative counts by minute and series.
 pub(crate) type Counts = BTreeMap<(i64, String), (u64, u64)>;
 
-/// See the module.
+/// The ground of a test.
 pub(crate) enum Ground {
     Memory(Arc<MemoryStore>),
-    /// The Redis of the simulation.
+    /// The simulated Redis.
     Lua(Arc<LuaRedis>, Layout),
     Redis(RedisServer, Layout),
-    /// A cluster that all tests share, and what the names of this one's keys begin with.
+    /// A cluster that all tests share, and the prefix of this ground.
     Cluster(Arc<RedisCluster>, String, Layout),
 }
 
 static CLUSTER: Mutex<Weak<RedisCluster>> = Mutex::new(Weak::new());
 
-/// The cluster that is there, or a new one. It ends with the last test that uses it.
+/// Returns the running cluster or starts one. It stops with the last test that uses it.
 fn shared_cluster() -> Arc<RedisCluster> {
     let mut there = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     there.upgrade().unwrap_or_else(|| {
@@ -72,11 +71,11 @@ fn shared_cluster() -> Arc<RedisCluster> {
     })
 }
 
-/// A node, by its store.
+/// A node by its store.
 #[derive(Clone)]
 pub(crate) struct Node(pub(crate) Arc<dyn NodeStore>);
 
-/// An event, as the parser would give it.
+/// An event as the parser returns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event {
     pub(crate) series: String,
@@ -84,7 +83,7 @@ pub(crate) struct Event {
     pub(crate) timestamp: i64,
 }
 
-/// An event at so many ns after the beginning of a minute.
+/// Returns an event at an offset in ns from the beginning of a minute.
 pub(crate) fn event(minute: i64, series: &str, user: &str, nanos: i64) -> Event {
     Event {
         series: series.to_owned(),
@@ -97,7 +96,7 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(NonZeroU16::new(4).unwrap())
 }
 
-/// That many series of one and the same partition.
+/// Returns series of one partition.
 pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
     let partition = partitions().of("series=0", Minute::MIN);
     (0..)
@@ -107,7 +106,7 @@ pub(crate) fn series_of_one_partition(count: usize) -> Vec<String> {
         .collect()
 }
 
-/// The counts that these events must come to.
+/// Returns the counts of these events.
 pub(crate) fn model(events: &[Event]) -> Counts {
     type Sets<'a> = (BTreeSet<&'a str>, BTreeSet<(&'a str, i64)>);
     let mut sets: BTreeMap<(i64, String), Sets<'_>> = BTreeMap::new();
@@ -141,7 +140,7 @@ impl Ground {
         Self::Cluster(shared_cluster(), prefix, layout)
     }
 
-    /// An empty one of the same kind.
+    /// Returns another empty store of the same kind.
     pub(crate) fn afresh(&self) -> Self {
         match self {
             Self::Memory(_) => Self::memory(),
@@ -151,7 +150,7 @@ impl Ground {
         }
     }
 
-    /// A node of this name.
+    /// Returns a node of this name.
     pub(crate) fn node(&self, name: &str) -> Node {
         match self {
             Self::Memory(store) => Node(store.clone()),
@@ -175,8 +174,7 @@ impl Ground {
         }
     }
 
-    /// Whether events are counted when they are recorded, so that it is known at once which were there, how many users a series has,
-    /// and what is open.
+    /// Whether events are counted when recorded, so that copies, users of a series and open minutes are known at once.
     pub(crate) fn counts_at_once(&self) -> bool {
         !matches!(
             self,
@@ -186,7 +184,7 @@ impl Ground {
         )
     }
 
-    /// What somebody holds who only looks.
+    /// The interface of a reader.
     pub(crate) fn reading(&self) -> Arc<dyn CountReader> {
         match self {
             Self::Memory(store) => store.clone(),
@@ -196,7 +194,7 @@ impl Ground {
         }
     }
 
-    /// What an operator holds.
+    /// The interface of an operator.
     pub(crate) fn quarantine(&self) -> Arc<dyn Quarantine> {
         match self {
             Self::Memory(_) => panic!("nobody reaches this process' memory"),
@@ -221,7 +219,7 @@ fn store(redis: redis_link::Settings, prefix: &str, layout: Layout, name: &str) 
 }
 
 impl Node {
-    /// Answers how many of them the store had already.
+    /// Returns how many of them the store had already.
     pub(crate) async fn try_record(&self, events: &[Event]) -> Result<u64, StoreError> {
         let mut repeated = 0;
         let mut batches: BTreeMap<Partition, Batch> = BTreeMap::new();
@@ -256,7 +254,7 @@ impl Node {
         self.try_record(events).await.unwrap()
     }
 
-    /// Of every partition.
+    /// In every partition.
     pub(crate) async fn report_lag(&self, lags: bool, lease: Duration) {
         for partition in partitions().iter() {
             let checked_in =
@@ -265,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Asks every partition once, to seal and to send to the only output.
+    /// Claims once in every partition, to seal and to send to the only output.
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Vec<Claim> {
         self.claim_for(request, std::slice::from_ref(only())).await
     }
@@ -285,7 +283,7 @@ impl Node {
         claims
     }
 
-    /// Asks until there is a claim, and takes that one, which must be the only one.
+    /// Waits for the only claim.
     #[track_caller]
     pub(crate) fn claim_one(&self, request: &ClaimRequest) -> impl Future<Output = Claim> {
         let (node, request) = (self.clone(), *request);
@@ -304,7 +302,7 @@ impl Node {
         }
     }
 
-    /// Compacts at most so many series for the only output.
+    /// Compacts at most this many series for the only output.
     pub(crate) async fn try_compact(
         &self,
         claim: &Claim,
@@ -315,7 +313,7 @@ impl Node {
         compacted.await
     }
 
-    /// Seals all that there is for these outputs, in steps of three. Gives the claims to send it.
+    /// Seals everything for these outputs in steps of three; returns the claims to send.
     pub(crate) async fn seal_for(&self, claim: &Claim, outputs: &[OutputName]) -> Vec<Claim> {
         loop {
             let step = self.0.compact(claim, 3, AT_ONCE.lease, outputs).await;
@@ -326,7 +324,7 @@ impl Node {
         }
     }
 
-    /// The same for the only output, which must lack something.
+    /// The same for the only output, which must have unsent counts.
     #[track_caller]
     pub(crate) fn seal(&self, claim: &Claim) -> impl Future<Output = Claim> {
         let (node, claim) = (self.clone(), claim.clone());
@@ -338,7 +336,7 @@ impl Node {
         }
     }
 
-    /// Seals where there is something to seal, and gives the claim to send it, if anything is to be sent.
+    /// Seals if necessary; returns the claim to send, if any.
     pub(crate) async fn to_send(&self, claim: &Claim) -> Option<Claim> {
         match claim.output {
             Some(_) => Some(claim.clone()),
@@ -346,7 +344,7 @@ impl Node {
         }
     }
 
-    /// Everything unsent, page by page. A series may come twice, but not with two values.
+    /// Returns all unsent counts, page by page. A series may occur twice, but not with two values.
     pub(crate) async fn unsent(&self, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
         let mut all = BTreeMap::new();
         let mut cursor = Some(0);
@@ -365,13 +363,13 @@ impl Node {
         self.0.acknowledge(claim, series, AT_ONCE.lease).await.unwrap()
     }
 
-    /// Puts counts into the quarantine, all of which are kept, or none.
+    /// Quarantines counts: all are kept, or none.
     pub(crate) async fn quarantine(&self, claim: &Claim, refused: &[(&str, &str)], kept: bool) {
         let fates = self.0.quarantine(claim, refused).await.unwrap();
         assert_eq!(fates, vec![kept; refused.len()]);
     }
 
-    /// Seals these claims, and reads and acknowledges what is to be sent, which ends all of them. Gives what was sent.
+    /// Seals these claims, sends and acknowledges their counts, which ends them; returns the counts.
     pub(crate) async fn finish(&self, claims: &[Claim]) -> Counts {
         let mut counts = Counts::new();
         for claim in claims {
@@ -387,13 +385,13 @@ impl Node {
         counts
     }
 
-    /// Finishes everything that is over.
+    /// Finishes all ended minutes.
     pub(crate) async fn finish_all(&self) -> Counts {
         let claims = self.claim(&AT_ONCE).await;
         self.finish(&claims).await
     }
 
-    /// The epoch minute of the oldest that is not done, over all partitions.
+    /// Returns the epoch minute of the oldest unfinished minute over all partitions.
     pub(crate) async fn oldest(&self) -> Option<i64> {
         let mut all = Vec::new();
         for partition in partitions().iter() {
@@ -404,7 +402,7 @@ impl Node {
         all.iter().min().map(|minute| minute.epoch_minutes())
     }
 
-    /// Waiting, claimed to be sealed or sent to the only output, and quarantined, over all partitions.
+    /// Returns the numbers of waiting, claimed (to seal or to send), and quarantined minutes over all partitions.
     pub(crate) async fn backlog(&self) -> (u64, u64, u64) {
         let lacks = self.lacks(only()).await;
         let mut sum = (0, lacks.unsent, lacks.quarantined);
@@ -416,7 +414,7 @@ impl Node {
         sum
     }
 
-    /// What an output lacks, over all partitions.
+    /// Returns the unsent minutes of an output over all partitions.
     pub(crate) async fn lacks(&self, output: &OutputName) -> OutputBacklog {
         let mut all = OutputBacklog::default();
         for partition in partitions().iter() {
@@ -427,7 +425,7 @@ impl Node {
     }
 }
 
-/// What a token grows by.
+/// Returns the increase between two tokens.
 pub(crate) fn token_number(claim: &Claim) -> u64 {
     let (_, number) = claim.token.rsplit_once('|').expect("node|number");
     number.parse().unwrap()

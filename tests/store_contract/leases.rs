@@ -1,4 +1,4 @@
-//! Claims lapse, are taken over and renewed, and what their old holder does changes nothing.
+//! Claims lapse, are taken over and renewed; operations of their former holder change nothing.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const BRIEF: Duration = Duration::from_millis(100);
 
 const FOR_A_MOMENT: ClaimRequest = ClaimRequest { lease: BRIEF, ..AT_ONCE };
 
-/// Everything that the holder of a claim may do.
+/// Runs every operation of a claim's holder.
 async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     let store = &node.0;
     let lease = AT_ONCE.lease;
@@ -26,7 +26,7 @@ async fn assert_lost(node: &Node, claim: &Claim, series: &str) {
     assert_eq!(extended.unwrap(), 0);
 }
 
-/// Seals for a moment: the claim to send lapses soon.
+/// Seals with a short lease: the claim to send lapses soon.
 async fn seal_for_a_moment(node: &Node, claim: &Claim) -> Claim {
     let outputs = std::slice::from_ref(only());
     let done = node.0.compact(claim, 100, BRIEF, outputs).await.unwrap();
@@ -44,7 +44,7 @@ pub(crate) async fn a_lapsed_claim_is_taken_over_and_the_old_one_changes_nothing
     assert_eq!(new.minute, old.minute);
     assert!(token_number(&new) > token_number(&old), "{old:?} {new:?}");
 
-    // With sets to compact, with counts to send, and when all is done.
+    // With sets to compact, with counts to send, and when finished.
     assert_lost(&a, &old, "s=1").await;
     assert_eq!(b.backlog().await, (0, 1, 0));
     let sent_by_b = seal_for_a_moment(&b, &new).await;

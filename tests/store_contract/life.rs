@@ -1,4 +1,4 @@
-//! The life of a minute's series with one output, walked through: every state, and every event in it.
+//! Every state of a minute's series with one output, and every event in it.
 
 use std::collections::BTreeSet;
 
@@ -10,35 +10,35 @@ use super::ground::{
     AT_ONCE, Event, Ground, Node, SEED_MINUTE, event, only, partitions, series_of_one_partition,
 };
 
-/// What has become of the series; see the module `store`.
+/// The state of the series; see the module `store`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing is known of it.
+    /// Unknown.
     Absent,
     /// It has sets, and its minute waits.
     Open,
-    /// It has sets, and a node works on its minute.
+    /// It has sets, and its minute is claimed.
     Claimed,
     /// It has counts, and a node sends them.
     Sealed,
     /// It has counts, and any node may send them.
     Requeued,
-    /// Nothing is left to do.
+    /// Finished.
     Sent,
-    /// Nothing is left to do but for an operator.
+    /// Quarantined: only an operator can act.
     Quarantine,
-    /// The counts are sent, and more events came: its minute waits to be claimed again.
+    /// Sent, then more events arrived: its minute waits to be claimed again.
     Late,
     /// The same, claimed.
     LateClaimed,
 }
 
-/// What a call came to: another state, or a refusal that left all as it was.
+/// The result of a call: a new state, or a refusal without an effect.
 type Outcome = Option<State>;
 const REFUSED: Outcome = None;
 
-/// From each state: what comes of an event, a claim, compacting, acknowledging, quarantining, requeueing, discarding.
-/// An event that comes when there are counts is late: it has its minute claimed again, and changes no count.
+/// By state: the effect of an event, a claim, compacting, acknowledging, quarantining, requeueing, discarding. An
+/// event that meets counts is late: its minute is claimed again, and no count changes.
 #[rustfmt::skip]
 const LIFE: [(State, [Outcome; 7]); 9] = [
     (Absent, [Some(Open), Some(Absent), REFUSED, REFUSED, REFUSED, Some(Absent), Some(Absent)]),
@@ -76,7 +76,7 @@ impl Life<'_> {
         "20161204:1118".parse().unwrap()
     }
 
-    /// Held, or as a node has it that lost it.
+    /// Held, or lost to another node.
     fn claim(&self, sends: bool) -> Claim {
         let held = self.claims[usize::from(sends)].clone();
         held.unwrap_or_else(|| Claim {
@@ -89,7 +89,7 @@ impl Life<'_> {
         })
     }
 
-    /// Does the event of this number, as the table has them.
+    /// Applies the event with this number.
     async fn undergo(&mut self, number: usize) -> Result<(), StoreError> {
         let partition = self.partition();
         let (to_seal, to_send) = (self.claim(false), self.claim(true));
@@ -136,7 +136,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// The state, by all that the store answers about it.
+    /// Returns the state according to all answers of the store.
     async fn state(&self) -> State {
         let (partition, minute) = (self.partition(), Self::minute());
         let (reading, store) = (self.ground.reading(), &self.node.0);
@@ -162,7 +162,7 @@ impl Life<'_> {
 }
 
 pub(crate) async fn a_series_lives_as_the_table_says(ground: &Ground) {
-    // How each state is reached, by the numbers of the events.
+    // How to reach each state, by the numbers of the events.
     let way = |state| match state {
         Absent => &[][..],
         Open => &[0],

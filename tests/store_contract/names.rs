@@ -1,10 +1,10 @@
-//! Series, users and minutes that look alike, or like something else.
+//! Similar series, users and minutes.
 
 use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, model};
 
 const MINUTES_PER_DAY: i64 = 1440;
 
-/// Pairs that run into one where names are joined or cut carelessly.
+/// Pairs that become equal when names are joined carelessly.
 pub(crate) async fn hostile_names_stay_apart(ground: &Ground) {
     let node = ground.node("a {node}|1:2 %s \"é\"");
     let names = [
@@ -57,7 +57,7 @@ pub(crate) async fn the_same_minute_of_two_days_does_not_mix(ground: &Ground) {
     node.record(&both).await;
     assert_eq!(node.finish_all().await, model(&both));
 
-    // Nor do the counts that are kept of the one day make the other day's late.
+    // Kept counts of one day do not make the other day's events late.
     let next_year = [event(SEED_MINUTE + 365 * MINUTES_PER_DAY, "s=1", "x", 1)];
     node.record(&next_year).await;
     assert_eq!(node.finish_all().await, model(&next_year));

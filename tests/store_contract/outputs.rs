@@ -1,4 +1,4 @@
-//! Several outputs: each gets every count, at its own pace; and one that is added, or gone.
+//! Several outputs: each gets every count independently; outputs are added and removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,21 +19,21 @@ fn minute(number: i64) -> Minute {
     Minute::from_epoch_minutes(number).unwrap()
 }
 
-/// One event of each of so many series.
+/// Returns one event in each of these series.
 fn events(number: i64, series: usize) -> Vec<Event> {
     let series = series_of_one_partition(series);
     let event = |series: &String| event(number, series, "x", 1);
     series.iter().map(event).collect()
 }
 
-/// Records so many series of a minute, and seals them for these outputs. Gives the claims to send.
+/// Records series of a minute and seals them for these outputs; returns the claims to send.
 async fn seal(node: &Node, number: i64, series: usize, outputs: &[OutputName]) -> Vec<Claim> {
     node.record(&events(number, series)).await;
     let claim = node.claim_one(&AT_ONCE).await;
     node.seal_for(&claim, outputs).await
 }
 
-/// What is unsent, and then acknowledged, which must end the claim.
+/// Returns the unsent counts and acknowledges them, which must end the claim.
 async fn send(node: &Node, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
     let unsent = node.unsent(claim).await;
     let series: Vec<_> = unsent.keys().map(String::as_str).collect();
@@ -41,7 +41,7 @@ async fn send(node: &Node, claim: &Claim) -> BTreeMap<String, (u64, u64)> {
     unsent
 }
 
-/// Whether the counts of a minute have a time to live. Only Redis tells.
+/// Returns whether the counts of a minute have a time to live. Only Redis reports it.
 fn expire(ground: &Ground, number: i64) -> Option<bool> {
     let Ground::Redis(server, _) = ground else {
         return None;
@@ -52,7 +52,7 @@ fn expire(ground: &Ground, number: i64) -> Option<bool> {
     Some(server.query::<i64>(&["PTTL", counts]) > 0)
 }
 
-/// Seals what is there; answers how many series were sealed and how many events were late.
+/// Seals everything; returns the numbers of sealed series and late events.
 async fn seal_late(node: &Node, outputs: &[OutputName]) -> (u64, u64) {
     let claim = node.claim_one(&AT_ONCE).await;
     let done = node.0.compact(&claim, 9, AT_ONCE.lease, outputs).await;
@@ -94,11 +94,11 @@ pub(crate) async fn the_first_output_that_has_all_closes_the_minute(ground: &Gro
     node.record(&all[..1]).await;
     let claim = node.claim_one(&AT_ONCE).await;
     let claims = node.seal_for(&claim, &both()).await;
-    // A new series is in time as long as no output has all.
+    // A new series is in time until an output has the minute.
     node.record(&all[1..2]).await;
     assert_eq!(seal_late(&node, &both()).await, (1, 0));
     assert_eq!(send(&node, &claims[1]).await.len(), 2);
-    // From then on it is late, also for the output that has nothing yet.
+    // Afterwards it is late, also for an output that has nothing yet.
     node.record(&all[2..]).await;
     assert_eq!(seal_late(&node, &both()).await, (0, 2));
     assert_eq!(send(&node, &claims[0]).await.len(), 2);
@@ -169,7 +169,7 @@ pub(crate) async fn a_new_output_starts_with_what_is_sealed_from_then_on(ground:
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1]);
 }
 
-/// As when an output is added or removed and a node with the old settings dies while it seals a minute.
+/// An output is added or removed, and a node with the old settings dies while it seals.
 pub(crate) async fn what_was_sealed_for_another_output_is_sent_by_who_has_it(ground: &Ground) {
     let node = ground.node("a");
     let [one, two] = both();
@@ -198,7 +198,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
     node.quarantine(&refused[1], &[(&series[0], "no")], true).await;
     let only_two = seal(&node, SEED_MINUTE + 1, 2, &both()).await;
     send(&node, &only_two[0]).await;
-    // Nobody but the one that goes has it.
+    // Only the removed output has it.
     let unpublished = seal(&node, SEED_MINUTE + 2, 2, std::slice::from_ref(&two)).await;
     let mut all = Dropped::default();
     for partition in partitions().iter() {
@@ -217,7 +217,7 @@ pub(crate) async fn what_waits_for_an_output_that_is_gone_is_dropped_and_nothing
     assert!(!expire(ground, SEED_MINUTE).unwrap_or_default());
     assert_eq!(node.lacks(&one).await.unsent, 1, "the other one still lacks it");
     assert_eq!(send(&node, &refused[0]).await.len(), 2);
-    // What was dropped does not come again as if it were new.
+    // Dropped counts do not return.
     node.record(&events(SEED_MINUTE + 2, 3)).await;
     assert_eq!(seal_late(&node, &[one]).await, (0, 3));
     assert_only_counts(ground, &[SEED_MINUTE, SEED_MINUTE + 1, SEED_MINUTE + 2]);

@@ -1,4 +1,4 @@
-//! What an operator sees and does of the counts that the output refused.
+//! What an operator sees and does with refused counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn minute() -> Minute {
     Minute::from_epoch_minutes(SEED_MINUTE).unwrap()
 }
 
-/// Everything of a partition, page by page.
+/// Returns the quarantine of a partition, page by page.
 async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quarantined> {
     let mut all = Vec::new();
     let mut cursor = Some(0);
@@ -32,7 +32,7 @@ async fn read(quarantine: &dyn Quarantine, partition: Partition) -> Vec<Quaranti
     all
 }
 
-/// Records one user with two events for each series, and sets the counts aside.
+/// Records one user with two events per series, and quarantines the counts.
 async fn fill(node: &Node, series: &[String]) -> Claim {
     let events: Vec<_> = series
         .iter()
@@ -46,7 +46,7 @@ async fn fill(node: &Node, series: &[String]) -> Claim {
     claim
 }
 
-/// The same, with the minute done.
+/// The same, with the minute finished.
 async fn fill_and_finish(node: &Node, series: &[String]) -> Partition {
     let claim = fill(node, series).await;
     assert!(node.acknowledge(&claim, &[]).await);
@@ -93,7 +93,7 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(unknown.await.unwrap(), 0);
     assert_eq!(node.backlog().await, (0, 0, 3));
     if let Ground::Redis(server, _) = ground {
-        // Whatever happened to the entry: the minute knows what was counted.
+        // Whatever happened to the entry, the minute knows its counts.
         let is_quarantine = |key: &String| key.ends_with(":quarantine:default");
         let key = server.keys().into_iter().find(is_quarantine).unwrap();
         let entry = format!("{}:{first}", minute());
@@ -103,9 +103,9 @@ pub(crate) async fn counts_sent_again_come_out_as_they_were(ground: &Ground) {
     assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 2);
     assert_eq!(node.backlog().await, (0, 1, 1));
     assert_eq!(quarantine.requeue(partition, only(), minute(), &wanted).await.unwrap(), 0, "again");
-    // What is unsent is not forgotten, however long nobody claims it.
+    // Unsent counts do not expire, however long no node claims them.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
-    // An event of the same minute that is late: it does not change what was counted.
+    // A late event of the minute does not change the counts.
     node.record(&[event(SEED_MINUTE, first, "late", 3)]).await;
     let other = ground.node("b");
     let claims = other.claim(&AT_ONCE).await;
@@ -130,7 +130,7 @@ pub(crate) async fn counts_sent_again_are_remembered_when_the_store_has_forgotte
     let quarantine = ground.quarantine();
     let names = [series[0].as_str()];
     assert_eq!(quarantine.requeue(partition, only(), minute(), &names).await.unwrap(), 1);
-    // Long after; and a late event must not be counted as if it were the first.
+    // Long afterwards; a late event must not be counted as the first.
     tokio::time::sleep(RETENTION + Duration::from_secs(1)).await;
     node.record(&[event(SEED_MINUTE, &series[0], "late", 3)]).await;
     assert_eq!(node.finish_all().await, counts(&names, 1, 2));
@@ -150,7 +150,7 @@ pub(crate) async fn counts_sent_again_under_a_claim_keep_it_open(ground: &Ground
     let names = [series[1].as_str()];
     let again = quarantine.requeue(claim.partition, only(), minute(), &names);
     assert_eq!(again.await.unwrap(), 1);
-    // Nobody else takes the minute meanwhile, and its holder cannot end the claim without them.
+    // No other node takes the minute, and its holder cannot end the claim without them.
     assert_eq!(ground.node("b").claim(&AT_ONCE).await, []);
     assert!(!node.acknowledge(&claim, &[]).await);
     let unsent = BTreeMap::from([(series[1].clone(), (1, 2))]);

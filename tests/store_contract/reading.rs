@@ -1,4 +1,4 @@
-//! What those see who only look.
+//! The results of queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Recording is idempotent, from however many nodes.
+//! Recording is idempotent over any number of nodes.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) async fn the_same_batch_again_changes_nothing(ground: &Ground) {
     assert_eq!(a.finish_all().await, model(&events));
 }
 
-/// Whether when they are recorded or when their minute is sealed, and each once, also when its claim was taken over.
+/// Copies are counted when recorded or when sealed, each once, also after a take-over.
 pub(crate) async fn every_copy_is_told(ground: &Ground) {
     let nodes = ["a", "b"].map(|name| ground.node(name));
     let series = series_of_one_partition(9);
@@ -56,13 +56,13 @@ pub(crate) async fn every_copy_is_told(ground: &Ground) {
     assert_eq!(told, events.len() as u64 + 7 + 7);
 }
 
-/// Random events, copied, shuffled and cut into batches that two nodes record.
+/// Random events, copied, shuffled and divided into batches of two nodes.
 pub(crate) async fn counts_are_those_of_a_naive_model(ground: &Ground) {
     let nodes = [ground.node("a"), ground.node("b")];
     let first: u64 = rand::random();
     for seed in (0..24).map(|round| first.wrapping_add(round)) {
         let mut rng = StdRng::seed_from_u64(seed);
-        // Each round has minutes of its own, later than those of the rounds before: earlier ones are closed.
+        // Each round uses later minutes: earlier ones are closed.
         let minute = SEED_MINUTE + 10 * i64::try_from(seed.wrapping_sub(first)).unwrap();
         let events = random_events(&mut rng, minute);
         let expected = model(&events);
@@ -87,7 +87,7 @@ fn random_events(rng: &mut StdRng, minute: i64) -> Vec<Event> {
     let one = |rng: &mut StdRng| {
         let series = format!("s={}", rng.random_range(0..6));
         let user = format!("user{}", rng.random_range(0..users));
-        // Few instants, so that users meet in one, and one user comes again in it.
+        // Few instants, so that users coincide and one user repeats.
         let at = minute + rng.random_range(0..3);
         event(at, &series, &user, rng.random_range(0..5))
     };

@@ -6,7 +6,7 @@ use event_data_service::event::Minute;
 
 use super::ground::{AT_ONCE, Ground, SEED_MINUTE, event, series_of_one_partition};
 
-/// What a partition keeps at most.
+/// The capacity of a partition's quarantine.
 const ROOM: usize = 10_000;
 
 pub(crate) async fn quarantined_counts_keep_the_message(ground: &Ground) {

@@ -1,4 +1,4 @@
-//! What is closed, who hears of it, and what is handed back to a store that forgot it.
+//! Closed minutes: who learns of them, and their restoration in a store that rolled back.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ async fn attest(node: &Node, testimony: &Testimony) -> Attested {
 /// How long nodes count as alive in most tests.
 const ALIVE: Duration = Duration::from_secs(600);
 
-/// Seals what is there; answers how many series were sealed and how many events were late in all.
+/// Seals everything; returns the numbers of sealed series and of all late events.
 async fn seal(node: &Node, claim: &Claim) -> (u64, u64) {
     let done = node.try_compact(claim, 9).await.unwrap();
     assert_eq!((done.left, done.sending), (0, Vec::new()));
@@ -96,7 +96,7 @@ pub(crate) async fn whoever_checks_in_hears_whether_anything_may_be_claimed(grou
     }
 }
 
-/// As when a connection that is lost delivers it all the same.
+/// A lost connection delivers the call late.
 pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_lag(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;
@@ -106,7 +106,7 @@ pub(crate) async fn a_check_in_that_comes_after_a_newer_one_ends_no_report_of_la
     let known = Known { stamp, ..known_first };
     let lags = a.0.check_in(partition(), &known, true, AT_ONCE.lease, ALIVE);
     let stamp = lags.await.unwrap().stamp;
-    // Its answer, that the store lacks nothing, goes nowhere.
+    // Its answer, that the store is complete, is lost.
     let _ = check_in(&a, known_first).await;
     assert!(b.claim(&AT_ONCE).await.is_empty());
     let mut known = Known { stamp, ..known };
@@ -129,7 +129,7 @@ pub(crate) async fn a_minute_that_is_handed_back_seals_nothing_new(ground: &Grou
     assert_eq!(check_in(&a, known).await.unwrap().closed, [minute(SEED_MINUTE)]);
 }
 
-/// As after `input.max_age` was raised: events are taken again whose minute is forgotten.
+/// `input.max_age` was raised: events are accepted whose minute is forgotten.
 pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(ground: &Ground) {
     let node = ground.node("a");
     publish(&node, SEED_MINUTE).await;
@@ -140,7 +140,7 @@ pub(crate) async fn what_was_closed_stays_closed_when_its_counts_are_forgotten(g
         let claim = node.claim_one(&AT_ONCE).await;
         assert_eq!(seal(&node, &claim).await, (0, late));
     }
-    // A minute that was never closed and is not as old is counted.
+    // A more recent minute that was never closed is counted.
     publish(&node, SEED_MINUTE + 9).await;
 }
 
@@ -170,7 +170,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     let known = Known { epoch, ..Known::default() };
     let News { stamp, now_ms, .. } = check_in(&a, known).await.unwrap();
     a.record(&[one(SEED_MINUTE, "x")]).await;
-    // As if the store were an earlier one, or an empty one.
+    // The store is an earlier or an empty one.
     let went_back = Known { stamp: stamp + 1, ..known };
     let another = Known { epoch: epoch + 1, ..known };
     for known in [went_back, another] {
@@ -183,7 +183,7 @@ pub(crate) async fn a_store_that_lacks_what_a_node_has_seen_grants_nothing(groun
     let attested = attest(&a, &testimony).await;
     assert_ne!(attested.epoch, epoch);
     assert_eq!((attested.forgot_from, attested.forgot_from_ms), (stamp, now_ms));
-    // Whoever comes later hears of it by the epoch, and from the same instant.
+    // Nodes that check in later notice the epoch, with the same instant.
     assert!(matches!(check_in(&b, known).await, Err(StoreError::Forgot)));
     let later = attest(&b, &testimony).await;
     let forgot = |it: Attested| (it.epoch, it.forgot_from, it.forgot_from_ms);
@@ -243,11 +243,11 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
     let claim = a.claim_one(&AT_ONCE).await;
     let claim = a.seal(&claim).await;
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
-    // It seals nothing new from then on.
+    // Afterwards it seals nothing new.
     b.record(&[event(SEED_MINUTE, &series_of_one_partition(2)[1], "y", 1)]).await;
     let again = b.claim_one(&AT_ONCE).await;
     assert_eq!(seal(&b, &again).await, (0, 1));
-    // It is heard, and that is said when the node comes again.
+    // The node learns of it, and confirms that at its next check-in.
     let news = check_in(&b, known).await.unwrap();
     assert_eq!((news.announced, news.closed), (vec![claim.minute], vec![]));
     assert_eq!(announce(&a, known, &claim).await, Announced::Unheard);
@@ -264,7 +264,7 @@ pub(crate) async fn what_is_about_to_be_written_is_heard_by_every_node_that_is_a
         Announced::Heard,
         "whoever writes it writes the same"
     );
-    // An output has it: whoever comes later hears that.
+    // An output has it: later nodes learn that.
     assert_eq!(a.finish(&[claim]).await.len(), 1);
     let news = check_in(&b, heard).await.unwrap();
     assert_eq!(news.closed, [minute(SEED_MINUTE)]);
@@ -308,7 +308,7 @@ pub(crate) async fn a_minute_that_is_handed_back_as_announced_is_heard_as_such(g
     }
 }
 
-/// The answer to a step of sealing is lost, and so is the node's claim.
+/// The answer of a sealing step and the node's claim are lost.
 pub(crate) async fn late_events_are_told_again_until_the_node_hears_of_them(ground: &Ground) {
     let (a, b) = (ground.node("a"), ground.node("b"));
     let epoch = attest(&a, &Testimony::default()).await.epoch;

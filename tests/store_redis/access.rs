@@ -1,4 +1,4 @@
-//! The ways to Redis: TCP, a Unix socket, a database of its own, a user with no more rights than it needs.
+//! Connections to Redis: TCP, a Unix socket, a database number, a user with minimal rights.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn in_a_database_of_its_own() {
     assert_eq!(server.keys(), [""; 0], "nothing in database 0");
 }
 
-/// The line of the sample that makes the user: its name, and its rights one by one.
+/// Returns the name and the rights in the user's line of the sample.
 fn sample_user() -> (String, Vec<String>) {
     let sample = include_str!("../../config/redis-acl.conf");
     let line = sample.lines().find_map(|line| line.strip_prefix("user eds "));
@@ -67,13 +67,13 @@ async fn as_the_user_of_the_sample() {
     drain_all(&store).await.unwrap();
 }
 
-/// Whatever command a user lacks, the node says that it lacks rights, and where to find them; be it on its own, in
-/// a transaction or in a script.
+/// Whatever command a user may not run, directly, in a transaction or in a script, the node reports missing rights and
+/// where to find them.
 #[tokio::test]
 async fn a_right_that_is_missing_is_named() {
     let server = RedisServer::start(&[]);
     let (name, rights) = sample_user();
-    // The client library does not foresee that MULTI and EXEC themselves are refused, and reports nothing of it.
+    // The client library does not report refused MULTI and EXEC.
     let commands = rights
         .iter()
         .filter(|right| right.starts_with('+') && !matches!(right.as_str(), "+multi" | "+exec"));
@@ -91,7 +91,7 @@ async fn a_right_that_is_missing_is_named() {
     println!("granted by the sample, but not needed on this way: {not_missed:?}");
 }
 
-/// Checks in, claims, compacts, sends and acknowledges. Gives what was sent even when an error ended it.
+/// Checks in, claims, compacts, sends and acknowledges; returns the sent counts even after an error.
 async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
     let brief = ClaimRequest { lease: Duration::ZERO, ..AT_ONCE };
     report_lag(store, false).await?;
@@ -123,7 +123,7 @@ async fn send(store: &RedisStore, sent: &mut Sent) -> Result<(), StoreError> {
 
 type Sent = BTreeMap<String, (u64, u64)>;
 
-/// A right that is missing stops a script between two of its commands, as a slot that moves does in a cluster.
+/// A missing right stops a script between two commands, like a moving slot in a cluster.
 #[tokio::test]
 async fn a_script_that_stops_half_way_loses_nothing() {
     let server = RedisServer::start(&[]);

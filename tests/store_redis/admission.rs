@@ -1,4 +1,4 @@
-//! How what is admitted is kept in Redis, and for how long.
+//! How admissions are kept in Redis, and for how long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn admit(store: &RedisStore, series: &[&str]) -> Result<Admitted, StoreErr
     store.admit(partition(), &request).await
 }
 
-/// The only key of that name.
+/// The only key with this name.
 fn key(server: &RedisServer, name: &str) -> String {
     let keys: Vec<String> = server.query(&["KEYS", &format!("*{name}")]);
     let [key] = &keys[..] else {
@@ -30,7 +30,7 @@ fn time_to_live(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap())
 }
 
-/// As when a slot moves, and the script cannot look at a set. Who asks again finds the minute as it was.
+/// A moving slot: the script cannot read a set. The next attempt finds the minute unchanged.
 #[tokio::test]
 async fn an_error_leaves_nothing_that_stays_for_ever() {
     let server = RedisServer::start(&[]);
@@ -49,8 +49,8 @@ async fn an_error_leaves_nothing_that_stays_for_ever() {
     assert!(time_to_live(&server) > Duration::from_secs(7100));
 }
 
-/// A node that keeps counts for a shorter time (`input.max_age` is being changed) takes no time from those of another,
-/// which may still accept events of the minute.
+/// A node with a shorter retention (`input.max_age` is being changed) does not shorten that of another, which may
+/// still accept events of the minute.
 #[tokio::test]
 async fn asking_never_shortens_the_time_to_live() {
     let server = RedisServer::start(&[]);
@@ -66,7 +66,7 @@ async fn asking_never_shortens_the_time_to_live() {
     assert!(time_to_live(&server) > Duration::from_secs(7100));
 }
 
-/// Redis looks for a field of a list from its start: with each series more each other costs more.
+/// Redis searches a list from its start, so each further series costs more.
 #[tokio::test]
 async fn many_series_are_kept_as_a_table_and_few_as_a_list() {
     let server = RedisServer::start(&[]);

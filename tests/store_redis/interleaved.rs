@@ -1,7 +1,7 @@
-//! Nodes with logs that work at the same time, command by command: they come to the counts that must come out, whatever the order
-//! of their commands, and whichever of these, or of their answers, is lost.
+//! Nodes with logs that work concurrently, command by command: the counts are exact for every order of commands, and
+//! for every lost command or answer.
 //!
-//! A seed makes a schedule. `STORE_INTERLEAVED_SEED` is the first, `STORE_INTERLEAVED_SCHEDULES` says how many.
+//! A seed determines a schedule. `STORE_INTERLEAVED_SEED` is the first, `STORE_INTERLEAVED_SCHEDULES` their number.
 
 #[path = "../simulation/dice.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
@@ -20,9 +20,9 @@ use self::site::{Site, TAG};
 use self::world::{Reached, World};
 use super::site::{claim, compact, finish, minute, record, store};
 
-/// The schedules of a run, unless `STORE_INTERLEAVED_SCHEDULES` says otherwise.
+/// Default of `STORE_INTERLEAVED_SCHEDULES`.
 const SCHEDULES: u64 = 120;
-/// What must happen in a run.
+/// Events that must occur in a run.
 const REACHED: [&str; 10] = [
     "Redis goes back",
     "a call is dropped",
@@ -35,7 +35,7 @@ const REACHED: [&str; 10] = [
     "events are late",
     "logs are left",
 ];
-/// The last lines that are shown of a schedule that fails.
+/// The lines printed of a failed schedule.
 const LINES_SHOWN: usize = 80;
 
 fn number_from(variable: &str) -> Option<u64> {
@@ -84,7 +84,7 @@ async fn a_script_that_stops_while_logs_go_is_gone_on_with() {
     }
     let claim = claim(&nodes[0]).await.unwrap().remove(0);
     assert_eq!(compact(&nodes[0], &claim, 1).await.unwrap().left, 1);
-    // The script stops where it takes the first name away. Then one log goes, as if it had stopped a little later.
+    // The script stops where it removes the first name. Then one log is deleted, as if it had stopped later.
     let logs = format!("{TAG}:{}:logs", minute());
     server.query::<()>(&["RENAME", &logs, "{eds:0}:kept"]);
     server.query::<()>(&["SET", &logs, "of another type"]);

@@ -1,5 +1,5 @@
-//! A line between a node and Redis that can go dead: what is sent on it stays unread and unanswered, and new
-//! connections are taken but lead nowhere, as behind a host that is gone or a firewall that forgot.
+//! A connection between a node and Redis that can go dead: data stays unread, and new connections are accepted but
+//! lead nowhere, as behind a failed host or a firewall that dropped its state.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// See the module.
+/// A connection that can go dead.
 pub(crate) struct Line {
     address: SocketAddr,
     dead: Arc<watch::Sender<bool>>,
@@ -37,7 +37,7 @@ impl Line {
         Address::Tcp { host: self.address.ip().to_string(), port: self.address.port() }
     }
 
-    /// From now on nothing passes; or everything again.
+    /// Blocks or restores all traffic.
     pub(crate) fn set_dead(&self, dead: bool) {
         self.dead.send_replace(dead);
     }

@@ -1,5 +1,5 @@
-//! What a large minute costs Redis. The figures are printed (`--nocapture`), not judged: they say more of the
-//! machine than of the store.
+//! The cost of a large minute in Redis. The figures are printed (`--nocapture`), not checked: they depend on the
+//! machine.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use super::site::{AT_ONCE, LEASE, compact, minute, partition, record, store, tcp
 const SERIES: usize = 100_000;
 const WAITING_MINUTES: i64 = 1000;
 
-/// The commands that kept Redis busy for more than 100 µs since the last time: how many,
-/// least, median, greatest. The greatest tells of other processes more than of Redis on a loaded machine.
+/// Returns number, minimum, median and maximum of the commands that took more than 100 µs since the last call. On a
+/// loaded machine the maximum depends on other processes.
 fn print_slowlog(server: &RedisServer, what: &str) {
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let names = [
@@ -39,7 +39,7 @@ fn print_slowlog(server: &RedisServer, what: &str) {
     server.query::<()>(&["SLOWLOG", "RESET"]);
 }
 
-/// Logs no command that a script calls, or logging would take longer than the script.
+/// Disables the slow log, because logging each command of a script would take longer than the script.
 fn logging() -> RedisServer {
     RedisServer::start(&["--slowlog-log-slower-than", "100", "--slowlog-max-len", "20000"])
 }

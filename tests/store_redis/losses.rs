@@ -1,4 +1,4 @@
-//! The record of losses: each counts once, stays until it is acknowledged, and the record stays small.
+//! The record of losses: each loss counts once and stays until acknowledged; the record is bounded.
 
 use event_data_service::store::redis::RedisStore;
 use event_data_service::store::{LOSSES_MAX, Loss, LossRecord};
@@ -28,14 +28,14 @@ async fn loss_that_is_told_again_counts_once_and_grows_by_what_is_new() {
     }
     let expected = [(a.to_owned(), 5), (b.to_owned(), 2)];
     assert_eq!(left(&store).await, expected);
-    // An answer that comes late changes nothing either.
+    // A late answer changes nothing either.
     store.lose(&[loss(a, 4)]).await.unwrap();
     assert_eq!(left(&store).await, expected);
     let kept_ms: i64 = server.query(&["PTTL", RECORD]);
     let days = kept_ms / 86_400_000;
     assert!((29..=30).contains(&days), "{kept_ms}");
 
-    // What grew after it was looked at is not acknowledged.
+    // Growth after the listing is not acknowledged.
     let seen = store.losses().await.unwrap();
     store.lose(&[loss(a, 9)]).await.unwrap();
     for _ in 0..2 {

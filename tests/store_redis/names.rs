@@ -1,4 +1,4 @@
-//! Two nodes of one name do each other no harm, and are warned.
+//! Two nodes of one name do not harm each other, and both warn.
 
 use event_data_service::store::Survey;
 use testing::redis::RedisServer;
@@ -27,7 +27,7 @@ async fn nodes_of_one_name_that_both_live_are_told_and_a_restarted_one_is_not() 
     for _ in 0..2 {
         assert!(!first.report("{}").await.unwrap());
     }
-    // It is killed, and started again.
+    // It is killed and restarted.
     let [again, second] = [(); 2].map(|()| store(&tcp(&server)));
     for _ in 0..2 {
         assert!(!again.report("{}").await.unwrap());

@@ -1,4 +1,4 @@
-//! Redis goes away and comes back: every call ends in time, and nothing is lost.
+//! Redis becomes unreachable and returns: every call is bounded in time, and nothing is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use super::site::{
 
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// The time that one call may take: one answer and one connection that do not come, and what a loaded machine
-/// adds. Far less than what callers one behind the other would take.
+/// The time limit of a call: one answer and one connection attempt, plus the delay of a loaded machine. Far below the
+/// sum for queued callers.
 const IN_TIME: Duration = Duration::from_secs(4);
 
 const CALLERS: usize = 32;
@@ -62,14 +62,13 @@ async fn a_restarted_redis_has_everything_and_another_generation() {
     assert_ne!(store.generation(partition()), generation);
 
     record(&store, minute(), &["s=3"], 1).await.unwrap();
-    // What was claimed over the connection before seals nothing over this one.
+    // Claims of the former connection seal nothing over the new one.
     assert_unavailable(&compact(&store, &claims[0], 1).await.map(drop));
     let again = Claim { generation: store.generation(partition()), ..claims[0].clone() };
     assert_eq!(finish(&store, &again).await.unwrap(), 3);
 }
 
-/// What a server admitted says nothing of what the next one admits: a recording goes to the one that was asked, or
-/// nowhere.
+/// Admissions of one server do not hold for the next: a recording goes to the server that was asked, or fails.
 #[tokio::test]
 async fn a_recording_for_another_generation_changes_nothing() {
     let mut server = RedisServer::start(&[]);
@@ -88,7 +87,7 @@ async fn a_recording_for_another_generation_changes_nothing() {
     as_of(store.generation(partition())).await.unwrap();
 }
 
-/// A server that is promoted may lack the reports of nodes that lag.
+/// A promoted server may lack the lag reports.
 #[tokio::test]
 async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -104,7 +103,7 @@ async fn a_claim_goes_to_the_server_that_has_the_report_of_lag_or_to_none() {
     server.stop();
     assert_unavailable(&claim(&store).await.map(drop));
     server.restart();
-    // As of a replica that did not hear of it.
+    // Like a replica that did not receive them.
     let forgotten: i64 = server.query(&["DEL", "{eds:0}:lagging"]);
     assert_eq!(forgotten, 1);
     until_it_is_back(&store).await;
@@ -128,7 +127,7 @@ async fn a_refused_connection_is_told_at_once() {
     until_it_is_back(&store).await;
 }
 
-/// Every operation, on a line that is dead from now on.
+/// Runs every operation over a connection that is now dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_on_a_dead_line_ends_in_time() {
     let server = RedisServer::start(&[]);
@@ -161,7 +160,7 @@ async fn every_call_on_a_dead_line_ends_in_time() {
     }
 }
 
-/// More than a socket's buffers hold, from many callers at once, and again while connections are tried.
+/// More data than socket buffers hold, from many callers, and again while connections are attempted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     let server = RedisServer::start(&[]);
@@ -194,18 +193,18 @@ async fn callers_do_not_wait_for_each_other_on_a_dead_line() {
     record(&store, minute(), &["s=1"], 1).await.unwrap();
 }
 
-/// While one caller tries to connect the others get the error that is known already.
+/// While one caller reconnects, the others get the known error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_one_caller_waits_for_a_connection() {
     let server = RedisServer::start(&[]);
     let line = Line::to(server.address()).await;
     let mut settings = impatient(tcp(&server));
     settings.redis.address = line.address();
-    // Longer than it takes to get that error.
+    // Longer than that error takes.
     settings.redis.timeouts.connect = 2 * IN_TIME;
     line.set_dead(true);
     let store = Arc::new(store(&settings));
-    // Nothing is known yet: this one has to wait.
+    // No error is known yet: this caller has to wait.
     assert_unavailable(&claim(&store).await.map(drop));
     let began = Instant::now();
     let mut refused = 0;
@@ -221,7 +220,7 @@ async fn only_one_caller_waits_for_a_connection() {
             Err(_elapsed) => waiting.push(call),
         }
         assert!(waiting.len() <= 1 && began.elapsed() < SOON);
-        // Until the pause after the first attempt is over, all get the error; then one tries.
+        // Until the pause after the first attempt ends, all get the error; then one tries.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that a node refuses, and what it says.
+//! Servers that a node refuses, and its messages.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use testing::redis::RedisServer;
 
 use super::site::{store, tcp};
 
-/// The store refuses itself, and says what is wrong and how to fix it.
+/// The store refuses, with the reason and the remedy.
 async fn refuses(settings: &Settings, wrong: &str, fixed_by: &str) {
     let store = store(settings);
     for _ in 0..2 {
@@ -77,7 +77,7 @@ async fn a_wrong_password() {
     refuses(&with_password(&server, Some("nobody"), "right"), "credentials", hint).await;
     store(&with_password(&server, Some("eds"), "right")).check().await.unwrap();
 
-    // From now on nobody comes in without one.
+    // From here on a certificate is required.
     server.query::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
     refuses(&tcp(&server), "NOAUTH", hint).await;
     refuses(&with_password(&server, None, "wrong"), "credentials", hint).await;
@@ -101,7 +101,7 @@ async fn a_user_without_rights() {
     }
 }
 
-/// A server that answers INFO so, and everything else with OK. It ends with the test.
+/// A server with this answer to INFO, and OK to everything else. It stops with the test.
 fn answering_info(info: &'static str) -> Settings {
     let serve = move |mut client: TcpStream| -> std::io::Result<()> {
         let mut chunk = [0; 4096];
@@ -111,7 +111,7 @@ fn answering_info(info: &'static str) -> Settings {
                 return Ok(());
             }
             let text = String::from_utf8_lossy(&chunk[..n]);
-            // A command begins with the number of its parts; none of the parts begins so.
+            // A command begins with the number of its parts; no part does.
             for command in text.split("\r\n*") {
                 if command.contains("INFO") && !command.contains("SETINFO") {
                     write!(client, "${}\r\n{info}\r\n", info.len())?;
@@ -140,7 +140,7 @@ async fn an_old_version() {
     refuses(&old, "Redis 6.2.14", REMEDY).await;
 }
 
-/// The same with a real one.
+/// The same with a real server.
 #[tokio::test]
 #[ignore = "wants EDS_TEST_REDIS to be a Redis of before 7.0: $(scripts/setup --server redis-6.2)"]
 async fn an_old_server() {
@@ -148,7 +148,7 @@ async fn an_old_server() {
     refuses(&tcp(&server), "the server is Redis 6", REMEDY).await;
 }
 
-/// It names no version of its own, and runs the scripts of the Redis that it names.
+/// It has no version of its own, and runs the scripts of the Redis version it reports.
 #[tokio::test]
 async fn keydb_whatever_version_of_redis_it_names() {
     let of_today = answering_info(

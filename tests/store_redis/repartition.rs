@@ -1,4 +1,4 @@
-//! Another number of partitions: who may begin to record what, at each step of the change.
+//! Changing the number of partitions: who may start recording in a minute at each step.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use testing::redis_cluster::RedisCluster;
 
 use super::site::{at, store, tcp};
 
-/// No event comes from there on by itself.
+/// A minute without events.
 const FROM: &str = "21000101:10";
 const BEFORE: &str = "21000101:9";
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -36,7 +36,7 @@ fn node_by(settings: Settings, count: u16, before: Option<(u16, &str)>) -> Redis
 }
 
 async fn begin(node: &RedisStore, partitions: u16, name: &str) -> Result<(), StoreError> {
-    // Some series of some partition: what is asked is whether the node may record there in this minute at all.
+    // Any series of any partition: only whether the node may record in this minute matters.
     let request =
         AdmitRequest { minute: minute(name), series: &["s=1"], series_max: 10, overflow: "o=1" };
     let all = event_data_service::event::Partitions::new(NonZeroU16::new(partitions).unwrap());
@@ -68,7 +68,7 @@ fn is_refused(result: &Result<(), StoreError>) -> bool {
 #[tokio::test]
 async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minute() {
     let server = RedisServer::start(&[]);
-    // They agree with all others, and do not look again.
+    // Their settings agree with the others, and they do not check again.
     let asleep = node(&server, 2, None);
     asleep.check().await.unwrap();
     let new = node(&server, 3, Some((2, FROM)));
@@ -78,7 +78,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
     assert!(is_refused(&begin(&asleep, 2, FROM).await));
     new.check().await.unwrap();
     begin(&new, 3, FROM).await.unwrap();
-    // One that looks goes on until then, and says so.
+    // A node that checks continues until then, and warns.
     let old = node(&server, 2, None);
     old.check().await.unwrap();
     let warnings = old.warnings();
@@ -86,7 +86,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
     assert!(warnings.iter().any(is_said), "{warnings:?}");
     assert!(is_refused(&begin(&old, 2, FROM).await));
 
-    // Taken back, but not when it has begun.
+    // Reverted, but not after it has begun.
     let words = refusal(old.share(&NO_CHANGE, AN_HOUR).await);
     assert!(words.contains("events of 21000101:10 already"), "{words}");
     begin(&new, 3, FROM).await.unwrap();
@@ -102,7 +102,7 @@ async fn whoever_slept_through_a_change_or_its_taking_back_begins_no_later_minut
     begin(&old, 2, FROM).await.unwrap();
 }
 
-/// The settings, the nodes and the fences are on different masters.
+/// Settings, nodes and fences are on different masters.
 #[tokio::test]
 async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
     let cluster = RedisCluster::start();
@@ -111,7 +111,7 @@ async fn on_a_cluster_the_number_changes_and_who_lives_is_seen() {
         let nodes = nodes.map(|it| (it.ip().to_string(), it.port())).collect();
         at(Address::Cluster { nodes })
     };
-    // Their keys lie in one slot, whatever their names are.
+    // Their keys share a slot, whatever their names.
     for name in ["one", "two", "three"] {
         let named = Settings { node: name.to_owned(), ..node() };
         let named = node_by(named, 2, None);
@@ -142,7 +142,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     let settings: Vec<String> = server.query(&["HKEYS", "eds:settings"]);
     assert!(!settings.contains(&"dividing".to_owned()), "{settings:?}");
 
-    // A node that would not understand, and one that may have events already.
+    // A node that does not know the change, and one that may have events of the new minutes.
     let near = node(&server, 3, Some((2, "20161204:1118")));
     let key = "{eds:nodes}:old";
     server.query::<()>(&["SET", key, "old#0123abcd"]);
@@ -156,7 +156,7 @@ async fn a_change_waits_for_a_minute_of_which_there_is_nothing() {
     let words = refusal(new.share(&with_more, AN_HOUR).await);
     assert!(words.contains("nothing else with it"), "{words}");
 
-    // Not from where nobody is, nor when one change is under way.
+    // Neither from a wrong number nor during another change.
     for other in [node(&server, 3, None), node(&server, 3, Some((4, FROM)))] {
         let words = refusal(other.share(&CHANGE, AN_HOUR).await);
         assert!(words.contains("Set store.partitions_before = 2"), "{words}");
@@ -210,12 +210,12 @@ async fn a_change_is_finished_when_nothing_of_before_is_left() {
     finished.share(&finish, AN_HOUR).await.unwrap();
     finished.check().await.unwrap();
     begin(&finished, 3, FROM).await.unwrap();
-    // Those that were not restarted go on.
+    // Nodes that were not restarted continue.
     changed.check().await.unwrap();
     let mut warned = changed.warnings().into_iter();
     assert!(warned.all(|it| it.cause != Cause::SettingsOutdated));
     begin(&changed, 3, FROM).await.unwrap();
-    // Events of before would be put where nobody looks.
+    // Earlier events would go to partitions without nodes.
     assert!(is_refused(&begin(&changed, 2, "20161204:1117").await));
     let soon = node(&server, 3, Some((2, FROM)));
     assert!(matches!(soon.check().await, Err(StoreError::Refused(_))));
@@ -228,7 +228,7 @@ async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
     old.check().await.unwrap();
     let new = node(&server, 3, Some((2, FROM)));
     new.share(&CHANGE, AN_HOUR).await.unwrap();
-    // As it was before the settings were written, with the last fence missing.
+    // The state before the settings are written, with the last fence missing.
     let fences: Vec<String> = server.query(&["KEYS", "{eds:*}:division"]);
     assert!(fences.len() >= 3, "{fences:?}");
     let broken_off = || {
@@ -259,7 +259,7 @@ async fn a_command_that_ended_in_between_is_run_again_or_taken_back() {
     }
 }
 
-/// Only what is named as partitions' keys are counts, whatever strangers call their series.
+/// Only keys named like a partition's are counts, whatever series are called.
 #[tokio::test]
 async fn what_is_left_by_other_settings_is_found_among_foreign_keys() {
     let server = RedisServer::start(&[]);

@@ -1,4 +1,4 @@
-//! A master that becomes a replica: whoever still has a connection to it leaves it.
+//! A master that becomes a replica: its clients leave it.
 
 use std::time::Instant;
 

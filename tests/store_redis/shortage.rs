@@ -1,4 +1,4 @@
-//! Redis out of memory: recording fails, and everything else makes room.
+//! Redis without memory: recording fails, and all other steps free memory.
 
 use event_data_service::store::{Store, StoreError};
 use testing::eventually::{SOON, eventually, when};
@@ -23,7 +23,7 @@ fn assert_full(result: &Result<(), StoreError>) {
     assert!(matches!(result, Err(StoreError::Full(_))), "{result:?}");
 }
 
-/// Whatever a node does but recording, also one that comes only now, and whose scripts Redis does not know.
+/// Every operation except recording, also of a new node whose scripts Redis does not know.
 #[tokio::test]
 async fn all_but_recording_goes_on() {
     let server = RedisServer::start(&[]);
@@ -39,7 +39,7 @@ async fn all_but_recording_goes_on() {
     limit_memory(&server, 1);
     server.query::<()>(&["SCRIPT", "FLUSH"]);
     let new = store(&tcp(&server));
-    // Before anything was refused to it.
+    // Before it was refused anything.
     assert_full(&new.check().await);
     assert_full(&record(&new, minute(), &["s=1"], 2).await);
     drain_all(&new).await.unwrap();
@@ -70,7 +70,7 @@ async fn draining_makes_room() {
     assert_eq!(finish(&store, &sending).await.unwrap(), 2001);
 }
 
-/// What docs/limits.md says of the memory of Redis: a count takes 80 bytes and its name.
+/// docs/limits.md: a count takes 80 bytes and its name.
 #[tokio::test]
 async fn counts_take_no_more_than_is_documented() {
     const SERIES: usize = 20_000;

@@ -1,4 +1,4 @@
-//! A node at a Redis, and the whole way of an event through its store.
+//! A node at a Redis, and the whole path of an event through its store.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) fn minute() -> Minute {
     "20161204:1118".parse().unwrap()
 }
 
-/// Another one: the first is closed once it was drained.
+/// Another minute: the first is closed once it was drained.
 pub(crate) fn next_minute() -> Minute {
     "20161204:1119".parse().unwrap()
 }
@@ -72,7 +72,7 @@ pub(crate) fn store(settings: &Settings) -> RedisStore {
     RedisStore::new(settings).unwrap()
 }
 
-/// One event of each of these series, at this many ns after the beginning of the minute.
+/// Returns one event in each of these series, at this offset in ns.
 pub(crate) async fn record(
     store: &RedisStore,
     minute: Minute,
@@ -119,7 +119,7 @@ pub(crate) async fn report_lag(store: &RedisStore, lags: bool) -> Result<(), Sto
     checked_in.await.map(drop)
 }
 
-/// Compacts so many series for the only output.
+/// Compacts this many series for the only output.
 pub(crate) async fn compact(
     store: &RedisStore,
     claim: &Claim,
@@ -129,7 +129,7 @@ pub(crate) async fn compact(
     store.compact(claim, series_max, LEASE, &outputs).await
 }
 
-/// Compacts all, in steps of so many series. Gives the claim to send it.
+/// Compacts all series in steps; returns the claim to send.
 pub(crate) async fn seal(
     store: &RedisStore,
     claim: &Claim,
@@ -144,7 +144,7 @@ pub(crate) async fn seal(
     panic!("sealing has no end")
 }
 
-/// Compacts if that is still to be done, reads, acknowledges. Gives how many series there were.
+/// Compacts if necessary, reads, acknowledges; returns the number of series.
 pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, StoreError> {
     let claim = &match claim.output {
         Some(_) => claim.clone(),
@@ -162,7 +162,7 @@ pub(crate) async fn finish(store: &RedisStore, claim: &Claim) -> Result<usize, S
     Ok(series.len())
 }
 
-/// Every operation that a node does, but for recording.
+/// Every operation of a node except recording.
 pub(crate) async fn drain_all(store: &RedisStore) -> Result<(), StoreError> {
     match store.check().await {
         Ok(()) | Err(StoreError::Full(_)) => {}

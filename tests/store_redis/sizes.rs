@@ -1,4 +1,4 @@
-//! What is sent is bounded by bytes, and a long name goes as seldom as the layout allows.
+//! Requests are bounded in bytes, and long names are sent as rarely as the layout allows.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use testing::redis_proxy::{RedisProxy, Then, Watcher};
 
 use super::site::{claim, finish, minute, next_minute, partition, record, seal, store, tcp};
 
-/// What went to Redis.
+/// The bytes sent to Redis.
 #[derive(Default)]
 struct Sent(Mutex<Vec<Vec<u8>>>);
 
@@ -27,7 +27,7 @@ impl Watcher for Sent {
 }
 
 impl Sent {
-    /// How often a text went to Redis.
+    /// Returns how often a text was sent to Redis.
     fn times(&self, text: &str) -> usize {
         let sent = self.0.lock().unwrap();
         let times = |command: &Vec<u8>| memmem::find_iter(command, text).count();
@@ -67,7 +67,7 @@ async fn a_long_name_is_sent_once_a_step() {
         let server = RedisServer::start(&[]);
         let (store, sent) = watched(&server, layout);
         let (long, other) = (name(1), name(2));
-        // Before the server knows the scripts it is sent some commands again.
+        // Commands are repeated until the server knows the scripts.
         for (minute, series) in [(minute(), &other), (next_minute(), &long)] {
             admit(&store, minute, &[series, "s=3"]).await;
             record(&store, minute, &[series, "s=3"], 1).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_long_name_is_sent_once_a_step() {
     }
 }
 
-/// A server that is new, or whose scripts were flushed, is sent the script.
+/// A new server, or one whose scripts were flushed, gets the script.
 #[tokio::test]
 async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
     let server = RedisServer::start(&[]);
@@ -97,7 +97,7 @@ async fn a_script_that_the_server_lacks_loses_no_event_of_a_long_name() {
     }
 }
 
-/// A recording fails at most, and the same events again make the counts right.
+/// At worst a recording fails, and the retry completes the counts.
 #[tokio::test]
 async fn scripts_that_are_flushed_cost_a_node_with_logs_no_event() {
     let server = RedisServer::start(&[]);

@@ -1,4 +1,4 @@
-//! Logs over a way to Redis that carries little.
+//! Logs over a slow connection.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SERIES: usize = 4000;
 const BYTES_A_SECOND: u32 = 2_000_000;
 const RESPONSE: Duration = Duration::from_secs(1);
 
-/// What is read at once must not be as large as the names in it make it.
+/// A read must not grow with the length of names.
 #[tokio::test]
 async fn logs_with_long_names_are_read_over_a_slow_way() {
     let server = RedisServer::start(&[]);

@@ -1,4 +1,4 @@
-//! What is said of a server that is not what store.url says it is: one line, with its address and what to do.
+//! Messages about a server that is not of the kind in store.url: one line with its address and the remedy.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +13,7 @@ use testing::redis::RedisServer;
 use super::site::{at, minute, record, store, tcp};
 use super::tls::{Authority, TlsServer};
 
-/// Whatever is asked, it gives this answer. It ends with the test.
+/// A server with one answer to everything. It stops with the test.
 fn answering(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! TLS: the server is verified always, the client when the server asks for it.
+//! TLS: the server is always verified, the client if the server requires it.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(super) struct Authority {
 impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::default();
-        // A name of its own: a certificate of its own name would be taken for self-signed.
+        // A distinct name: otherwise the certificate would be considered self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -32,7 +32,7 @@ impl Authority {
         Self { pem, issuer }
     }
 
-    /// A certificate for this host and its key, in PEM.
+    /// Returns a certificate for this host and its key in PEM.
     fn certify(&self, host: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([host.to_owned()]).unwrap();

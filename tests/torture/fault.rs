@@ -1,4 +1,4 @@
-//! What can happen, to whom, and for how long: drawn from a seed.
+//! Faults, their victims and durations, drawn from a seed.
 
 use std::time::Duration;
 
@@ -9,56 +9,56 @@ use testing::tcp_proxy::Traffic;
 
 use crate::store::Kind;
 
-/// What befalls one node.
+/// A fault of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeFault {
-    /// SIGKILL; started again when it is over.
+    /// SIGKILL; restarted at the end.
     Killed,
-    /// SIGTERM; started again when it is over.
+    /// SIGTERM; restarted at the end.
     Ended,
-    /// SIGSTOP; SIGCONT when it is over.
+    /// SIGSTOP; SIGCONT at the end.
     Asleep,
     /// Its connections to Redis.
     Redis(Traffic),
 }
 
-/// What befalls Redis, for all nodes; of several masters, one.
+/// A fault of Redis for all nodes; of several masters, one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RedisFault {
-    /// SIGSTOP; SIGCONT when it is over.
+    /// SIGSTOP; SIGCONT at the end.
     Asleep,
-    /// SIGTERM; started again with its append-only file when it is over.
+    /// SIGTERM; restarted with its append-only file at the end.
     Ended,
-    /// SIGKILL; started again with its append-only file when it is over.
+    /// SIGKILL; restarted with its append-only file at the end.
     Killed,
-    /// SIGKILL; its replica takes its place when it is over.
+    /// SIGKILL; replaced by its replica at the end.
     Replaced,
-    /// `maxmemory` is below what is used.
+    /// `maxmemory` below the used memory.
     Full,
-    /// SIGKILL when it is over; started again with the append-only file of when it began.
+    /// SIGKILL at the end; restarted with the append-only file of the beginning.
     WentBack,
-    /// A slot with counts lies on two masters of a Cluster until it is over.
+    /// A slot with counts is on two masters of a Cluster until the end.
     SlotMoved,
     /// The connections of every node to it.
     Traffic(Traffic),
-    /// The clock of all servers is so many seconds ahead of what it was, or behind.
+    /// The clock of all servers is set ahead or back by this many seconds.
     ClockSet(i64),
 }
 
-/// What happens.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Node(usize, NodeFault),
     Redis(RedisFault),
     /// Of one of the two databases.
     Output(usize, Mode),
-    /// A sender whose events keep a minute from ever being idle.
+    /// A sender that keeps a minute from becoming idle.
     Straggler,
-    /// An archive is sent: events of very many old minutes.
+    /// An archive of very many old minutes is sent.
     Archive,
 }
 
-/// A fault with its begin and end within a phase.
+/// A fault with its begin and end in a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planned {
     pub(crate) fault: Fault,
@@ -66,29 +66,29 @@ pub(crate) struct Planned {
     pub(crate) to: Duration,
 }
 
-/// The shortest and the longest that a fault lasts, in ms: from a blink to well beyond the lease.
+/// The shortest and longest fault in ms: from a moment to well beyond the lease.
 const LASTS_MS: std::ops::Range<u64> = 300..14_000;
-/// How late in a phase a fault may begin, in ms.
+/// The latest begin of a fault in a phase, in ms.
 const BEGINS_MS: std::ops::Range<u64> = 500..6_000;
 
-/// How long before it is killed a Redis that goes back is copied, in ms: less and more than `store.replay_window`.
+/// How long before its death a Redis that rolls back is copied, in ms: less and more than `store.replay_window`.
 const GOES_BACK_MS: std::ops::Range<u64> = 2_000..25_000;
 
-/// Of so many phases of a long torture the first is harmless.
+/// One in this many phases of a long torture is harmless.
 pub(crate) const HARMLESS_EVERY: usize = 5;
-/// How fast the link to Redis is when it is slow, in bytes a second.
+/// The speeds of a slow link, in bytes a second.
 const RATES: [u32; 2] = [1_000_000, 8_000_000];
-/// By how many seconds the clock of Redis is set: less and more than any grace, lease or hold.
+/// The seconds by which Redis' clock is set: less and more than any grace, lease or hold.
 const CLOCK_SET_SECS: [i64; 4] = [-3600, -90, 90, 3600];
 
 impl RedisFault {
-    /// Whether nothing fails: a link is slow, and that is all.
+    /// Returns whether a slow link is the only fault.
     fn is_slow_link(self) -> bool {
         matches!(self, Self::Traffic(Traffic::Rate(_)))
     }
 }
 
-/// Whether minutes are published as if there was no fault, in time.
+/// Returns whether minutes are published as early as without faults.
 pub(crate) fn is_harmless(plan: &[Planned]) -> bool {
     plan.iter().all(|it| match it.fault {
         Fault::Redis(fault) => fault.is_slow_link(),
@@ -96,9 +96,9 @@ pub(crate) fn is_harmless(plan: &[Planned]) -> bool {
     })
 }
 
-/// What the phase with this number brings in a long torture: every fifth a slow link, the first of these with an archive, for
-/// `harmless` and until it is over whether the current minute comes in time; every fifth a Redis that goes back when counts were
-/// written and nobody has said so; all others what chance brings.
+/// Returns the plan of a phase in a long torture. Every fifth phase has a slow link, the first of these with an
+/// archive, and checks that the current minute is published in time; every fifth has a Redis that rolls back after
+/// unacknowledged writes; all others are random.
 pub(crate) fn plan(
     random: &mut SmallRng,
     kind: Kind,
@@ -118,14 +118,14 @@ fn slow_link(kind: Kind, number: usize, to: Duration) -> Vec<Planned> {
     let rate = RATES[number % RATES.len()];
     let slow = Fault::Redis(RedisFault::Traffic(Traffic::Rate(rate)));
     let slow = has_ways(kind).then_some(slow);
-    // Where the link cannot be slow nothing happens at all.
+    // Where the link cannot be slow, there is no fault.
     let archive = (number == 0 || slow.is_none()).then_some(Fault::Archive);
     let planned = |fault| Planned { fault, from: Duration::ZERO, to };
     slow.into_iter().chain(archive).map(planned).collect()
 }
 
-/// Both databases take what they are sent, and do not say so. Redis is copied in the middle of the first minute, whose counts are
-/// written some 18 s after the phase began; then all nodes but the anchor die, and Redis is what it was.
+/// Both databases accept writes without an answer. Redis is copied in the middle of the first minute, whose counts are
+/// written about 18 s after the phase began; then all nodes but the anchor die, and Redis rolls back.
 fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
     let planned = |fault, [from, to]: [u64; 2]| Planned {
         fault,
@@ -140,8 +140,8 @@ fn written_and_forgotten(nodes: usize, anchor: usize) -> Vec<Planned> {
     plan
 }
 
-/// One to six faults, each to another victim. Nothing befalls the anchor alone. A straggler comes only where Redis is
-/// well, so that its events come when they are sent. Only a long torture has it and a clock that is set, which last long.
+/// One to six faults with different victims, none of the anchor alone. A straggler occurs only while Redis is well, so
+/// that its events arrive when sent. Stragglers and clocks that are set take long and occur only in a long torture.
 pub(crate) fn by_chance(
     random: &mut SmallRng,
     kind: Kind,
@@ -194,7 +194,7 @@ fn traffic(random: &mut SmallRng) -> Traffic {
     }
 }
 
-/// The ways to a Cluster or to one of several masters have no proxy: the servers name each other.
+/// Connections to a Cluster or to Sentinel have no proxy, because the servers name each other.
 fn has_ways(kind: Kind) -> bool {
     matches!(kind, Kind::Server | Kind::Forgetful)
 }

@@ -1,7 +1,6 @@
-//! Torture: real nodes, a real Redis with a replica (or a Cluster, or one that sentinels watch), two real InfluxDB, and one
-//! fault after another, drawn from a seed.
-//! What is published in the end must be exact in both. `scripts/torture --minutes N --seed S` is the long way to run
-//! it.
+//! Torture: real nodes, a real Redis with a replica (or a Cluster, or Sentinel), two real InfluxDB, and overlapping
+//! faults from a seed. The published numbers must be exact in both. `scripts/torture --minutes N --seed S` runs it for
+//! longer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,9 +28,9 @@ use std::time::Duration;
 use phase::torture;
 use store::Kind;
 
-/// The quick half: what every run of the tests can afford. The last phase and its minutes come on top of it.
+/// The duration in every test run, without the last phase and its minutes.
 const SHORT: Duration = Duration::from_secs(20);
-/// The same for what comes on top of it: a phase or two.
+/// The duration of the rest.
 const SHORTER: Duration = Duration::from_secs(8);
 
 #[track_caller]
@@ -80,7 +79,7 @@ fn the_script_tells_misuse_from_failure() {
     }
 }
 
-/// The long half. `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS` come from `scripts/torture`.
+/// The long run. `TORTURE_MINUTES`, `TORTURE_SEED` and `TORTURE_REDIS` come from `scripts/torture`.
 #[test]
 #[ignore = "as long as one likes: scripts/torture --minutes N"]
 fn a_long_torture_is_exact() {

@@ -1,8 +1,8 @@
-//! One phase after another: a load that never rests, and the faults of the plan at their time.
+//! Phases: constant load, with the faults of the plan.
 //!
-//! Every datagram goes to all nodes. One of them, the anchor of the phase, always gets it: it is not killed, put to
-//! sleep or cut off alone, and the load waits for it. So there is a copy of every event with a node that is up, and
-//! nothing may be lost. The next phase has another anchor, when all nodes have recorded all that they received.
+//! Every datagram goes to all nodes. One node, the anchor of the phase, always receives it: it is never killed,
+//! suspended or cut off alone, and the load waits for it. So every event has a copy on a live node, and nothing may be
+//! lost. The next phase, with another anchor, begins when all nodes have recorded everything they received.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -21,58 +21,59 @@ use crate::store::Kind;
 use crate::verdict::{Rollback, Straggler, Verdict};
 use crate::world::{GRACE, World};
 
-/// What a node under valgrind could take; so the figures are about faults, not about speed.
+/// A rate that a slow machine sustains: the subject is faults, not speed.
 const DATAGRAMS_PER_SECOND: u32 = 120;
 const LINES_PER_DATAGRAM: usize = 12;
-/// What may lie in the anchor's socket.
+/// The maximum number of bytes in the anchor's socket.
 const AHEAD_MAX: u64 = 32;
-/// How long the events of a minute come. They go on coming, fewer, in the next.
+/// How long events of a minute are sent. A few follow in the next minute.
 const MINUTE_LASTS: Duration = Duration::from_secs(5);
-/// A rest after which no event of the last minutes is sent any more: they may be closed.
+/// A pause without events of the last minutes, so that they may close.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// `flush.max_hold`, in seconds: longer than the events of a minute come and any fault keeps them from Redis.
+/// `flush.max_hold` in seconds: longer than the events of a minute are sent and than any fault keeps them from Redis.
 const MAX_HOLD_SECS: std::ops::Range<u64> = 40..60;
-/// How often a straggler sends.
+/// The interval of a straggler.
 const STRAGGLES: Duration = Duration::from_millis(500);
-/// Within this of the end of `flush.max_hold` its minute is published, whatever befalls single nodes and the output.
+/// A straggler's minute is published within this time of `flush.max_hold`, whatever faults single nodes and the output
+/// have.
 const PUBLISHED_WITHIN: Duration = Duration::from_secs(60);
-/// A shorter torture has no phase that lasts longer than `flush.max_hold`.
+/// In a shorter torture no phase is longer than `flush.max_hold`.
 const LONG_FROM: Duration = Duration::from_secs(60);
-/// So many old minutes are in an archive, with one event each, and so long before all others.
+/// The number of minutes of an archive, with one event each, and how long they lie before all others.
 const ARCHIVE_MINUTES: i64 = 10_000;
 const ARCHIVE_IS_OLDER_BY: i64 = 20_000;
-/// Within this of the grace the current minute is published where nothing fails.
+/// The current minute is published within this time of the grace if nothing fails.
 const LATE_MAX: Duration = Duration::from_secs(15);
-/// For so long at least it has events.
+/// The minimum time in which it has events.
 const CURRENT_LASTS_NS: i64 = 20_000_000_000;
-/// By how much events of the current minute are late, in ns.
+/// The delay of events of the current minute, in ns.
 const CURRENT_IS_LATE_NS: std::ops::Range<i64> = 0..3_000_000_000;
-/// For the rest of a phase's last second, leases, pauses and graces.
+/// For the last second of a phase, leases, pauses and graces.
 const EXACT_WITHIN: Duration = Duration::from_secs(120);
 
-/// The load, and what is to come of it.
+/// The load and its expected results.
 struct Load {
     socket: UdpSocket,
     random: SmallRng,
     minute: i64,
     minute_began: Instant,
     last_sent: Instant,
-    /// What the anchor had received, and what was sent since then.
+    /// The events that the anchor had received, and those sent since.
     anchor: usize,
     received_before: u64,
     sent: u64,
     expected: Expected,
-    /// Until when events are of the current minute, by the clock of Redis in ns since the epoch.
+    /// The end of the current minute by Redis' clock, in ns since the epoch.
     current_until: i64,
-    /// When each of these minutes was over, or an event of it was sent last.
+    /// When each of these minutes ended, or its last event was sent.
     over: BTreeMap<i64, Instant>,
-    /// The minutes of the archive that are not sent yet.
+    /// The unsent minutes of the archive.
     archive: std::ops::Range<i64>,
     straggler: Option<Straggler>,
     stragglers: Vec<Straggler>,
 }
 
-/// Tortures the service for about this long. `again` is the command that does so again.
+/// Tortures the service for about this time. `again` is the command that repeats it.
 pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     eprintln!("seed {seed}; again by: {again}");
     let mut random = SmallRng::seed_from_u64(seed);
@@ -90,7 +91,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         let anchor = random.random_range(0..world.nodes.len());
         load.lean_on(&world, anchor);
         if lasts >= LONG_FROM && phases % HARMLESS_EVERY == 0 {
-            // What is held because of the phase before says nothing of this one. And a minute must not last into the next phase.
+            // Minutes held by the previous phase do not count. A minute must not last into the next phase.
             world.wait_sealed(max_hold);
         }
         let (current_ends, left) = Load::current_ends(&world);
@@ -110,7 +111,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
         let mut rollback = phase(&mut world, &mut load, &plan, max_hold, began);
         if is_harmless {
             latest = latest.max(load.wait_published(&world));
-            // A clock that is set back must not come to these minutes again.
+            // A clock that is set back must not reach these minutes again.
             load.current_until = 0;
         }
         world.wait_calm();
@@ -123,7 +124,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
             };
             let lived = (0..world.nodes.len()).filter(lived);
             world.wait_reported(&rollbacks_before, lived);
-            // What comes late is counted when it is sealed.
+            // Late events are counted when the minute is sealed.
             world.wait_sealed(max_hold);
             rollback.counted = world.forgotten(anchor) + world.late() - counted_before;
         }
@@ -146,7 +147,7 @@ pub(crate) fn torture(kind: Kind, lasts: Duration, seed: u64, again: &str) {
     verdict.give(EXACT_WITHIN);
 }
 
-/// Plays a plan. Answers what was published when Redis went back, if it did.
+/// Runs a plan; returns the published points when Redis rolled back, if it did.
 fn phase(
     world: &mut World,
     load: &mut Load,
@@ -210,7 +211,7 @@ impl Load {
         load
     }
 
-    /// From now on this node is the one that gets everything. The last phase's minutes get no more events.
+    /// Makes this node the anchor. The minutes of the last phase get no more events.
     fn lean_on(&mut self, world: &World, anchor: usize) {
         self.anchor = anchor;
         self.received_before = world.nodes[anchor].metrics().count("eds_datagrams_received_total");
@@ -223,7 +224,7 @@ impl Load {
         self.minute_began = Instant::now();
     }
 
-    /// Sends for this long.
+    /// Sends for this time.
     fn pump(&mut self, world: &World, lasts: Duration) {
         let began = Instant::now();
         let mut sent = 0;
@@ -261,8 +262,8 @@ impl Load {
         self.send(world, &datagram);
     }
 
-    /// Returns when the current minute ends, or the next if that is soon, by the clock of Redis in ns since the epoch; and how far
-    /// that is away.
+    /// Returns the end of the current minute, or of the next one if that is soon, by Redis' clock in ns since the
+    /// epoch; and the time until then.
     fn current_ends(world: &World) -> (i64, Duration) {
         let now_ns = world.store.clock().now_ns();
         let ends_ns = ((now_ns + CURRENT_LASTS_NS) / MINUTE_NS + 1) * MINUTE_NS;
@@ -275,7 +276,7 @@ impl Load {
         self.over.clear();
     }
 
-    /// Waits until the minutes that were the current ones are published, and returns how long after it was over the latest was.
+    /// Waits until the current minutes are published; returns the longest time after their end.
     fn wait_published(&self, world: &World) -> Option<Duration> {
         let within = GRACE + LATE_MAX;
         let mut late = BTreeMap::new();
@@ -291,7 +292,7 @@ impl Load {
 
     fn send(&mut self, world: &World, datagram: &[u8]) {
         for node in &world.nodes {
-            // Nobody may listen there.
+            // The port may be closed.
             let _ = self.socket.send_to(datagram, node.udp());
         }
         self.sent += 1;
@@ -300,14 +301,14 @@ impl Load {
         }
     }
 
-    /// From now on a straggler sends, too, in a minute that no other event has.
+    /// Starts a straggler in a minute without other events.
     fn straggle(&mut self) {
         let minute_ns = SEED_MINUTE_NS + (self.minute + 1) * MINUTE_NS;
         self.straggler = Some(Straggler::new(minute_ns));
         self.next_minute(3);
     }
 
-    /// Goes on until the straggler's minute is published, though its events keep coming.
+    /// Continues until the straggler's minute is published while its events keep arriving.
     fn straggle_until_published(&mut self, world: &World, max_hold: Duration) {
         let Some(began) = self.straggler.as_ref().map(|it| it.sent[0]) else {
             return;
@@ -329,7 +330,7 @@ impl Load {
             "           the straggler's minute is published {:.1} s after its first event",
             began.elapsed().as_secs_f64()
         );
-        // What comes now is late.
+        // Events from here on are late.
         self.pump(world, Duration::from_secs(2));
         self.stragglers.extend(self.straggler.take());
     }
@@ -363,7 +364,7 @@ impl Load {
     }
 }
 
-/// The only event of a minute in the archive.
+/// Returns the only event of a minute in the archive.
 fn archived(minute: i64) -> String {
     let at = SEED_MINUTE_NS - (ARCHIVE_IS_OLDER_BY - minute) * MINUTE_NS;
     let product = minute % 7;

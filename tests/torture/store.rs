@@ -1,5 +1,5 @@
-//! The Redis of a torture: a server with a replica, a Cluster of three masters with a replica each, or a master that
-//! sentinels watch; and what can befall each.
+//! The Redis of a torture: a server with a replica, a Cluster of three masters with replicas, or a master behind
+//! Sentinel; and their faults.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,34 +13,34 @@ use testing::tcp_proxy::{TcpProxy, Traffic};
 
 use crate::fault::RedisFault;
 
-/// Which of them.
+/// The kind of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server,
-    /// The same, and nothing befalls it but that it goes back.
+    /// A server whose only fault is a rollback.
     Forgetful,
     Cluster,
     Sentinel,
 }
 
-/// Every server keeps a log, so that a short stop loses nothing.
+/// Every server has an append-only file, so that a short stop loses nothing.
 const LOGGED: [&str; 4] = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
 
-/// See the module.
+/// The Redis of a torture.
 pub(crate) struct Store {
     servers: Servers,
-    /// What all of them take for the time of day.
+    /// The clock of all servers.
     clock: Clock,
-    /// What the last fault befell.
+    /// The victim of the last fault.
     victim: usize,
-    /// How many faults there were: each begins with another victim.
+    /// The number of faults: each begins with another victim.
     turn: usize,
-    /// The slot that is being moved, and whence and whereto.
+    /// The slot being moved, its source and its target.
     moving: Option<(u16, usize, usize)>,
 }
 
 enum Servers {
-    /// The master first; each node has a proxy of its own before it.
+    /// The master first; each node has a proxy to it.
     Pair(Vec<RedisServer>, Vec<TcpProxy>),
     Cluster(RedisCluster),
     Sentinel(RedisSentinel),
@@ -61,7 +61,7 @@ impl Store {
                 Servers::Cluster(RedisCluster::start_with_replicas_by(Some(&clock), &LOGGED))
             }
             Kind::Sentinel => {
-                // A master that wakes when it is replaced takes nothing any more.
+                // A master that resumes after it was replaced accepts no writes.
                 let arguments = [&LOGGED[..], &["--min-replicas-to-write", "1"]].concat();
                 Servers::Sentinel(RedisSentinel::start_by(Some(&clock), &arguments))
             }
@@ -75,7 +75,7 @@ impl Store {
         &self.clock
     }
 
-    /// Where a node finds it.
+    /// Returns the address for a node.
     pub(crate) fn url(&self, node: usize) -> String {
         match &self.servers {
             Servers::Pair(_, proxies) => proxies[node].url(),
@@ -100,19 +100,19 @@ impl Store {
         }
     }
 
-    /// The places of those that are masters now.
+    /// Returns the indices of the current masters.
     fn master_places(&self) -> Vec<usize> {
         let places = 0..self.all().len();
         places.filter(|at| is_master(&self.all()[*at])).collect()
     }
 
-    /// Those that hold the data, while nothing befalls them.
+    /// Returns the servers with data, while there is no fault.
     pub(crate) fn masters(&self) -> Vec<&RedisServer> {
         let places = self.master_places();
         places.into_iter().map(|at| &self.all()[at]).collect()
     }
 
-    /// The proxy of one node. Only a single server has any.
+    /// Returns the proxy of a node, which only a single server has.
     pub(crate) fn set_traffic(&self, node: usize, traffic: Traffic) {
         if let Servers::Pair(_, proxies) = &self.servers {
             proxies[node].set(traffic);
@@ -173,7 +173,7 @@ impl Store {
         ["appendonlydir", "copy"].map(|name| directory.join(name))
     }
 
-    /// Keeps what its log is now. A log that is being written anew has nothing yet.
+    /// Copies its append-only file. A file that is being rewritten is empty.
     fn copy_log(&self) {
         let server = &self.all()[self.victim];
         eventually("the log is whole", SOON, || {
@@ -188,7 +188,7 @@ impl Store {
         server.signal("CONT");
     }
 
-    /// Kills it, and starts it with the copy.
+    /// Kills it and restarts it with the copy.
     fn go_back(&mut self) {
         let [log, copy] = self.log_and_copy();
         let victim = self.victim;
@@ -233,7 +233,7 @@ impl Store {
         }
     }
 
-    /// Waits until there are as many masters as must be, and all others have what they have.
+    /// Waits until all masters are present and all replicas are in step.
     pub(crate) fn wait_in_step(&self) {
         if let Servers::Pair(pair, _) = &self.servers {
             let at = pair[0].address();

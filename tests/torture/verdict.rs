@@ -1,7 +1,8 @@
-//! What a torture ends with: the ledger, and whether the published numbers are what they must be.
+//! The result of a torture: the ledger, and whether the published numbers are correct.
 //!
-//! All are exact, but for two kinds of points. What was open when Redis went back may lack what the anchor of the phase,
-//! which gets every event, counted as forgotten in it, and what whoever sealed counted as late, and no more. A minute that never rests has what came before `flush.max_hold` closed it.
+//! All points are exact, except two kinds. Points open when Redis rolled back may lack at most the events that the
+//! anchor of the phase counted as forgotten and that sealing nodes counted as late. A minute that is never idle has
+//! the events before `flush.max_hold` closed it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,22 +13,22 @@ use testing::points::{Point, Points, compare};
 use crate::world::{GRACE, LEDGER, World};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// An event that was sent so long before its minute was closed is in it, on a slow machine, too.
+/// An event sent this long before its minute closed is counted, also on a slow machine.
 const RECORDED_WITHIN: Duration = Duration::from_secs(4);
 const UNIQUE: &str = "unique_user_event";
 const CUMULATIVE: &str = "cumulative_user_event";
 
-/// What is known of a Redis that went back.
+/// The facts about a rollback.
 pub(crate) struct Rollback {
-    /// The points that each InfluxDB had right before. They stay exact.
+    /// The points that each InfluxDB had before. They stay exact.
     pub(crate) published: [Points; 2],
-    /// The last minute that had any events by then.
+    /// The last minute with events at that time.
     pub(crate) last_minute_ns: i64,
-    /// What the anchor counted as forgotten in this phase, and all nodes as late.
+    /// The events of this phase that the anchor counted as forgotten, and all nodes as late.
     pub(crate) counted: u64,
 }
 
-/// Events, each of another user, that keep a minute from ever being idle.
+/// Events of different users that keep a minute from becoming idle.
 pub(crate) struct Straggler {
     minute_ns: i64,
     /// When each was sent.
@@ -40,11 +41,11 @@ impl Straggler {
         Self { minute_ns, sent }
     }
 
-    /// Its next event, which is sent now.
+    /// Returns its next event, sent now.
     pub(crate) fn line(&mut self) -> String {
         self.sent.push(Instant::now());
         let number = self.sent.len();
-        // Its user and its instant are its own.
+        // User and instant are unique.
         format!(
             "event_type=straggler,product=product0 value=user{number} {}{:06}",
             self.minute_ns / 1_000_000,
@@ -60,7 +61,7 @@ impl Straggler {
         })
     }
 
-    /// Takes its points out of those that were found: all that came in time, not all that were sent.
+    /// Removes its points from the found ones: all events that arrived in time, not all that were sent.
     fn judge(&self, found: &mut Points, max_hold: Duration) -> Result<(), String> {
         let [unique, cumulative] = self.points().map(|point| found.remove(&point));
         let in_time = |at: &&Instant| at.duration_since(self.sent[0]) + RECORDED_WITHIN < max_hold;
@@ -81,7 +82,7 @@ pub(crate) struct Verdict {
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) stragglers: Vec<Straggler>,
     pub(crate) max_hold: Duration,
-    /// How long after it was over the latest minute was published in harmless phases, if there were any.
+    /// The longest time between end and publication of a minute in harmless phases, if any.
     pub(crate) latest: Option<Duration>,
     pub(crate) phases: usize,
     pub(crate) faults: usize,
@@ -89,7 +90,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Waits for the last points, prints the ledger, and panics unless every number is right.
+    /// Waits for the last points, prints the ledger, and panics unless every number is correct.
     pub(crate) fn give(self, within: Duration) {
         let began = Instant::now();
         loop {
@@ -164,7 +165,7 @@ impl Verdict {
         self.rollbacks.iter().map(|it| it.counted).sum()
     }
 
-    /// Whether a point was not in this InfluxDB yet when Redis went back, and had events then.
+    /// Returns whether a point had events but was not in this InfluxDB when Redis rolled back.
     fn was_open(&self, database: usize, point: &Point) -> bool {
         self.rollbacks.iter().any(|it| {
             let is_published = it.published[database].contains_key(point);
@@ -172,8 +173,8 @@ impl Verdict {
         })
     }
 
-    /// Compares what the databases hold with what they must, and answers how many events one lacks at most of those that
-    /// may be lost. None has another value than the other, whatever happened.
+    /// Compares the databases with the expected points; returns the most events that one lacks of those that may be
+    /// lost. The databases never differ in a value.
     fn judge(&self) -> Result<u64, String> {
         let [one, two] = self.world.points();
         for (point, value) in &one {

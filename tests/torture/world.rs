@@ -1,4 +1,4 @@
-//! The nodes and servers of a torture; how faults begin and end; and the ledgers of all lives.
+//! The nodes and servers of a torture; begin and end of faults; the ledgers of all lives.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::store::{Kind, Store};
 use crate::support::node::Node;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Longer than the sender ever rests within a minute of the events, with time for a slow machine.
+/// Longer than the sender's pauses within a minute of the events, with time for a slow machine.
 pub(crate) const GRACE: Duration = Duration::from_secs(8);
-/// What the ledger is of: what is received, the four that it is the sum of, and more. What is queued at the end was in the queue of a node when
-/// it was killed or left events on disk; those on disk its next life received again.
+/// The counters of the ledger: received, the four it is the sum of, and others. Events queued at the end were in the
+/// queue of a killed node or left on disk; the next life received the latter again.
 pub(crate) const LEDGER: [&str; 12] = [
     "eds_events_received_total",
     "eds_events_recorded_total",
@@ -36,17 +36,17 @@ pub(crate) const LEDGER: [&str; 12] = [
     "eds_store_rollbacks_total",
 ];
 
-/// See the module.
+/// The world of a torture.
 pub(crate) struct World {
-    /// The two databases, without a Redis of their own.
+    /// The two databases.
     pub(crate) sites: [Site; 2],
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
-    /// What nodes had counted when their lives ended, by name.
+    /// The counters of ended lives by name.
     past: BTreeMap<&'static str, u64>,
 }
 
-/// The nodes, and by how many seconds their clocks are off.
+/// The nodes, and the offsets of their clocks in seconds.
 const NODES: [(&str, i64); 3] = [("one", 0), ("two", 300), ("three", -300)];
 
 impl World {
@@ -71,7 +71,7 @@ impl World {
             let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
             let mut node = sites[0].node(name, &keys);
             node.set_outputs(&[&outputs[0], &outputs[1]]);
-            // So few that an outage sends most to the disk.
+            // Few, so that an outage sends most events to the disk.
             node.set("input.queue_events", "3000");
             node.set("input.max_future", "10m");
             node.set("input.spool_dir", &node.spool().display().to_string());
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Waits until every node is up and has recorded all that it received, and every replica is in step.
+    /// Waits until every node is up and has recorded everything received, and every replica is in step.
     pub(crate) fn wait_calm(&mut self) {
         for node in &mut self.nodes {
             node.wait_ready();
@@ -139,17 +139,17 @@ impl World {
         self.store.wait_in_step();
     }
 
-    /// What the databases hold.
+    /// Returns the contents of the databases.
     pub(crate) fn points(&self) -> [Points; 2] {
         self.sites.each_ref().map(Site::points)
     }
 
-    /// How often each node has reported that Redis went back, in this life.
+    /// Returns how often each node has reported a rollback in this life.
     pub(crate) fn rollbacks(&self) -> Vec<(u64, usize)> {
         self.nodes.iter().map(rollbacks).collect()
     }
 
-    /// Waits until each of these nodes, which lived all the while, has reported that Redis went back since `before`.
+    /// Waits until each of these continuously running nodes has reported a rollback since `before`.
     pub(crate) fn wait_reported(
         &self,
         before: &[(u64, usize)],
@@ -164,33 +164,33 @@ impl World {
         }
     }
 
-    /// The events that a node has counted as forgotten in this life.
+    /// Returns the events that a node has counted as forgotten in this life.
     pub(crate) fn forgotten(&self, node: usize) -> u64 {
         let metrics = self.nodes[node].metrics();
         metrics.count("eds_events_forgotten_total")
     }
 
-    /// The events that all nodes have counted as late.
+    /// Returns the late events of all nodes.
     pub(crate) fn late(&self) -> u64 {
         self.ledger()["eds_events_late_total"]
     }
 
-    /// Waits until every minute is sealed, and published. A clock that was set ahead holds minutes for as long as the longest of them
-    /// may last.
+    /// Waits until every minute is sealed and published. A clock that was set ahead holds minutes for at most the
+    /// longest of these times.
     pub(crate) fn wait_sealed(&self, max_hold: Duration) {
         for redis in self.store.masters() {
             Site::wait_clean_within(redis, max_hold.max(MINUTE + GRACE) + 2 * SOON);
         }
     }
 
-    /// Returns how many writes of counts the databases took and left without an answer.
+    /// Returns the number of writes that the databases accepted without an answer.
     pub(crate) fn unanswered(&self) -> usize {
         let writes = self.sites.iter().flat_map(|site| site.writes.writes());
         writes.filter(|it| it.taken && !it.confirmed).count()
     }
 
-    /// Returns how long after it was over each of these minutes was first written, in the later of the two databases. A minute that is
-    /// not written yet is not there.
+    /// Returns how long after its end each of these minutes was first written, in the later of the two databases,
+    /// without unwritten ones.
     pub(crate) fn lateness(&self, over: &BTreeMap<i64, Instant>) -> BTreeMap<i64, Duration> {
         let writes = self.sites.each_ref().map(|site| site.writes.writes());
         let late = |(minute, over): (&i64, &Instant)| {
@@ -205,7 +205,7 @@ impl World {
         over.iter().filter_map(late).collect()
     }
 
-    /// What a node has counted up to now, before its life ends.
+    /// Returns a node's counters before its life ends.
     fn remember(&mut self, node: usize) {
         let metrics = self.nodes[node].metrics();
         metrics.assert_ledger_adds_up();
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// The ledgers of all nodes and all their lives; of a life that was ended by force, what it had reported last.
+    /// Returns the ledgers of all lives of all nodes; for killed ones the last report.
     pub(crate) fn ledger(&self) -> BTreeMap<&'static str, u64> {
         let mut ledger = self.past.clone();
         for node in &self.nodes {
@@ -228,7 +228,7 @@ impl World {
     }
 }
 
-/// How often a node has reported that Redis went back: in its metric, and at ERROR in its log.
+/// Returns how often a node has reported a rollback, in its metric and at ERROR in its log.
 fn rollbacks(node: &Node) -> (u64, usize) {
     let log = node.log();
     let is_logged = |line: &&str| line.contains("ERROR") && line.contains("the store forgot");

@@ -1,4 +1,4 @@
-//! Admissions: what the store answers about a series holds for all nodes and for good, and every event has one home.
+//! Admissions: the store's answer for a series is final and equal for all nodes, and every event has one series.
 
 use event_data_service::store::Admission;
 
@@ -6,7 +6,7 @@ use super::super::event::{Event, overflow_of};
 use super::{Oracle, Place, PlaceBook, Verdict, end_ms, must};
 
 impl PlaceBook {
-    /// Whether the store may have forgotten what was admitted.
+    /// Returns whether the store may have forgotten an admission.
     fn may_be_forgotten(&self, now_ms: i64) -> bool {
         let over = |until: Option<i64>| until.is_some_and(|until| until <= now_ms);
         !self.has_sets() && (over(self.keep_until_ms) || over(self.unused_until_ms))
@@ -64,8 +64,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// An event is recorded under its own series if that was admitted, and under the overflow series if not; and
-    /// whoever records it again, under the same.
+    /// An event is recorded under its own series if that is admitted, otherwise under the overflow series, by every
+    /// node and at every attempt.
     pub(super) fn find_home(
         &mut self,
         partition: usize,
@@ -73,7 +73,7 @@ impl Oracle {
         now_ms: i64,
     ) -> Verdict {
         let at = (partition, event.minute());
-        // Until a node notices that the store forgot what was admitted, it goes by the answer that it had before.
+        // Until a node notices that the store forgot its admissions, it uses the earlier answer.
         let forgot = self.forgetting.has_forgotten;
         let book = self.places.entry(at).or_default();
         if book.may_be_forgotten(now_ms) {

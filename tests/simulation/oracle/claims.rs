@@ -1,4 +1,4 @@
-//! Claims: who holds which minute, by the clock of the store.
+//! Claims: which life holds which minute, by the store's clock.
 
 use event_data_service::store::{Announced, Claim, ClaimRequest, Testimony};
 
@@ -7,16 +7,16 @@ use super::super::plan::output_number;
 use super::super::state::State;
 use super::{ClaimBook, Oracle, Place, Verdict, end_ms, millis, must};
 
-/// For so long after its end and the grace a minute comes before all others.
+/// How long after its end and the grace a minute is recent.
 const RECENT_MS: i64 = 300_000;
-/// A store whose clock is further from what a node expects grants nothing.
+/// A store whose clock differs by more from the expected one grants nothing.
 const CLOCK_TOLERANCE_MS: i64 = 2000;
 
 fn place(claim: &Claim) -> Place {
     (claim.partition.index(), claim.minute.epoch_minutes())
 }
 
-/// Which of the claims of a minute it is: 0 to seal, the next for each output.
+/// Returns the index of a minute's claim: 0 to seal, then one per output.
 fn kind(claim: &Claim) -> usize {
     let output = claim.output.as_ref();
     output.map_or(0, |name| 1 + output_number(name))
@@ -27,12 +27,12 @@ impl Oracle {
         self.places.get(&place(claim))?.claims[kind(claim)].as_ref()
     }
 
-    /// Whether nobody else took this claim and it has not ended.
+    /// Returns whether this claim is current and has not ended.
     pub(crate) fn is_current(&self, claim: &Claim) -> bool {
         self.book(claim).is_some_and(|held| held.token == claim.token)
     }
 
-    /// Closed minutes were handed back.
+    /// Closed minutes were restored.
     pub(crate) fn attested(&mut self, partition: usize, testimony: &Testimony) {
         for minute in testimony.closed.iter().chain(&testimony.announced) {
             let at = (partition, minute.epoch_minutes());
@@ -40,7 +40,7 @@ impl Oracle {
         }
     }
 
-    /// It was answered to who announced claims how far that is known.
+    /// An announcement was answered with the lives that have heard of it.
     pub(crate) fn announced<'a>(
         &mut self,
         partition: usize,
@@ -71,7 +71,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A claim of minutes was carried out.
+    /// A claim of minutes executed.
     pub(crate) fn claimed(
         &mut self,
         partition: usize,
@@ -90,7 +90,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A recent minute is claimed by the first call that finds it finished, whatever else waits.
+    /// A recent minute is claimed by the first call that finds it finished.
     fn claims_recent(
         &mut self,
         partition: usize,
@@ -150,7 +150,7 @@ impl Oracle {
         self.take(claim, now_ms + millis(request.lease))
     }
 
-    /// Enters who has a claim from now on.
+    /// Registers the new holder of a claim.
     fn take(&mut self, claim: &Claim, deadline_ms: i64) -> Verdict {
         let book = self.places.entry(place(claim)).or_default();
         let number = claim.token.rsplit('|').next();
@@ -162,7 +162,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// All sets of a minute are sealed: its claim ended, and its holder has these to send what is unsent.
+    /// All sets of a minute are sealed: the claim ended, and its holder got these claims to send.
     pub(super) fn handed_out(
         &mut self,
         sealed: &Claim,
@@ -188,7 +188,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Claims that were current got another deadline, this long from now.
+    /// Current claims got another deadline.
     pub(crate) fn extended(&mut self, claims: &[Claim], deadline_ms: i64, held: usize) -> Verdict {
         let mut current = 0;
         for claim in claims {
@@ -208,7 +208,7 @@ impl Oracle {
         }
     }
 
-    /// An acknowledgement of a current claim was carried out.
+    /// An acknowledgement of a current claim executed.
     pub(crate) fn acknowledged(
         &mut self,
         claim: &Claim,

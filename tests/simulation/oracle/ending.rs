@@ -1,10 +1,10 @@
-//! The end: everything is counted, written once, and nothing is left but counts.
+//! The end: everything is counted and written once, and only counts are left.
 
 use super::super::state::State;
 use super::{Oracle, OutputBook, Verdict, must};
 
 impl Oracle {
-    /// Looks at everything after the schedule.
+    /// Checks everything after the schedule.
     pub(crate) fn finish(&self, now_ms: i64, state: &State<'_>) -> Verdict {
         must!(
             state.undone().is_none(),

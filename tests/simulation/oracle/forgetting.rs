@@ -1,4 +1,4 @@
-//! A store that forgets: what nodes know of it, and what they owe it.
+//! A store that rolls back: what nodes know, and what they must restore.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,35 +7,35 @@ use event_data_service::event::Minute;
 use super::super::event::Event;
 use super::{Oracle, Place, PlaceBook, Verdict, must};
 
-/// What the model knows of all minutes: the part of it that a store can forget.
+/// The model's knowledge of all minutes that a store can forget.
 pub(crate) type Places = BTreeMap<Place, PlaceBook>;
 
 /// Partition, minute, series.
 type Point = (usize, i64, u8);
 
-/// See the module.
+/// Knowledge about rollbacks.
 #[derive(Debug, Default)]
 pub(super) struct ForgettingBook {
     pub(super) has_forgotten: bool,
-    /// Every value that was ever sealed.
+    /// Every sealed value.
     sealed: BTreeMap<Point, BTreeSet<(u64, u64)>>,
-    /// What each output took.
+    /// The points that each output accepted.
     taken: BTreeSet<(usize, Point, (u64, u64))>,
-    /// What any output has or may get, and the lives that know it.
+    /// The points that an output has or may get, and the lives that know them.
     published: BTreeMap<Point, Published>,
-    /// What was confirmed lately: when in ms, to which life, of which partition.
+    /// Recent confirmations: time in ms, life, partition.
     confirmed: Vec<(i64, usize, usize, Event)>,
-    /// What a life has to record again.
+    /// The events that a life must record again.
     owed: BTreeSet<(usize, usize, Event)>,
-    /// Lives that heard of a minute of a partition that it is closed, or about to be written.
+    /// The lives that know a minute as closed or announced.
     heard: BTreeSet<(usize, usize, i64)>,
-    /// By life and partition: until when a life counts as alive, in ms, as it said when it checked in.
+    /// By life and partition: until when, in ms, a life counts as alive.
     alive: BTreeMap<(usize, usize), i64>,
-    /// Lives that were told that all who live have heard so.
+    /// The lives that were told that all live nodes have heard.
     may_write: BTreeSet<(usize, usize, i64)>,
-    /// Lives that ended, or slept since the store forgot something.
+    /// The lives that ended or slept since the store rolled back.
     excused: BTreeSet<usize>,
-    /// Those of them that ended.
+    /// Those that ended.
     ended: BTreeSet<usize>,
 }
 
@@ -59,7 +59,7 @@ impl ForgettingBook {
         sealed.is_some_and(|sealed| sealed.contains(&values))
     }
 
-    /// The lives that count as alive.
+    /// Returns the live lives.
     pub(super) fn alive(&self, partition: usize, now_ms: i64) -> impl Iterator<Item = usize> {
         let here = self.alive.iter().filter(move |((_, at), _)| *at == partition);
         let alive = here.filter(move |(_, until_ms)| **until_ms > now_ms);
@@ -79,12 +79,12 @@ impl ForgettingBook {
 }
 
 impl Oracle {
-    /// A life cannot hand anything back while it sleeps.
+    /// A sleeping life cannot restore anything.
     pub(crate) fn sleeps(&mut self, life: usize) {
         self.forgetting.excused.insert(life);
     }
 
-    /// Nor can it when it has ended.
+    /// Neither can an ended one.
     pub(crate) fn ends(&mut self, life: usize) {
         self.forgetting.ended.insert(life);
         self.forgetting.excused.insert(life);
@@ -115,24 +115,24 @@ impl Oracle {
         Ok(())
     }
 
-    /// A life was told that all who live have heard that these minutes are about to be written.
+    /// A life was told that all live nodes have heard that these minutes will be written.
     pub(crate) fn may_write(&mut self, life: usize, partition: usize, minutes: &[Minute]) {
         let minutes = minutes.iter().map(|minute| minute.epoch_minutes());
         let may_write = minutes.map(|minute| (life, partition, minute));
         self.forgetting.may_write.extend(may_write);
     }
 
-    /// Whether a life has heard of a minute.
+    /// Returns whether a life knows a minute as closed or announced.
     pub(super) fn has_heard(&self, life: usize, (partition, minute): Place) -> bool {
         self.forgetting.heard.contains(&(life, partition, minute))
     }
 
-    /// A life checked in, and counts as alive from then on.
+    /// A life checked in and counts as alive.
     pub(crate) fn checked_in(&mut self, life: usize, partition: usize, until_ms: i64) {
         self.forgetting.alive.insert((life, partition), until_ms);
     }
 
-    /// A life heard that minutes are closed, or are about to be written.
+    /// A life learned of closed or announced minutes.
     pub(crate) fn knows(&mut self, life: usize, partition: usize, closed: &[Minute]) {
         let book = &mut self.forgetting;
         for minute in closed {
@@ -141,7 +141,7 @@ impl Oracle {
             let from = (partition, minute.epoch_minutes(), 0);
             let to = (partition, minute.epoch_minutes(), u8::MAX);
             for (_, published) in book.published.range_mut(from..=to) {
-                // Where the store and all who knew of a point are gone, it is another point of the same name that is heard of.
+                // If the store and all lives that knew a point are gone, a point of the same name is a new one.
                 let is_known = published.knowers.difference(&book.excused).next().is_some();
                 if is_known || !book.has_forgotten {
                     published.knowers.insert(life);
@@ -150,7 +150,7 @@ impl Oracle {
         }
     }
 
-    /// A life learned that the store has these.
+    /// A recorder's events were confirmed.
     pub(crate) fn keeps(&mut self, life: usize, partition: usize, events: &[Event], now_ms: i64) {
         let kept = events.iter().map(|&event| (now_ms, life, partition, event));
         self.forgetting.confirmed.extend(kept);
@@ -160,13 +160,13 @@ impl Oracle {
         self.places.clone()
     }
 
-    /// The store went back to these places, which it had at `saved_ms`. What was confirmed since and after `owed_from_ms`
-    /// has to come again.
+    /// The store rolled back to its state at `saved_ms`. Confirmations since then and after `owed_from_ms` must be
+    /// repeated.
     pub(crate) fn forget(&mut self, places: Places, saved_ms: i64, owed_from_ms: i64) {
         self.places = places;
         let book = &mut self.forgetting;
         book.has_forgotten = true;
-        // Who has not checked in again is not known there, or as somebody who came before.
+        // A life that has not checked in again is unknown there, or known by an earlier check-in.
         book.alive.clear();
         book.excused.clone_from(&book.ended);
         for &(output, (partition, minute, series), values) in &book.taken {

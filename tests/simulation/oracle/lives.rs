@@ -1,4 +1,4 @@
-//! Lives: what each node was given between its start and its end, and whether its ledger says the same.
+//! Lives: the lines that each node got between its start and end, and whether its ledger agrees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use event_data_service::node::LedgerTotals;
 use super::super::event::{Event, MINUTE, SECOND};
 use super::{Oracle, Verdict, must};
 
-/// How far ahead an event may be.
+/// The maximum time by which an event may be ahead.
 const MAX_FUTURE: i64 = MINUTE;
 
-/// What a life was given.
+/// The lines of a life.
 #[derive(Debug, Default)]
 pub(crate) struct LifeBook {
     received: u64,
@@ -20,33 +20,32 @@ pub(crate) struct LifeBook {
     too_old: u64,
     too_far_ahead: u64,
     queue_full: u64,
-    /// Accepted and not confirmed by the store.
+    /// Accepted and not yet confirmed.
     outstanding: BTreeMap<Event, u64>,
     last_stamp: i64,
-    /// All that was ever accepted.
+    /// All accepted events.
     accepted: BTreeSet<Event>,
-    /// What the store confirmed last: the recorder has counted it, unless it was a replay or is given again.
+    /// The last confirmation: the recorder has counted it, unless it was a replay or will be repeated.
     heard: Vec<Event>,
 }
 
-/// A line that came to a node.
+/// A line that reached a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) event: Event,
     pub(crate) stamped: bool,
     /// Nanoseconds since the epoch, by the node's clock.
     pub(crate) now: i64,
-    /// How many nanoseconds old it may be.
+    /// The maximum age in nanoseconds.
     pub(crate) max_age: i64,
-    /// The events that the node may hold.
+    /// The node's capacity in events.
     pub(crate) queue_events: u64,
-    /// The events that it holds.
+    /// The events it holds.
     pub(crate) queued: u64,
 }
 
 impl LifeBook {
-    /// Takes out of what is outstanding what the recorder counted as recorded since the last confirmation: all
-    /// of it or nothing.
+    /// Removes the events that the recorder counted as recorded since the last confirmation: all or none.
     fn settle(&mut self, totals: &LedgerTotals) -> Verdict {
         let heard = std::mem::take(&mut self.heard);
         if totals.recorded == self.recorded {
@@ -67,13 +66,13 @@ impl LifeBook {
 }
 
 impl Oracle {
-    /// A node begins to live; answers the number of its life.
+    /// A node starts; returns the number of its life.
     pub(crate) fn born(&mut self) -> usize {
         self.lives.push(LifeBook::default());
         self.lives.len() - 1
     }
 
-    /// A line came to a node, which took it or not.
+    /// A line reached a node, which accepted it or not.
     pub(crate) fn arrived(&mut self, life: usize, arrival: &Arrival, taken: bool) -> Verdict {
         let Arrival { mut event, now, .. } = *arrival;
         let book = &mut self.lives[life];
@@ -102,7 +101,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A recorder of a node hears that the store has these. `totals` is its ledger before.
+    /// A recorder learned that the store has these events. `totals` is its ledger before.
     pub(crate) fn confirmed(
         &mut self,
         life: usize,
@@ -141,8 +140,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A life ended in order, or the schedule did: nothing waits, and what was not recorded was too old by the
-    /// node's clock (nanoseconds), or given up and counted.
+    /// A life stopped, or the schedule ended: nothing waits, and unrecorded events were too old by the node's clock,
+    /// or dropped and counted.
     pub(crate) fn ended(
         &mut self,
         life: usize,

@@ -1,7 +1,7 @@
-//! The independent model: what must be true, worked out from what was done and not from what the store says.
+//! The independent model: what must be true, derived from the executed calls, not from the store's answers.
 //!
-//! It learns of every effect at the moment at which it takes place, and looks at the store only to compare. It
-//! shares no code with the service: minutes, sets, tokens, deadlines and ages are worked out again, from the design.
+//! It learns of every effect when it happens and reads the store only to compare. It shares no code with the service:
+//! minutes, sets, tokens, deadlines and ages are computed anew.
 
 mod admissions;
 mod claims;
@@ -21,62 +21,62 @@ use super::plan::{OUTPUTS, Plan};
 use forgetting::ForgettingBook;
 pub(crate) use lives::{Arrival, LifeBook};
 
-/// What first was not as it must be.
+/// The first violation.
 pub(crate) type Violation = String;
-/// Whether a step was right.
+/// The verdict on a step.
 pub(crate) type Verdict = Result<(), Violation>;
 
 /// A minute of a partition.
 pub(crate) type Place = (usize, i64);
 
-/// What the model knows.
+/// The model's state.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     retention_ms: i64,
-    /// How many outputs there are.
+    /// The number of outputs.
     outputs: usize,
     layout: Layout,
     places: BTreeMap<Place, PlaceBook>,
-    /// How many writes came to each output, and which of them it accepted last.
+    /// For each output, the number of writes, and the last accepted one.
     writes: [u64; OUTPUTS],
     accepted: [u64; OUTPUTS],
     lives: Vec<LifeBook>,
     forgetting: ForgettingBook,
 }
 
-/// What the model knows of a minute of a partition.
+/// The state of a minute of a partition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PlaceBook {
     series: BTreeMap<u8, PointBook>,
-    /// With logs: what is counted of them and not sealed yet.
+    /// With logs: the counts that are not sealed yet.
     cut: Option<CutBook>,
-    /// To seal, and to send to each output.
+    /// The claims to seal and to send to each output.
     claims: [Option<ClaimBook>; 1 + OUTPUTS],
-    /// The greatest token of each so far.
+    /// The greatest token of each.
     token_numbers: [i64; 1 + OUTPUTS],
-    /// The first and the last recording since it was last claimed, ms.
+    /// The first and last recording since the last claim, in ms.
     recorded_ms: Option<(i64, i64)>,
-    /// When a claim first looked at it after the last recording, ms.
+    /// When a claim first saw it after the last recording, in ms.
     looked_ms: Option<i64>,
-    /// When its counts may be forgotten, if nothing more comes.
+    /// When its counts may expire if nothing more arrives.
     keep_until_ms: Option<i64>,
-    /// What nodes were answered about its series.
+    /// The answers about its series.
     admitted: BTreeSet<u8>,
     refused: BTreeSet<u8>,
-    /// When these may be forgotten if nothing is ever recorded.
+    /// When these may expire if nothing is recorded.
     unused_until_ms: Option<i64>,
-    /// It may have been forgotten and begun anew, so a minute with places may be full all the same.
+    /// It may have been forgotten and started anew, so a minute with room may be full.
     anew: bool,
-    /// An output has all of it: what comes later is late.
+    /// An output has all of it: later events are late.
     closed: bool,
-    /// Under which series each event is counted: series, user, timestamp.
+    /// The series under which each event is counted, by original series, user and timestamp.
     homes: BTreeMap<(u8, u8, i64), u8>,
 }
 
-/// Series, each with its users and events.
+/// Users and events by series.
 type Counted = Vec<(u8, (u64, u64))>;
 
-/// Logs that are counted: each series with its users and events, in the order in which they are sealed.
+/// Counted logs: users and events of each series, in the order of sealing.
 #[derive(Debug, Clone)]
 struct CutBook {
     series: Counted,
@@ -89,22 +89,22 @@ struct ClaimBook {
     deadline_ms: i64,
 }
 
-/// What the model knows of a series in a minute.
+/// The state of a series in a minute.
 #[derive(Debug, Clone, Default)]
 struct PointBook {
     /// Recorded since the sets were last dropped.
     users: BTreeSet<u8>,
-    /// Series that they came with, user, timestamp.
+    /// Original series, user, timestamp.
     events: BTreeSet<(u8, u8, i64)>,
-    /// Unique and cumulative, fixed.
+    /// Unique and cumulative count, sealed.
     counts: Option<(u64, u64)>,
     of: [OutputBook; OUTPUTS],
 }
 
-/// What the model knows of a point at an output.
+/// The state of a point at an output.
 #[derive(Debug, Clone, Copy, Default)]
 struct OutputBook {
-    /// It took it.
+    /// It accepted the point.
     written: bool,
     /// The store was told so.
     acknowledged: bool,
@@ -129,21 +129,21 @@ impl PlaceBook {
         self.series.values().any(|point| point.is_unsent(output))
     }
 
-    /// Nothing is left to do: its counts may be forgotten after a while.
+    /// No work is left: its counts may expire.
     fn ends(&mut self, now_ms: i64, retention_ms: i64) {
         let is_awaited = self.claims[1..].iter().any(Option::is_some);
         if self.has_sets() || is_awaited {
             return;
         }
         self.closed = true;
-        // What was forgotten already does not come back by a claim that found nothing to do.
+        // A claim that finds no work does not restore expired data.
         if self.keep_until_ms.is_none_or(|until| until > now_ms) {
             self.keep_until_ms = Some(now_ms + retention_ms);
         }
     }
 }
 
-/// Answers the violation when something is not as it must be.
+/// Returns the violation if the condition does not hold.
 macro_rules! must {
     ($holds:expr, $($words:tt)+) => {
         if !$holds {

@@ -1,4 +1,4 @@
-//! Points: what is in the sets, what is counted, and where the counts are.
+//! Points: the contents of sets, the counts, and where the counts are.
 
 use event_data_service::store::redis::Layout;
 use event_data_service::store::{Claim, Compaction};
@@ -11,7 +11,7 @@ use super::super::state::{State, minute};
 use super::{Counted, CutBook, Oracle, Place, PlaceBook, Verdict, end_ms, must};
 
 impl PlaceBook {
-    /// Takes out what is recorded of some series: users and events of each.
+    /// Takes the users and events of some series.
     fn take_points(&mut self, of: impl Fn(u8) -> bool) -> Counted {
         let points = self.series.iter_mut();
         let points = points.filter(|(series, point)| !point.events.is_empty() && of(**series));
@@ -23,8 +23,8 @@ impl PlaceBook {
         points.map(take).collect()
     }
 
-    /// The next series of the cut, which is made now if there is none, and how many are left of it. `known`: up to where
-    /// Redis has it.
+    /// Returns the next series of the cut, which is made if there is none, and how many are left. `known`: Redis'
+    /// progress.
     fn seal_cut(&mut self, most: usize, known: Option<usize>) -> (Counted, u64) {
         let mut cut = self.cut.take().unwrap_or_else(|| {
             let mut series = self.take_points(|_| true);
@@ -44,7 +44,7 @@ impl PlaceBook {
 }
 
 impl Oracle {
-    /// A recording was carried out.
+    /// A recording executed.
     pub(crate) fn recorded(
         &mut self,
         partition: usize,
@@ -67,7 +67,7 @@ impl Oracle {
             let first = book.recorded_ms.map_or(now_ms, |(first, _)| first);
             book.recorded_ms = Some((first, now_ms));
             book.looked_ms = None;
-            // A minute that was forgotten already is not saved by an event that comes now.
+            // An event does not restore a minute that has expired.
             if book.keep_until_ms.is_some_and(|until| until > now_ms) {
                 book.keep_until_ms = None;
             }
@@ -78,7 +78,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A compaction of a current claim was carried out.
+    /// A compaction of a current claim executed.
     pub(crate) fn compacted(
         &mut self,
         claim: &Claim,
@@ -99,7 +99,7 @@ impl Oracle {
                 book.take_points(|series| !left.contains(&series_name(series)))
             }
             Layout::Log => {
-                // One who goes on with a cut that Redis forgot seals nothing.
+                // A life that continues a cut that Redis forgot seals nothing.
                 let known = forgot.then(|| state.cut_done(at)).flatten();
                 let (sealing, left) = book.seal_cut(series_max, known);
                 expected.left =
@@ -130,7 +130,7 @@ impl Oracle {
         self.compare(at, now_ms, state)
     }
 
-    /// Counts came to an output, which took them.
+    /// Counts reached an output, which accepted them.
     pub(crate) fn written(
         &mut self,
         output: usize,
@@ -138,7 +138,7 @@ impl Oracle {
         (minute, series): (i64, u8),
         counts: (u64, u64),
     ) -> Verdict {
-        // The store may have forgotten the point meanwhile.
+        // The store may have forgotten the point in the meantime.
         let place = self.places.get_mut(&(partition, minute));
         let point = place.and_then(|place| place.series.get_mut(&series));
         must!(
@@ -153,7 +153,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// An output accepted a write as a whole.
+    /// An output accepted a whole write.
     pub(crate) const fn accepted(&mut self, output: usize) {
         self.writes[output] += 1;
         self.accepted[output] = self.writes[output];
@@ -167,14 +167,14 @@ impl Oracle {
         (minute, series): (i64, u8),
     ) {
         self.writes[output] += 1;
-        // The store may have forgotten the point meanwhile.
+        // The store may have forgotten the point in the meantime.
         let place = self.places.get_mut(&(partition, minute));
         if let Some(point) = place.and_then(|place| place.series.get_mut(&series)) {
             point.of[output].rejected = Some(self.writes[output]);
         }
     }
 
-    /// An output refuses these for good, and the store keeps them apart.
+    /// An output rejects these, and the store quarantined them.
     pub(crate) fn quarantine(
         &mut self,
         claim: &Claim,
@@ -223,7 +223,7 @@ impl Oracle {
                 book.claims[kind].as_ref().map(|held| held.token.as_str()) == held,
                 "{name} is not held by whom it should be"
             );
-            // Before the last set is sealed nothing is to be sent.
+            // Before the last set is sealed, nothing may be sent.
             must!(
                 kind == 0 || reachable || held.is_some() || !book.has_unsent(kind - 1),
                 "{name} has something to send, and no claim will find it"
@@ -247,7 +247,7 @@ impl Oracle {
             if self.layout == Layout::Sets {
                 let [users, events] = state.sets(at, number);
                 let members = (users.map_or(0, Set::len), events.map_or(0, Set::len));
-                // Users are not handed over again once they are counted.
+                // Users are not passed on once they are counted.
                 let users_matter = point.counts.is_none() && !book.closed;
                 must!(
                     members.1 == point.events.len()

@@ -1,4 +1,4 @@
-//! A node: its store behind a proxy, the calls that are under way, and what it knows.
+//! A node: its store behind a proxy, its calls in flight, and its knowledge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ use super::turns::Task;
 use crate::store_redis::site::{AT_ONCE, partition, partitions};
 
 pub(super) const LEASE: Duration = Duration::from_secs(10);
-/// How long counts are remembered after they are sent.
+/// How long counts are kept after they are sent.
 pub(super) const RETENTION: Duration = Duration::from_secs(300);
 
-/// For how long the store need not be told again to keep what a node has seen.
+/// How long the store keeps coverage without a renewal.
 const RENEWED_MICROS: i64 = 30_000_000;
 
-/// What is recorded by one call.
+/// The recordings of one call.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) number: usize,
@@ -39,7 +39,7 @@ pub(super) struct Recorded {
     at_micros: i64,
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Ended {
     Recorded(Arc<Recorded>, Result<(), StoreError>),
@@ -50,17 +50,17 @@ pub(super) enum Ended {
     Extended(Result<usize, StoreError>),
 }
 
-/// What a node is asked to do with a claim.
+/// An operation of a node on a claim.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Work {
-    /// At most so many series, if it is a claim to seal. One to send: this many at most.
+    /// The maximum number of series to seal, or to send.
     Go(usize),
     Extend,
 }
 
 pub(super) type Sender = UnboundedSender<(usize, Task, Ended)>;
 
-/// What senders read to give it to an output.
+/// Reads the unsent counts.
 pub(super) type Reads = Arc<Mutex<Vec<(Claim, Counts)>>>;
 
 pub(super) struct Node {
@@ -68,11 +68,11 @@ pub(super) struct Node {
     pub(super) store: Arc<RedisStore>,
     outputs: Vec<OutputName>,
     pub(super) claims: Vec<Claim>,
-    /// How many events it has seen, and when the store was last told to keep that.
+    /// The events it has seen, and when the store was last told to keep this.
     seen: HashMap<Minute, (u64, Option<i64>)>,
     pub(super) recording: Option<Arc<Recorded>>,
     under_way: [Option<AbortHandle>; 2],
-    /// A connection was lost: before the next call it is made again.
+    /// A connection was lost: it is replaced before the next call.
     pub(super) is_cut: bool,
 }
 
@@ -110,7 +110,7 @@ impl Node {
         node
     }
 
-    /// Makes both connections again that were lost.
+    /// Replaces both lost connections.
     pub(super) async fn connect(&mut self) {
         let mut last = Ok(());
         for _ in 0..10 {
@@ -132,7 +132,7 @@ impl Node {
         self.under_way.iter().all(Option::is_none)
     }
 
-    /// Drops a call, wherever it is.
+    /// Drops a call in any state.
     pub(super) fn abort(&mut self, task: Task) {
         if let Some(call) = self.under_way[task as usize].take() {
             call.abort();
@@ -155,7 +155,7 @@ impl Node {
         let (done, number) = (done.clone(), self.number);
         let call = tokio::spawn(async move {
             let ended = call.await;
-            // Nobody waits for it when the schedule is over.
+            // Nothing waits for it when the schedule ends.
             let _ = done.send((number, task, ended));
         });
         self.under_way[task as usize] = Some(call.abort_handle());
@@ -265,7 +265,7 @@ async fn record(store: &RedisStore, recorded: &Recorded) -> Result<(), StoreErro
     recorded.await.map(drop)
 }
 
-/// Reads what is unsent, and acknowledges at most so many of it.
+/// Reads unsent counts and acknowledges at most this many.
 async fn send(
     store: &RedisStore,
     claim: &Claim,

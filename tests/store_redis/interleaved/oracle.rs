@@ -1,32 +1,32 @@
-//! What must come out: who knows the commands in their order, and which were carried out, knows every count.
+//! The expected counts, derived from the executed commands in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Series, user, timestamp.
 pub(super) type Event = (&'static str, &'static str, i64);
-/// Series → users and events.
+/// Users and events by series.
 pub(super) type Counts = BTreeMap<String, (u64, u64)>;
 
-/// What a step of sealing answered: sealed, late, left.
+/// The answer of a sealing step: sealed, late, left.
 pub(super) type Step = (u64, u64, u64);
 
 /// A minute of the only partition.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Truth {
-    /// Every event that was appended and is in no cut, as often as it was appended.
+    /// Appended events that are in no cut, as often as they were appended.
     open: Vec<Event>,
     cut: Vec<Event>,
-    /// Whether something was sealed by the cut. From then on it stays as it is.
+    /// Whether a series of the cut is sealed; then the cut is final.
     is_begun: bool,
-    /// What the steps of the cut answered in total: sealed and late.
+    /// The total of the cut's steps: sealed and late.
     told: (u64, u64),
-    /// The series that were sealed before the cut.
+    /// The series sealed before the cut.
     before: BTreeSet<String>,
     pub(super) sealed: Counts,
     pub(super) sent: Counts,
 }
 
-/// The counts of these events.
+/// Returns the counts of these events.
 fn counts(events: &[Event]) -> Counts {
     type Sets<'a> = (BTreeSet<&'a str>, BTreeSet<(&'a str, i64)>);
     let mut sets: BTreeMap<String, Sets<'_>> = BTreeMap::new();
@@ -44,14 +44,14 @@ impl Truth {
         self.open.extend(events);
     }
 
-    /// The logs were cut. Until something is sealed another cut has what came since, too.
+    /// The logs were cut. Until a series is sealed, another cut also includes later events.
     pub(super) fn was_cut(&mut self) {
         if !self.is_begun {
             self.cut.append(&mut self.open);
         }
     }
 
-    /// A step was carried out, with `there` as the counts after it. Gives how many events of the cut must be told as copies.
+    /// A step executed, after which the counts are `there`. Returns the number of copies to be reported.
     pub(super) fn was_stepped(
         &mut self,
         step: Step,
@@ -109,7 +109,7 @@ impl Truth {
         Ok(repeated)
     }
 
-    /// Holds the counts that are there against those that were sealed. When the minute is closed they may be forgotten.
+    /// Compares the counts with the sealed ones. Counts of a closed minute may have expired.
     pub(super) fn agrees(&self, there: &Counts, is_closed: bool) -> Result<(), String> {
         for (series, counts) in there {
             if self.sealed.get(series) != Some(counts) {
@@ -133,7 +133,7 @@ impl Truth {
         Ok(())
     }
 
-    /// Nothing is left to do.
+    /// Finished.
     pub(super) fn is_done(&self) -> Result<(), String> {
         if !self.open.is_empty() || !self.cut.is_empty() {
             let (open, cut) = (&self.open, &self.cut);

@@ -1,4 +1,4 @@
-//! Commands are carried out, and what they did is held against what they must do; up to the end, when nothing may be left.
+//! Executes commands and compares their effects with the expected ones, to the end, when nothing may be left.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use super::turns::{Fate, Held, Kind};
 use super::world::World;
 use crate::store_redis::site::{minute, next_minute};
 
-/// The minutes are done long before so many rounds in which nobody has anything to do, and so many commands and calls.
+/// Limits far above the rounds, commands and calls that finishing needs.
 const ROUNDS_MAX: usize = 60;
 const DRAINED_MAX: usize = 2000;
 
 impl World<'_> {
-    /// Lets a command go, and holds what it did against what it must do.
+    /// Executes a command and compares its effect with the expected one.
     pub(super) fn release(&mut self, held: &Held, fate: Fate) -> Result<(), String> {
         let text = String::from_utf8_lossy(&held.command);
         let minutes = [minute(), next_minute()];
         let minute = minutes.into_iter().find(|it| text.contains(&it.to_string()));
         let was_closed = minute.is_some_and(|minute| self.site.is_closed(minute));
-        // Redis is made another's replica for a moment: what it confirmed last is forgotten, and connections stay.
+        // Redis becomes a replica for a moment: its last writes are forgotten, and connections stay.
         let goes_back = held.kind == Kind::Seal && self.may_go_back && self.dice.one_in(4);
         let late_before = self.site.late();
         let before = goes_back.then(|| (self.site.save(), self.truths.clone()));
@@ -48,7 +48,7 @@ impl World<'_> {
             Kind::Append => {
                 let parts: Vec<_> = answer.lines().skip(1).collect();
                 let appended = minutes.iter().filter(|it| text.contains(&it.to_string()));
-                // The scripts' answers are the last ones.
+                // The answers of scripts are the last ones.
                 let appended: Vec<_> = appended.copied().collect();
                 let answers = &parts[parts_of(&answer) - appended.len()..];
                 for (minute, answer) in appended.into_iter().zip(answers) {
@@ -108,7 +108,7 @@ impl World<'_> {
         self.truths.get_mut(&minute).unwrap()
     }
 
-    /// Lets all go that is held, and has the nodes do what there is to do.
+    /// Executes all held commands and lets the nodes finish their work.
     pub(super) async fn drain(&mut self) -> Result<(), String> {
         self.log.push("all is let go".to_owned());
         self.may_go_back = false;
@@ -135,7 +135,7 @@ impl World<'_> {
         Err("there is no end of what there is to do".to_owned())
     }
 
-    /// Whether nothing is left to do, and nothing is there that nobody will remove.
+    /// Returns whether all work is finished and all remaining keys expire.
     fn is_done(&mut self) -> Result<bool, String> {
         let reads = std::mem::take(&mut *self.reads.lock().unwrap());
         for (claim, read) in reads {
@@ -164,7 +164,7 @@ impl World<'_> {
     }
 }
 
-/// The number of parts of a transaction's answer.
+/// Returns the number of parts of a transaction's answer.
 fn parts_of(answer: &str) -> usize {
     let first = answer.lines().next();
     let parts = first.and_then(|it| it.strip_prefix('*')?.parse().ok());

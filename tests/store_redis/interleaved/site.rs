@@ -1,4 +1,4 @@
-//! The Redis of all schedules, whose clock the test moves, and what is in it.
+//! The Redis of all schedules, with a clock that the test moves, and its contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::store_redis::site::{do_everything, next_minute, store};
 /// The hash tag of the only partition.
 pub(super) const TAG: &str = "{eds:0}";
 
-/// Name, when it expires, content.
+/// Name, expiry, content.
 pub(super) type Saved = Vec<(String, i64, Vec<u8>)>;
 
-/// What all schedules share.
+/// Shared by all schedules.
 pub(super) struct Site {
     _server: RedisServer,
     pub(super) clock: Clock,
@@ -34,7 +34,7 @@ impl Site {
     pub(super) async fn start() -> Self {
         let clock = Clock::stopped_at(next_minute().start_nanos() / 1000);
         let server = RedisServer::start_with_clock(&clock, &[]);
-        // Redis is to have all scripts: a schedule is the same whether or not another one was played before it.
+        // Redis has all scripts, so that a schedule does not depend on earlier ones.
         let store = store(&settings(server.address(), "n"));
         do_everything(&store).await.unwrap();
         let turns = Arc::<Turns>::default();
@@ -58,7 +58,7 @@ impl Site {
         names
     }
 
-    /// All that is there.
+    /// Returns the contents.
     pub(super) fn save(&mut self) -> Saved {
         let names = self.names();
         let mut dump = redis::pipe();
@@ -95,7 +95,7 @@ impl Site {
         sealed.collect()
     }
 
-    /// How many events all nodes found late, in all.
+    /// Returns the late events of all nodes.
     pub(super) fn late(&mut self) -> u64 {
         let stamps: Vec<String> = self.ask(&["HVALS", &format!("{TAG}:stamps")]);
         let late = stamps.iter().filter_map(|it| it.rsplit('|').next());

@@ -1,4 +1,4 @@
-//! Commands take turns: each is held until the test lets it go, and the next one goes when that one was carried out.
+//! Serialises commands: each is held until the test releases it, and the next one is released after it executed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,14 +9,14 @@ use testing::eventually::SOON;
 use testing::redis_proxy::{Then, Watcher};
 use tokio::sync::Notify;
 
-/// What a node does at the same time, by the two tasks that it has.
+/// The two concurrent tasks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     Record,
     Drain,
 }
 
-/// The commands that take turns. All others, as a connection begins with, go at once; so do those of a transaction but its end.
+/// The commands that are held. All others, and those of a transaction except its end, pass at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Admit,
@@ -55,17 +55,17 @@ impl Kind {
     }
 }
 
-/// What becomes of a command that is held.
+/// The fate of a held command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered,
-    /// The connection is cut before Redis has it.
+    /// The connection breaks before Redis gets it.
     Lost,
-    /// The connection is cut when it was carried out, before the answer.
+    /// The connection breaks after it executed, before the answer.
     AnswerLost,
 }
 
-/// A command that waits for its turn.
+/// A held command.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) id: u64,
@@ -73,7 +73,7 @@ pub(super) struct Held {
     pub(super) connection: u64,
     pub(super) kind: Kind,
     pub(super) command: Vec<u8>,
-    /// Whether somebody waits for the answer.
+    /// Whether its caller waits for the answer.
     pub(super) is_awaited: bool,
     fate: Option<Fate>,
 }
@@ -82,22 +82,22 @@ pub(super) struct Held {
 struct State {
     held: Vec<Held>,
     next: u64,
-    /// The scripts in a transaction that has not ended, by node and connection: they tell what the transaction is about.
+    /// The scripts of an open transaction by node and connection; they tell its purpose.
     in_transactions: HashMap<(usize, u64), Vec<u8>>,
-    /// Node and connection of the command that was let go, what becomes of its answer, and that.
+    /// Node and connection of the released command, the fate of its answer, and the answer.
     under_way: Option<(usize, u64, Fate, Option<Vec<u8>>)>,
 }
 
-/// See the module.
+/// The held commands.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     state: Mutex<State>,
     changed: Condvar,
-    /// Something is held.
+    /// A command is held.
     pub(super) news: Notify,
 }
 
-/// The turns as the proxy of a node sees them.
+/// The proxy's interface.
 pub(super) struct OfNode(pub(super) Arc<Turns>, pub(super) usize);
 
 impl Watcher for OfNode {
@@ -142,7 +142,7 @@ impl Watcher for OfNode {
 
     fn answer(&self, connection: u64, answer: &[u8]) -> Then {
         let mut state = self.0.state();
-        // Redis has taken commands of a transaction in.
+        // Redis has queued commands of a transaction.
         let mut answer = answer;
         while let Some(rest) = ["+OK\r\n", "+QUEUED\r\n"]
             .iter()
@@ -171,7 +171,7 @@ impl Turns {
         self.state.lock().unwrap()
     }
 
-    /// All that is held: in the order of nodes and tasks, and what nobody waits for in the order in which it came.
+    /// Returns the held commands, by node and task; abandoned ones in order of arrival.
     pub(super) fn held(&self) -> Vec<Held> {
         let mut held = self.state().held.clone();
         held.retain(|it| it.fate.is_none());
@@ -181,7 +181,7 @@ impl Turns {
         held
     }
 
-    /// Nobody waits any more for what a task of a node asked.
+    /// A task's command is abandoned.
     pub(super) fn abandon(&self, node: usize, task: Task) {
         for held in &mut self.state().held {
             if held.node == node && held.kind.task() == task {
@@ -190,7 +190,7 @@ impl Turns {
         }
     }
 
-    /// Lets a command go. Gives the beginning of the answer, when Redis has carried it out.
+    /// Releases a command; returns the beginning of the answer once it executed.
     pub(super) fn release(&self, held: &Held, fate: Fate) -> Option<Vec<u8>> {
         let mut state = self.state();
         let goes = fate != Fate::Lost;
@@ -209,7 +209,7 @@ impl Turns {
         state.under_way.take()?.3
     }
 
-    /// Loses all that is held.
+    /// Drops all held commands.
     pub(super) fn lose_all(&self) {
         for held in self.held() {
             self.release(&held, Fate::Lost);

@@ -1,4 +1,4 @@
-//! Plays a schedule: what happens next is drawn while every call that is under way waits for its turn.
+//! Runs a schedule: once every call in flight waits, the next action is drawn.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::store_redis::site::{minute, next_minute, partition};
 
 pub(super) const NODES: usize = 3;
 const TASKS: [Task; 2] = [Task::Record, Task::Drain];
-/// The last one has an output more.
+/// The last node has one more output.
 const OUTPUTS: [&[&str]; NODES] = [&["default"], &["default"], &["default", "two"]];
 const SERIES: [&str; 4] = ["a=1", "b=1", "c=1", "d=1"];
 const USERS: [&str; 4] = ["ann", "ben", "cleo", "dan"];
-/// The different events of most of a schedule.
+/// The number of different events in most schedules.
 const POOL: usize = 12;
-/// What happens before everything is let go.
+/// The number of actions before everything is released.
 const STEPS: usize = 120;
-/// How often something happened that a run must have seen.
+/// Counters of the events that a run must reach.
 pub(super) type Reached = BTreeMap<&'static str, usize>;
 
 pub(super) struct World<'a> {
@@ -37,15 +37,15 @@ pub(super) struct World<'a> {
     pub(super) micros: i64,
     pub(super) truths: BTreeMap<Minute, Truth>,
     recordings: usize,
-    /// What is appended by commands that are held.
+    /// The recordings in held commands.
     pub(super) appending: HashMap<u64, Arc<Recorded>>,
-    /// What was appended, by the numbers of recordings.
+    /// The appended recordings by number.
     pub(super) appended: BTreeSet<(usize, Minute)>,
-    /// How many copies a node must tell whose step was carried out.
+    /// The number of copies that a node must report after its step.
     pub(super) repeated: [u64; NODES],
     pub(super) reads: Reads,
     pub(super) may_go_back: bool,
-    /// From then on nobody knows whether copies were told.
+    /// Afterwards it is unknown whether copies were reported.
     pub(super) went_back: bool,
     pub(super) log: Vec<String>,
     pub(super) reached: Reached,
@@ -95,7 +95,7 @@ impl<'a> World<'a> {
         self.drain().await
     }
 
-    /// Ends what is still under way.
+    /// Finishes the calls in flight.
     pub(super) async fn end(mut self) {
         for node in &mut self.nodes {
             for task in TASKS {
@@ -114,7 +114,7 @@ impl<'a> World<'a> {
         *self.reached.entry(what).or_default() += 1;
     }
 
-    /// Waits until every call that is under way waits for its turn.
+    /// Waits until every call in flight waits for its turn.
     pub(super) async fn settle(&mut self) -> Result<(), String> {
         loop {
             while let Ok((node, task, ended)) = self.ended.1.try_recv() {
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
             }
             0..90 => self.begin_call(false).await,
             90..95 => {
-                // Nothing that records is on its way for minutes.
+                // No recording has been in flight for minutes.
                 let is_recording = held.iter().any(|it| it.kind.task() == Task::Record);
                 let ahead = match self.dice.below(8) {
                     0..2 if is_recording => LEASE,
@@ -256,7 +256,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Begins a call of a task that has nothing to do.
+    /// Starts a call on an idle task.
     pub(super) async fn begin_call(&mut self, is_draining: bool) {
         let number = self.place_in(NODES);
         let task = self.dice.pick(if is_draining { &TASKS[1..] } else { &TASKS });
@@ -320,7 +320,7 @@ impl<'a> World<'a> {
         self.site.turns.abandon(node, task);
     }
 
-    /// The process ends, and another one of its name begins. What it sent may still come.
+    /// The process ends, and another of its name starts. Its commands may still arrive.
     async fn crash(&mut self, node: usize) {
         self.reach("a node is killed");
         for task in TASKS {
@@ -332,7 +332,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a call gives, or nothing when it failed as calls may.
+/// Returns the result of a call, or nothing if it failed in a permitted way.
 fn is_ok<T>(result: Result<T, StoreError>) -> Result<Option<T>, String> {
     match result {
         Ok(given) => Ok(Some(given)),
