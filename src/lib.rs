@@ -49,7 +49,7 @@ pub mod quarantine;
 pub mod relay;
 pub mod secret;
 pub mod spool;
-pub mod status;
+pub(crate) mod status;
 pub mod store;
 pub mod telemetry;
 pub mod text;

@@ -12,7 +12,7 @@ use coordination::memory::MemoryArbiter;
 use coordination::redis::RedisArbiter;
 use redis_link::Address;
 
-use super::reporter::Reporter;
+use super::self_metrics::SelfMetrics;
 use crate::config::{self, Config, RelayConfig, Store, Target};
 use crate::diagnosis::Cause;
 use crate::event::Partitions;
@@ -103,18 +103,18 @@ pub(super) fn outputs(config: &Config) -> anyhow::Result<Vec<Destination>> {
 }
 
 /// What writes the metrics of this node to outputs.
-pub(super) fn reporters(config: &Config) -> anyhow::Result<Vec<Reporter>> {
-    let mut reporters = Vec::new();
+pub(super) fn self_metrics(config: &Config) -> anyhow::Result<Vec<SelfMetrics>> {
+    let mut writers = Vec::new();
     for output in &config.outputs {
         if let (Some(every), Target::InfluxDb(settings)) = (output.self_metrics, &output.target) {
-            reporters.push(Reporter {
+            writers.push(SelfMetrics {
                 output: output.name.clone(),
                 writer: LineWriter::new(settings, "ns")?,
                 every,
             });
         }
     }
-    Ok(reporters)
+    Ok(writers)
 }
 
 /// The most HTTP connections that leave enough for all else of a node. Says so when these are few.

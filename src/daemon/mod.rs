@@ -10,7 +10,7 @@ mod log;
 mod operate;
 mod relay;
 mod relay_view;
-mod reporter;
+mod self_metrics;
 mod service;
 mod status;
 mod watch;
@@ -171,9 +171,9 @@ async fn start(
         ..config.service.clone()
     };
     let held = inherited.len();
-    let reporters = build::reporters(config)?;
+    let self_metrics = build::self_metrics(config)?;
     let mut service = Service::start(&settings, inherited, store.clone(), outputs, sources).await?;
-    service.report(&config.node, reporters);
+    service.report(&config.node, self_metrics);
     let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
     tracing::info!(
         node = config.node,

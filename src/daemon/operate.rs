@@ -60,7 +60,9 @@ pub fn quarantine(config: &Config, output: Option<&str>, action: &Action) -> any
         // Some of what there is may be in partitions that this configuration does not have.
         store.check().await?;
         let (mut out, mut notes) = (io::BufWriter::new(io::stdout()), io::stderr());
-        quarantine::run(&store, partitions, output, action, &mut out, &mut notes).await?;
+        let (out, notes) = (&mut out, &mut notes);
+        let mut command = quarantine::Command { store: &store, partitions, output, out, notes };
+        command.run(action).await?;
         Ok(())
     })
 }

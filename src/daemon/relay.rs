@@ -228,7 +228,6 @@ fn view(
             (register, losses)
         })
     });
-    let began = Instant::now();
     Ok(RelayView {
         name: config.name.clone(),
         listen: addresses.iter().map(ToString::to_string).collect(),
@@ -242,9 +241,7 @@ fn view(
         rest_outlet,
         ledger,
         progress: Progress::default(),
-        began,
-        started: Utc::now(),
-        history: Mutex::new(History::new(began)),
+        history: Mutex::new(History::new(Utc::now())),
         name_taken: AtomicBool::new(false),
         register: register.transpose()?,
     })

@@ -1,33 +1,27 @@
 //! [`RelayView`]: makes the report of a relay, for its page and for the Redis of the nodes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat, Utc};
-use tokio::time::{Instant, timeout};
+use chrono::{SecondsFormat, Utc};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::diagnosis::Cause;
 use crate::node::{Example, Progress, Throttle};
 use crate::relay::{Ledger, LedgerTotals, Metrics, Outlet, Place};
 use crate::status::{
-    History, LossReporter, RelayReport, RelayTotals, Report as _, TargetReport, UnsentReport,
-    relay_losses, relay_page,
+    History, LossReporter, ProcessReport, REPORT_INTERVAL, REPORTED_WITHIN, RelayDetails,
+    RelayReport, RelayTotals, STALLED_AFTER, TargetReport, UnsentReport, relay_losses, relay_page,
 };
 use crate::store::LossRecord as _;
 use crate::store::redis::RelayRegister;
 
-/// The time between two reports.
-const INTERVAL: Duration = Duration::from_secs(2);
-/// The timeout of a report.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// A worker without a heartbeat for this time is reported as stalled.
-const STALLED_AFTER: Duration = Duration::from_secs(15);
 /// The time between two log lines about a failed report or a name that is taken.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The parts of a relay that its report is made from.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct RelayView {
     pub(super) name: String,
@@ -39,56 +33,50 @@ pub(super) struct RelayView {
     pub(super) ledger: Arc<Ledger>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) progress: Progress,
-    pub(super) began: Instant,
-    pub(super) started: DateTime<Utc>,
     pub(super) history: Mutex<History<RelayTotals>>,
     pub(super) name_taken: AtomicBool,
-    /// Where it reports itself and what it loses, if the configuration names a Redis.
+    /// Where it reports itself and its losses, if the configuration names a Redis.
     pub(super) register: Option<(Arc<RelayRegister>, LossReporter)>,
 }
 
 impl RelayView {
-    /// Reports every two seconds until it is stopped. Without a register only page and log show it.
+    /// Reports every two seconds until it is stopped. Without a register it logs losses only.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = tokio::time::interval(REPORT_INTERVAL);
         let [mut fails, mut taken] = [(); 2].map(|()| Throttle::new(LOG_INTERVAL));
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let mut report = self.report();
-            self.lock().add(Instant::now(), report.totals);
-            self.record_losses(&report.totals).await;
+            let report = self.report();
+            self.history().add(report.details.totals);
+            self.record_losses(&report.details.totals).await;
             let Some((register, _)) = &self.register else {
                 continue;
             };
-            report.instance = register.identity().to_owned();
-            let reported = timeout(ANSWERS_WITHIN, register.report(&report.to_json())).await;
-            match reported {
+            let error = match timeout(REPORTED_WITHIN, register.report(&report.to_json())).await {
                 Ok(Ok(is_taken)) => {
                     self.name_taken.store(is_taken, Ordering::Relaxed);
                     if is_taken && taken.is_due() {
                         tracing::warn!(name = self.name, "{}", Cause::RelayNameTaken);
                     }
+                    continue;
                 }
-                failed if fails.is_due() => {
-                    let error = match failed {
-                        Ok(Err(error)) => error.to_string(),
-                        Ok(Ok(_)) | Err(_) => "no answer in time".to_owned(),
-                    };
-                    tracing::warn!(
-                        error,
-                        "this relay cannot report to the Redis of store.url. It relays lines as before, but eds status shows it as silent. Check \
-                         store.url and the rights of its user"
-                    );
-                }
-                _ => {}
+                Ok(Err(error)) => error.to_string(),
+                Err(_elapsed) => "no answer in time".to_owned(),
+            };
+            if fails.is_due() {
+                tracing::warn!(
+                    error,
+                    "this relay cannot report to the Redis of store.url. It relays lines as before, but eds status shows it as silent. Check \
+                     store.url and the rights of its user"
+                );
             }
         }
         if let Some((register, _)) = &self.register {
-            // A Redis that does not answer forgets it after some minutes.
-            let _ = timeout(ANSWERS_WITHIN, register.withdraw()).await;
+            // A Redis that does not answer forgets the report after some minutes.
+            let _ = timeout(REPORTED_WITHIN, register.withdraw()).await;
         }
     }
 
-    /// Logs what is lost, if it is time, and brings it into the record of losses.
+    /// Logs the losses if it is time, and adds them to the record of losses.
     async fn record_losses(&self, totals: &RelayTotals) {
         let lost = relay_losses(totals);
         for (cause, total) in lost {
@@ -101,18 +89,17 @@ impl RelayView {
         }
     }
 
-    /// Records what was lost when nothing is read or sent any more.
+    /// Records the losses after the last line.
     pub(super) async fn end(&self, counts: &LedgerTotals) {
         self.record_losses(&self.totals(counts)).await;
     }
 
-    /// Returns the page.
     pub(super) fn page(&self) -> String {
         let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
         relay_page(now, self.report())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, History<RelayTotals>> {
+    fn history(&self) -> MutexGuard<'_, History<RelayTotals>> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,12 +119,19 @@ impl RelayView {
     }
 
     fn report(&self) -> RelayReport {
-        let now = Instant::now();
         let counts = self.ledger.totals();
         let totals = self.totals(&counts);
-        let (rated, recent) = {
-            let history = self.lock();
-            (history.rated(now), history.recent(now))
+        let history = self.history();
+        let (before, recent_seconds) = history.recent();
+        let identity =
+            self.register.as_ref().map_or(&*self.name, |(register, _)| register.identity());
+        let process = ProcessReport {
+            received_per_second: history.rate(&totals, |totals| totals.received),
+            recent_seconds,
+            sockets_failing: self.metrics.sockets_failing(),
+            stalled: self.progress.stalled(STALLED_AFTER),
+            name_taken: self.name_taken.load(Ordering::Relaxed),
+            ..history.process(identity)
         };
         let target = |to: &str, up: bool, place: &Place| TargetReport {
             to: to.to_owned(),
@@ -157,28 +151,18 @@ impl RelayView {
             source: source.map(|source| source.to_string()),
             line,
         };
-        let examples = self.metrics.notices.examples();
-        RelayReport {
-            name: self.name.clone(),
-            instance: self.name.clone(),
-            version: crate::VERSION.to_owned(),
-            started: self.started.to_rfc3339_opts(SecondsFormat::Secs, true),
-            uptime_seconds: (now - self.began).as_secs(),
+        let details = RelayDetails {
             listen: self.listen.clone(),
-            received_per_second: rated.rate(totals.received, rated.totals.received),
-            events_per_second: rated.rate(totals.events, rated.totals.events),
-            recent: totals.since(&recent.totals),
-            recent_seconds: recent.ago.as_secs(),
+            events_per_second: history.rate(&totals, |totals| totals.events),
+            recent: totals.since(&before),
             totals,
             to: nodes.map(|(node, place)| target(node.name(), node.is_up(), place)).collect(),
             rest: TargetReport {
-                is_loop: self.rest_outlet.as_ref().is_some_and(|it| it.is_loop()),
+                is_loop: self.rest_outlet.as_ref().is_some_and(|outlet| outlet.is_loop()),
                 ..target(&self.rest, rest_up, &counts.rest)
             },
-            unsent: examples.into_iter().map(unsent).collect(),
-            sockets_failing: self.metrics.sockets_failing(),
-            stalled: self.progress.stalled(STALLED_AFTER),
-            name_taken: self.name_taken.load(Ordering::Relaxed),
-        }
+            unsent: self.metrics.notices.examples().into_iter().map(unsent).collect(),
+        };
+        RelayReport { process, details }
     }
 }

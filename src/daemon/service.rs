@@ -18,14 +18,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::reporter::Reporter;
+use super::self_metrics::SelfMetrics;
+use super::status::expected;
 use crate::config::ServiceSettings;
 use crate::flush::{Destination, Flush, look_for_leftovers};
 use crate::http::{self, Health, Queries, QuerySources};
 use crate::ingest::{Inherited, ListenAddress, Listener, OpenError, Table, explained};
 use crate::node::{LedgerTotals, Node};
 use crate::spool::SpoolError;
-use crate::status::{self, Expected, LossReporter, Observer};
+use crate::status::{LossReporter, NodeReporter, Observer};
 use crate::store::{NodeStore, QUARANTINE_MAX, Recording, Store};
 use crate::telemetry::Metrics;
 
@@ -138,14 +139,7 @@ impl Service {
         };
         let arbiter = Arc::clone(&sources.arbiter);
         let reporter = service.reporter(settings, &store, &outputs);
-        let expected = Expected {
-            grace: settings.flush.grace,
-            max_hold: settings.flush.max_hold,
-            linger: settings.linger.most,
-            retention: sources.retention,
-            outputs: reporter.outputs.clone(),
-            partitions: usize::from(settings.batcher.partitions.count()),
-        };
+        let expected = expected(settings, sources.retention, reporter.outputs.clone());
         let latest = Some(Arc::clone(&reporter.latest));
         let observer = Observer::new(store.clone(), expected, latest);
         let metrics = Arc::clone(&service.metrics);
@@ -186,10 +180,10 @@ impl Service {
         settings: &ServiceSettings,
         store: &Arc<dyn NodeStore>,
         outputs: &[Destination],
-    ) -> status::Reporter {
+    ) -> NodeReporter {
         let limits = &settings.batcher.limits;
         let place = |it: &Destination| (it.name.to_string(), it.output.describe());
-        status::Reporter {
+        NodeReporter {
             store: Arc::clone(store),
             node: Arc::clone(&self.node),
             metrics: Arc::clone(&self.metrics),
@@ -233,13 +227,13 @@ impl Service {
     }
 
     /// Begins to write the metrics of the node, which has this name, to outputs.
-    pub(super) fn report(&mut self, name: &str, reporters: Vec<Reporter>) {
-        for reporter in reporters {
+    pub(super) fn report(&mut self, name: &str, writers: Vec<SelfMetrics>) {
+        for writer in writers {
             let (node, metrics) = (Arc::clone(&self.node), Arc::clone(&self.metrics));
-            let (reporting, stop) =
-                (reporter.run(name.to_owned(), node, metrics), self.stop_side.clone());
+            let (writing, stop) =
+                (writer.run(name.to_owned(), node, metrics), self.stop_side.clone());
             self.side.spawn(async move {
-                stop.run_until_cancelled(reporting).await;
+                stop.run_until_cancelled(writing).await;
             });
         }
     }
@@ -285,9 +279,7 @@ impl Service {
         let side_max = Instant::now() + SIDE_MAX;
         all_end(&mut self.side, until(side_max, Duration::ZERO)).await;
         let totals = self.node.ledger.totals().at_end(self.store.unpublished());
-        let lost = status::node_losses(&totals, &self.metrics);
-        self.losses.count(self.node.clock.now_nanos(), lost);
-        self.node.log_losses();
+        self.losses.count_node(&self.node, self.metrics.dropped(&totals));
         self.losses.deliver().await;
         totals
     }

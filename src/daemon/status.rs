@@ -1,18 +1,19 @@
-//! `eds status`: asks the store of the configuration how everything is, and prints the answer, once or again and again.
+//! `eds status`: prints the status that the store of the configuration shows, once or repeatedly.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::build;
 use super::watch::{LOOK_INTERVAL, runtime, watch};
-use crate::config::Config;
+use crate::config::{Config, ServiceSettings};
 use crate::status::{self, Expected, Observer, Status};
 use crate::store::redis::RedisStore;
 
-/// How wide the answer is where nobody says how wide the terminal is.
+/// The width of the table if `COLUMNS` is not set.
 const WIDTH: usize = 100;
 
-/// Nobody but the node itself knows how it is.
+/// The store is in the memory of the node.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "store.url is memory:, which is within the node's own process: ask the node itself ({0}), or name the Redis of the nodes by \
@@ -25,24 +26,24 @@ pub struct OnlyTheNodeKnows(String);
 #[error("--watch needs a terminal, and standard output is none; leave it out, or use --json")]
 pub struct NoTerminal;
 
-/// How the answer is shown.
+/// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// For people.
+    /// Lines of text.
     Table,
-    /// For programs.
+    /// One object.
     Json,
-    /// For people, again and again.
+    /// Lines of text, repeatedly.
     Live,
 }
 
-/// Prints how everything is. Answers whether it is healthy.
+/// Prints the status. Returns whether it is healthy.
 pub fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
     let observer = observer(config)?;
     if shown == Shown::Live {
         anyhow::ensure!(io::stdout().is_terminal() && io::stdin().is_terminal(), NoTerminal);
-        let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
-        return if is_dumb { again_and_again(&observer) } else { watch(observer) };
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        return if is_dumb { print_repeatedly(&observer) } else { watch(observer) };
     }
     let status = runtime()?.block_on(observer.status());
     let mut out = io::stdout();
@@ -54,8 +55,8 @@ pub fn status(config: &Config, shown: Shown) -> anyhow::Result<bool> {
     Ok(status.healthy)
 }
 
-/// On a terminal that can only go on.
-fn again_and_again(observer: &Observer) -> anyhow::Result<bool> {
+/// Prints the status repeatedly, for a terminal that cannot move its cursor.
+fn print_repeatedly(observer: &Observer) -> anyhow::Result<bool> {
     let runtime = runtime()?;
     loop {
         let status = runtime.block_on(observer.status());
@@ -66,7 +67,7 @@ fn again_and_again(observer: &Observer) -> anyhow::Result<bool> {
 }
 
 fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
-    let columns = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let width = columns.unwrap_or(WIDTH).max(40);
     for line in status::lines(status, width) {
         writeln!(out, "{line}")?;
@@ -74,28 +75,36 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Who looks, with what this configuration expects.
 fn observer(config: &Config) -> anyhow::Result<Observer> {
     let Some((store, _)) = build::operated(config)? else {
-        let address = config.service.http;
-        let address = address
-            .map_or("it has no http.listen".to_owned(), |it| format!("http://{it}/api/v1/status"));
+        let address = config.service.http.map_or_else(
+            || "it has no http.listen".to_owned(),
+            |address| format!("http://{address}/api/v1/status"),
+        );
         return Err(OnlyTheNodeKnows(address).into());
     };
     observer_of(store, config)
 }
 
-/// The same of a store that is there.
+/// Returns an observer of this store with the values of the configuration.
 pub(super) fn observer_of(store: RedisStore, config: &Config) -> anyhow::Result<Observer> {
     let outputs = build::outputs(config)?;
-    let outputs = outputs.iter().map(|it| (it.name.to_string(), it.output.describe()));
-    let expected = Expected {
-        grace: config.service.flush.grace,
-        max_hold: config.service.flush.max_hold,
-        linger: config.service.linger.most,
-        retention: config.retention,
-        outputs: outputs.collect(),
-        partitions: usize::from(config.partitions.count()),
-    };
+    let outputs = outputs.iter().map(|output| (output.name.to_string(), output.output.describe()));
+    let expected = expected(&config.service, config.retention, outputs.collect());
     Ok(Observer::new(Arc::new(store.alike_in(config.alike())), expected, None))
+}
+
+pub(super) fn expected(
+    settings: &ServiceSettings,
+    retention: Duration,
+    outputs: Vec<(String, String)>,
+) -> Expected {
+    Expected {
+        grace: settings.flush.grace,
+        max_hold: settings.flush.max_hold,
+        linger: settings.linger.most,
+        retention,
+        outputs,
+        partitions: usize::from(settings.batcher.partitions.count()),
+    }
 }

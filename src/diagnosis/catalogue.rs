@@ -1,15 +1,15 @@
-//! The table of causes. The causes of a finding stand together: they have its name, and each its own remedy.
+//! The table of causes. The causes of one finding are in one row, which has its name and a remedy for each.
 
 use super::Severity::{self, Critical, Note, Warning};
 
-/// What ends the finding of a loss, where a record outlives the process.
+/// How the finding of a loss ends if the record outlives the process.
 pub const ACKNOWLEDGE: &str = "`eds loss acknowledge`, once you know of it (`eds loss` lists it)";
-/// What to do about counts that an output refused.
+/// The remedy for counts that an output refused.
 pub(super) const QUARANTINED: &str = "see `eds quarantine list --output NAME`, and have the server fixed; then `eds quarantine retry --all \
      --output NAME`, or `eds quarantine drop --all --output NAME`. Beyond the limit counts are discarded";
 const AS_DOCUMENTED: &str = "have the senders write lines as docs/input.md has them; `eds status` has the most frequent reason, with an example";
 
-/// The one remedy for a Redis that would forget.
+/// The remedy for a Redis without an append-only file.
 macro_rules! append_only {
     () => {
         "run `CONFIG SET appendonly yes`, and write it into redis.conf"
@@ -17,7 +17,7 @@ macro_rules! append_only {
 }
 pub(super) use append_only;
 
-/// The one for a Redis that forgot all the same.
+/// The remedy for a Redis that forgot despite its append-only file.
 macro_rules! despite_append_only {
     () => {
         "it has an append-only file, so look at its log: it was emptied or restored, a replica that lacked the last writes took over \
@@ -27,7 +27,7 @@ macro_rules! despite_append_only {
 
 macro_rules! causes {
     ($($cause:ident $id:literal $severity:ident $what:literal => $remedy:expr $(, $kind:ident => $kind_remedy:expr)*;)*) => {
-        /// Why something is wrong, in the order in which findings of one severity are shown.
+        /// A cause, in the order in which findings of one severity are shown.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "the table says what each is")]
         pub enum Cause { $($cause, $($kind,)*)* }
@@ -40,7 +40,7 @@ macro_rules! causes {
                 match self { $(Self::$cause $(| Self::$kind)* => ($id, $severity, $what),)* }
             }
 
-            /// What to do about it.
+            /// Returns the remedy.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$cause => $remedy, $(Self::$kind => $kind_remedy,)*)* }
@@ -50,19 +50,19 @@ macro_rules! causes {
 }
 
 impl Cause {
-    /// The name of the finding, for programs.
+    /// Returns the name of the finding, for programs.
     #[must_use]
     pub const fn id(self) -> &'static str {
         self.row().0
     }
 
-    /// How bad it is.
+    /// Returns the severity.
     #[must_use]
     pub const fn severity(self) -> Severity {
         self.row().1
     }
 
-    /// What is wrong.
+    /// Returns what is wrong.
     #[must_use]
     pub const fn what(self) -> &'static str {
         self.row().2

@@ -1,4 +1,4 @@
-//! The table of what may be lost. Each row is a label of `eds_losses_unacknowledged`.
+//! The table of losses. Each row is a label of `eds_losses_unacknowledged`.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ const RAISE_BUFFER: &str = "raise input.receive_buffer (and net.core.rmem_max), 
 
 macro_rules! losses {
     ($($(#[$doc:meta])* $loss:ident $label:literal $cause:ident $what:literal $why:expr => $remedy:expr;)*) => {
-        /// Why events that a node was sent are in no point, or lines that a relay was sent are nowhere.
+        /// Why events of a node are in no point, or lines of a relay were not sent.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum LossCause { $($(#[$doc])* $loss,)* }
 
@@ -69,60 +69,60 @@ losses! {
 pub type ByCause = [u64; LossCause::ALL.len()];
 
 impl LossCause {
-    /// Those of events that the node itself drops; they come first.
+    /// The causes for which the node itself drops events. They come first.
     pub const DROPPED: [Self; 4] =
         [Self::QueueFull, Self::SpoolFull, Self::SpoolFailed, Self::Shutdown];
 
-    /// The cause of this name.
+    /// Returns the cause with this label.
     #[must_use]
     pub fn labelled(label: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.label() == label)
     }
 
-    /// Its name in the record and in the metrics.
+    /// Returns its name in the record of losses and in the metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         self.row().0
     }
 
-    /// The finding of it.
+    /// Returns the cause of its finding.
     #[must_use]
     pub const fn cause(self) -> Cause {
         self.row().1
     }
 
-    /// What was lost, after a number.
+    /// Returns the noun for the lost things, for use after a number.
     #[must_use]
     pub const fn what(self) -> &'static str {
         self.row().2
     }
 
-    /// Why it happens.
+    /// Returns the reason.
     #[must_use]
     pub const fn why(self) -> &'static str {
         self.row().3
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         self.row().4
     }
 
-    /// Whether all of them are missing from points. Copies of events that are in points may be among late ones.
+    /// Returns whether all lost events are missing from points. Late events may be copies of published ones.
     #[must_use]
     pub const fn is_certain(self) -> bool {
         !matches!(self, Self::Late)
     }
 
-    /// Whether a relay lost them.
+    /// Returns whether it is a loss of relays.
     #[must_use]
     pub fn is_of_relay(self) -> bool {
         self.label().starts_with("relay_")
     }
 }
 
-/// What is lost, why, and what to do.
+/// Displays what is lost, why, and what to do.
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, _, what, why, remedy) = self.row();

@@ -1,8 +1,8 @@
-//! What is wrong, and what to do: [`Diagnosis`], the one form in which every part of the program says it, and the [`Cause`]s that there are.
+//! [`Diagnosis`]: what is wrong and what to do, in the words of the catalogue of causes.
 //!
-//! `catalogue.rs` is the table of causes, `loss.rs` that of what may be lost; the reasons to reject a line stand in
-//! `event/rejection.rs`. `eds status`, the page, `/readyz`, `eds check --connect`, the log, and by tests the tables in
-//! `docs/` and the alerts have their words from there.
+//! `catalogue.rs` is the table of causes and `loss.rs` that of losses; `event/rejection.rs` has the reasons of rejection.
+//! `eds status`, the page, `/readyz`, `eds check --connect` and the log take their texts from these tables. Tests compare
+//! the tables in `docs/` and the alerts with them.
 
 mod catalogue;
 mod loss;
@@ -18,19 +18,19 @@ pub use self::catalogue::{ACKNOWLEDGE, Cause};
 pub use self::loss::{ByCause, LossCause};
 use crate::event::Rejection;
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something is lost, or waits until somebody does something.
+    /// Data is lost, or waits for an operator.
     Critical,
-    /// Somebody should look at it.
+    /// An operator should look at it.
     Warning,
-    /// Good to know.
+    /// No action is needed.
     Note,
 }
 
 impl Severity {
-    /// The word for it.
+    /// Returns its name in JSON.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -41,13 +41,13 @@ impl Severity {
     }
 }
 
-/// Something that is wrong. Displays as one sentence, the remedy at its end.
+/// A finding. It displays as one sentence that ends with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Diagnosis {
-    /// The cause, from which the other texts come as far as nobody knows better.
+    /// The cause, which has the default texts.
     #[serde(flatten)]
     pub cause: Cause,
-    /// Of whom it is; empty: of whoever says it.
+    /// The server, node or output; empty for the reporting process.
     pub r#where: String,
     /// What is wrong.
     pub what: Cow<'static, str>,
@@ -58,7 +58,7 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// A diagnosis in the words of the catalogue, with this evidence.
+    /// Returns a diagnosis with the texts of the catalogue and this evidence.
     pub fn new(cause: Cause, why: impl Into<String>) -> Self {
         Self {
             cause,
@@ -69,45 +69,42 @@ impl Diagnosis {
         }
     }
 
-    /// The same of this server, node or output.
+    /// Sets the server, node or output.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.r#where = place.to_string();
         self
     }
 
-    /// The same with the numbers in what is wrong.
+    /// Sets what is wrong, with its numbers.
     #[must_use]
     pub fn what(mut self, what: impl Into<Cow<'static, str>>) -> Self {
         self.what = what.into();
         self
     }
 
-    /// The same with a remedy for this very case.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// The same with the name that is meant in the place of `NAME` in the remedy.
+    /// Replaces `NAME` in the remedy.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let remedy = self.remedy.replace("NAME", name);
         self.remedy(remedy)
     }
 
-    /// All but the remedy.
+    /// Returns the sentence without the remedy.
     #[must_use]
     pub fn head(&self) -> String {
-        let why = match &*self.why {
-            "" => String::new(),
-            why => format!("({why})"),
-        };
+        let why = if self.why.is_empty() { String::new() } else { format!("({})", self.why) };
         sentence(&[("", &self.r#where), (": ", &self.what), (" ", &why)])
     }
 
-    /// Of whom it is, the evidence and the remedy, for those who say themselves what is wrong.
+    /// Returns place, evidence and remedy, for a text that says what is wrong.
     #[must_use]
     pub fn reason(&self) -> String {
         sentence(&[("", &self.r#where), (": ", &self.why), ("; ", &self.remedy)])
@@ -120,21 +117,21 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// Every finding that there may be, with each remedy.
+/// Returns the name of every possible finding with each of its remedies.
 pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let causes = Cause::ALL.iter().map(|it| (it.id(), it.remedy()));
-    let losses = LossCause::ALL.iter().map(|it| (it.cause().id(), it.remedy()));
+    let causes = Cause::ALL.iter().map(|cause| (cause.id(), cause.remedy()));
+    let losses = LossCause::ALL.iter().map(|loss| (loss.cause().id(), loss.remedy()));
     let rejections = Rejection::ALL.iter();
-    let rejections = rejections.map(|it| (Cause::RejectsLines.id(), it.remedy()));
+    let rejections = rejections.map(|reason| (Cause::RejectsLines.id(), reason.remedy()));
     causes.chain(losses).chain(rejections)
 }
 
-/// The texts that are not empty, each but the first with what stands before it.
+/// Joins the texts that are not empty, each after its separator.
 fn sentence(parts: &[(&str, &str)]) -> String {
     let parts = parts.iter().filter(|(_, text)| !text.is_empty());
-    parts.fold(String::new(), |all, (before, text)| match &*all {
+    parts.fold(String::new(), |all, (separator, text)| match &*all {
         "" => (*text).to_owned(),
-        all => format!("{all}{before}{text}"),
+        all => format!("{all}{separator}{text}"),
     })
 }
 

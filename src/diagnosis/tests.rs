@@ -147,12 +147,12 @@ fn sources(of: &Path, found: &mut Vec<(String, String)>) {
 #[test]
 fn every_cause_has_a_remedy_and_is_told_by_all_who_should_tell_it() {
     let mut files = Vec::new();
-    sources(&path("src"), &mut files);
+    sources(Path::new("src"), &mut files);
     files.retain(|(path, _)| !path.contains("src/diagnosis/") && !path.ends_with("tests.rs"));
     let lost: BTreeSet<_> = LossCause::ALL.into_iter().map(LossCause::cause).collect();
     for cause in Cause::ALL {
         assert!(!cause.remedy().is_empty() && !cause.what().is_empty(), "{cause:?}");
-        // `Node::log_losses` and `findings::lost` go through all of these.
+        // `Node::log_losses` and `status::findings` go through all of these.
         if lost.contains(cause) {
             continue;
         }

@@ -156,7 +156,7 @@ impl Sender {
     }
 
     fn set_down(&self, trouble: Option<Diagnosis>) {
-        self.metrics.up.set(trouble.is_none().into());
+        self.metrics.output_up.set(trouble.is_none().into());
         let name = self.name.as_str();
         self.node.outputs_down.set(name, trouble);
     }

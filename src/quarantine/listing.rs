@@ -1,4 +1,4 @@
-//! How counts that are quarantined are printed.
+//! Prints quarantined counts.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -7,19 +7,19 @@ use chrono::{DateTime, SecondsFormat};
 
 use crate::store::Quarantined;
 
-/// What of a server's message fits a line.
+/// The most characters of a server's message in a table.
 const MESSAGE_CHARS: usize = 60;
 
-/// Columns, with a line of headings; nothing at all of nothing.
+/// Prints a table with a heading, or nothing if it is empty.
 pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Result<()> {
     if all.is_empty() {
-        return Ok(());
+        return out.flush();
     }
-    let width = |text: fn(&Quarantined) -> usize, least: usize| {
-        all.iter().map(text).max().unwrap_or(0).max(least)
+    let width = |text: fn(&Quarantined) -> usize, heading: &str| {
+        all.iter().map(text).max().unwrap_or(0).max(heading.len())
     };
-    let minute = width(|it| it.minute.shown().len(), "minute".len());
-    let series = width(|it| printable(&it.series).chars().count(), "series".len());
+    let minute = width(|counts| counts.minute.shown().len(), "minute");
+    let series = width(|counts| printable(&counts.series).chars().count(), "series");
     writeln!(
         out,
         "{:minute$}  {:series$}  {:>10}  {:>10}  {:20}  message",
@@ -33,64 +33,51 @@ pub(super) fn table(all: &BTreeSet<Quarantined>, out: &mut dyn Write) -> io::Res
             printable(&quarantined.series),
             quarantined.unique,
             quarantined.cumulative,
-            since(quarantined),
+            time(quarantined.since),
             beginning(&quarantined.message),
         )?;
     }
-    Ok(())
+    out.flush()
 }
 
-/// A block of lines.
-pub(super) fn in_full(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "minute      {}", quarantined.minute.shown())?;
-    writeln!(out, "begins      {}", begins(quarantined))?;
-    writeln!(out, "series      {}", printable(&quarantined.series))?;
-    writeln!(out, "unique      {}", quarantined.unique)?;
-    writeln!(out, "cumulative  {}", quarantined.cumulative)?;
-    writeln!(out, "since       {}", since(quarantined))?;
-    writeln!(out, "message       {}\n", printable(&quarantined.message))
-}
-
-/// One object on one line.
-pub(super) fn json(quarantined: &Quarantined, out: &mut dyn Write) -> io::Result<()> {
-    let object = serde_json::json!({
-        "minute": quarantined.minute.shown(),
-        "begins": begins(quarantined),
-        "series": quarantined.series,
-        "unique": quarantined.unique,
-        "cumulative": quarantined.cumulative,
-        "since": since(quarantined),
-        "message": quarantined.message,
-    });
-    writeln!(out, "{object}")
-}
-
-/// Each of them in full, and nothing kept back.
-pub(super) fn each(all: &[Quarantined], as_json: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Prints every field of each, as a JSON object or as a block of lines.
+pub(super) fn print<'a>(
+    all: impl IntoIterator<Item = &'a Quarantined>,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for quarantined in all {
+        let Quarantined { minute, series, unique, cumulative, since, message } = quarantined;
+        let begins = time(minute.epoch_minutes().saturating_mul(60));
+        let (minute, since) = (minute.shown(), time(*since));
         if as_json {
-            json(quarantined, out)?;
+            let object = serde_json::json!({
+                "minute": minute,
+                "begins": begins,
+                "series": series,
+                "unique": unique,
+                "cumulative": cumulative,
+                "since": since,
+                "message": message,
+            });
+            writeln!(out, "{object}")?;
         } else {
-            in_full(quarantined, out)?;
+            writeln!(out, "minute      {minute}")?;
+            writeln!(out, "begins      {begins}")?;
+            writeln!(out, "series      {}", printable(series))?;
+            writeln!(out, "unique      {unique}")?;
+            writeln!(out, "cumulative  {cumulative}")?;
+            writeln!(out, "since       {since}")?;
+            writeln!(out, "message       {}\n", printable(message))?;
         }
     }
     out.flush()
 }
 
-fn since(quarantined: &Quarantined) -> String {
-    instant(quarantined.since)
-}
-
-fn begins(quarantined: &Quarantined) -> String {
-    instant(quarantined.minute.epoch_minutes().saturating_mul(60))
-}
-
 /// RFC 3339, in UTC.
-fn instant(seconds: i64) -> String {
-    DateTime::from_timestamp(seconds, 0).map_or_else(
-        || seconds.to_string(),
-        |instant| instant.to_rfc3339_opts(SecondsFormat::Secs, true),
-    )
+fn time(seconds: i64) -> String {
+    DateTime::from_timestamp(seconds, 0)
+        .map_or_else(|| seconds.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
 fn beginning(message: &str) -> String {
@@ -101,7 +88,7 @@ fn beginning(message: &str) -> String {
     }
 }
 
-/// On one line, and without what a terminal would obey.
+/// Replaces control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,63 +1,140 @@
-//! `eds quarantine`: what an output refused, to be looked at, sent again or dropped.
+//! `eds quarantine`: lists, retries and drops the counts that an output refused.
 //!
-//! `options` is what may be typed, `listing` what is printed. Whatever is read is read a partition at a time, each
-//! bounded by the store, and every change is one step of the store: an interruption leaves counts where they were
-//! or where they go, and the same command goes on from there.
+//! It reads one partition at a time, and each change is one step of the store. After an interruption each count is either
+//! unchanged or done, and the same command continues.
 
 mod listing;
-mod options;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-pub use self::options::{Action, Change, List, Selection, Show};
+use clap::Args;
+
 use crate::event::{Minute, Partition, Partitions};
 use crate::store::{OutputName, Quarantine, Quarantined, StoreError};
 
 /// The most counts of one step of the store.
 const STEP: usize = 500;
+/// The most lines of a table without `--limit`.
+const LIMIT: usize = 1000;
 
-/// Why a command was not carried out, or not wholly.
+/// An error that leaves a command undone, or done in part.
 #[derive(Debug, thiserror::Error)]
 pub enum QuarantineError {
     /// The store does not answer, or refuses.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was asked for cannot be printed.
+    /// The answer cannot be printed.
     #[error("cannot write the answer: {0}")]
     Io(#[from] io::Error),
-    /// A selection to which nothing belongs, perhaps mistyped.
+    /// The selection, which may be mistyped, matches no counts.
     #[error("nothing in the quarantine has this minute and series; see eds quarantine list")]
     NothingSelected,
 }
 
-/// Carries the action out. The answer goes to `out`, sums and notes for people to `notes`.
-pub async fn run(
-    store: &dyn Quarantine,
-    partitions: Partitions,
-    output: &OutputName,
-    action: &Action,
-    out: &mut (dyn Write + Send),
-    notes: &mut (dyn Write + Send),
-) -> Result<(), QuarantineError> {
-    let table = Table { store, partitions, output };
-    match action {
-        Action::List(options) => table.list(options, out, notes).await,
-        Action::Show(options) => table.show(options, out).await,
-        Action::Retry(options) => table.retry(options, out, notes).await,
-        Action::Drop(options) => table.drop(options, out, notes).await,
+/// A command.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Prints a line for each count.
+    List(List),
+    /// Prints every field of each count.
+    Show(Show),
+    /// Sends counts again.
+    Retry(Change),
+    /// Prints counts and deletes them.
+    Drop(Change),
+}
+
+/// The selected counts.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Selection {
+    /// Of this minute, such as 20161204:1118; may be given several times
+    #[arg(long, value_name = "MINUTE")]
+    pub minute: Vec<Minute>,
+    /// Of this series, as the list shows it; may be given several times
+    #[arg(long, value_name = "SERIES")]
+    pub series: Vec<String>,
+}
+
+/// `eds quarantine list`.
+#[derive(Debug, Clone, Args)]
+pub struct List {
+    /// The selected counts.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// The most to show, lowest minute first; 1000 in a table, all of them in JSON
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `eds quarantine show`.
+#[derive(Debug, Clone, Args)]
+pub struct Show {
+    /// The selected counts.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `eds quarantine retry` and `eds quarantine drop`.
+#[derive(Debug, Clone, Args)]
+#[group(id = "which", required = true, multiple = true, args = ["minute", "series", "all"])]
+pub struct Change {
+    /// The selected counts.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["minute", "series"])]
+    pub all: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Selection {
+    fn contains(&self, quarantined: &Quarantined) -> bool {
+        (self.minute.is_empty() || self.minute.contains(&quarantined.minute))
+            && (self.series.is_empty() || self.series.contains(&quarantined.series))
+    }
+
+    /// Returns an error if a minute or a series was selected and nothing was found.
+    fn check(&self, found: u64) -> Result<(), QuarantineError> {
+        let is_all = self.minute.is_empty() && self.series.is_empty();
+        if found > 0 || is_all { Ok(()) } else { Err(QuarantineError::NothingSelected) }
     }
 }
 
-/// All that is quarantined of an output.
-struct Table<'a> {
-    store: &'a dyn Quarantine,
-    partitions: Partitions,
-    output: &'a OutputName,
+/// A quarantine of an output, with the streams for the answer and for sums and notes.
+pub struct Command<'a> {
+    /// The store.
+    pub store: &'a dyn Quarantine,
+    /// All partitions.
+    pub partitions: Partitions,
+    /// The output.
+    pub output: &'a OutputName,
+    /// The counts.
+    pub out: &'a mut (dyn Write + Send),
+    /// Sums and notes for people.
+    pub notes: &'a mut (dyn Write + Send),
 }
 
-impl Table<'_> {
-    /// What is selected of one partition, in order.
+impl Command<'_> {
+    /// Carries the action out.
+    pub async fn run(&mut self, action: &Action) -> Result<(), QuarantineError> {
+        match action {
+            Action::List(options) => self.list(options).await,
+            Action::Show(options) => self.show(options).await,
+            Action::Retry(options) => self.retry(options).await,
+            Action::Drop(options) => self.drop(options).await,
+        }
+    }
+
+    /// Returns the selected counts of a partition.
     async fn read(
         &self,
         partition: Partition,
@@ -67,22 +144,16 @@ impl Table<'_> {
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = self.store.quarantined_page(partition, self.output, at).await?;
-            let selected = page.items.into_iter().filter(|it| selection.holds(it));
-            found.extend(selected);
+            found.extend(page.items.into_iter().filter(|counts| selection.contains(counts)));
             cursor = page.next;
         }
         Ok(found)
     }
 
-    async fn list(
-        &self,
-        options: &List,
-        out: &mut (dyn Write + Send),
-        notes: &mut (dyn Write + Send),
-    ) -> Result<(), QuarantineError> {
-        let limit = options.limit().unwrap_or(usize::MAX);
+    async fn list(&mut self, options: &List) -> Result<(), QuarantineError> {
+        let limit = options.limit.unwrap_or(if options.json { usize::MAX } else { LIMIT });
         let mut first = BTreeSet::new();
-        let mut total = 0_usize;
+        let mut total = 0;
         for partition in self.partitions.iter() {
             let found = self.read(partition, &options.selection).await?;
             total += found.len();
@@ -92,49 +163,31 @@ impl Table<'_> {
             }
         }
         if options.json {
-            for quarantined in &first {
-                listing::json(quarantined, out)?;
-            }
+            listing::print(&first, true, self.out)?;
         } else {
-            listing::table(&first, out)?;
+            listing::table(&first, self.out)?;
         }
-        out.flush()?;
         let shown = first.len();
         if shown < total {
-            writeln!(notes, "{shown} of {total} shown; --limit shows more")?;
+            writeln!(self.notes, "{shown} of {total} shown; --limit shows more")?;
         } else if total == 0 && !options.json {
-            writeln!(notes, "nothing is quarantined")?;
+            writeln!(self.notes, "nothing is quarantined")?;
         }
         Ok(())
     }
 
-    async fn show(
-        &self,
-        options: &Show,
-        out: &mut (dyn Write + Send),
-    ) -> Result<(), QuarantineError> {
+    async fn show(&mut self, options: &Show) -> Result<(), QuarantineError> {
         let mut shown = 0;
         for partition in self.partitions.iter() {
-            for quarantined in self.read(partition, &options.selection).await? {
-                if options.json {
-                    listing::json(&quarantined, out)?;
-                } else {
-                    listing::in_full(&quarantined, out)?;
-                }
-                shown += 1;
-            }
+            let found = self.read(partition, &options.selection).await?;
+            listing::print(&found, options.json, self.out)?;
+            shown += found.len() as u64;
         }
-        out.flush()?;
-        options.selection.answered_by(shown)
+        options.selection.check(shown)
     }
 
-    async fn retry(
-        &self,
-        options: &Change,
-        out: &mut (dyn Write + Send),
-        notes: &mut (dyn Write + Send),
-    ) -> Result<(), QuarantineError> {
-        let mut taken = 0;
+    async fn retry(&mut self, options: &Change) -> Result<(), QuarantineError> {
+        let mut requeued = 0;
         for partition in self.partitions.iter() {
             let mut minutes: BTreeMap<Minute, Vec<Quarantined>> = BTreeMap::new();
             for quarantined in self.read(partition, &options.selection).await? {
@@ -142,35 +195,30 @@ impl Table<'_> {
             }
             for (minute, quarantined) in &minutes {
                 for step in quarantined.chunks(STEP) {
-                    let series: Vec<&str> = step.iter().map(|it| it.series.as_str()).collect();
-                    let requeued = self.store.requeue(partition, self.output, *minute, &series);
-                    taken += requeued.await?;
-                    listing::each(step, options.json, out)?;
+                    let series: Vec<&str> = step.iter().map(|counts| &*counts.series).collect();
+                    requeued +=
+                        self.store.requeue(partition, self.output, *minute, &series).await?;
+                    listing::print(step, options.json, self.out)?;
                 }
             }
         }
-        writeln!(notes, "{taken} taken back; a node sends them in its next round")?;
-        options.selection.answered_by(taken)
+        writeln!(self.notes, "{requeued} taken back; a node sends them in its next round")?;
+        options.selection.check(requeued)
     }
 
-    /// Printed first and dropped then, so that an interruption may repeat what is printed but not lose it.
-    async fn drop(
-        &self,
-        options: &Change,
-        out: &mut (dyn Write + Send),
-        notes: &mut (dyn Write + Send),
-    ) -> Result<(), QuarantineError> {
+    /// Prints counts before it drops them: an interruption may print some twice but loses none.
+    async fn drop(&mut self, options: &Change) -> Result<(), QuarantineError> {
         let mut dropped = 0;
         for partition in self.partitions.iter() {
-            let found = self.read(partition, &options.selection).await?;
-            let found: Vec<_> = found.into_iter().collect();
+            let found: Vec<_> =
+                self.read(partition, &options.selection).await?.into_iter().collect();
             for step in found.chunks(STEP) {
-                listing::each(step, options.json, out)?;
+                listing::print(step, options.json, self.out)?;
                 dropped += self.store.discard(partition, self.output, step).await?;
             }
         }
-        writeln!(notes, "{dropped} dropped")?;
-        options.selection.answered_by(dropped)
+        writeln!(self.notes, "{dropped} dropped")?;
+        options.selection.check(dropped)
     }
 }
 

@@ -81,7 +81,14 @@ async fn store(series: &[&str]) -> RedisStore {
 async fn act(store: &RedisStore, action: Action) -> (Result<(), QuarantineError>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let output = OutputName::default();
-    let result = run(store, partitions(), &output, &action, &mut out, &mut notes).await;
+    let mut command = Command {
+        store,
+        partitions: partitions(),
+        output: &output,
+        out: &mut out,
+        notes: &mut notes,
+    };
+    let result = command.run(&action).await;
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (result, text(out), text(notes))
 }
@@ -198,7 +205,14 @@ async fn what_cannot_be_printed_is_not_dropped() {
     let action = Action::Drop(change(&[], &[]));
     let output = OutputName::default();
     let mut sink = io::sink();
-    let result = run(&store, partitions(), &output, &action, &mut Full, &mut sink).await;
+    let mut command = Command {
+        store: &store,
+        partitions: partitions(),
+        output: &output,
+        out: &mut Full,
+        notes: &mut sink,
+    };
+    let result = command.run(&action).await;
     assert!(matches!(result, Err(QuarantineError::Io(_))));
     let (_, out, _) = act(&store, list(None, true)).await;
     assert_eq!(out.lines().count(), 2);

@@ -1,62 +1,54 @@
-//! [`Status`]: the answer, as `docs/openapi.json` describes it.
+//! [`Status`]: the answer of `/api/v1/status` and `eds status --json`, whose fields `docs/openapi.json` describes.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::relay_report::RelayReport;
-use super::report::NodeReport;
+use super::report::{NodeDetails, ProcessReport, RelayDetails, Report};
 use crate::diagnosis::Diagnosis;
 use crate::store::{Loss, ServerSeen};
 
-/// A process that has not reported for so long is silent: seven reports are missing.
+/// The age of a report from which its process counts as silent: it missed seven.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 
-/// How everything is.
+/// The status of nodes, relays, store and outputs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Status {
-    /// When it was looked (RFC 3339).
-    pub at: String,
-    /// Whether there is nothing that an operator should look at: no finding but notes.
-    pub healthy: bool,
-    /// The question that comes first.
-    pub is_anything_lost: Lost,
-    /// What is wrong, worst first.
-    pub findings: Vec<Diagnosis>,
-    /// The nodes, by name.
-    pub nodes: Vec<NodeStatus>,
-    /// The relays that report themselves, by name.
-    pub relays: Vec<RelayStatus>,
-    /// What is lost and not acknowledged, by cause; `None`: the record of losses could not be read.
+pub(crate) struct Status {
+    /// RFC 3339.
+    pub(crate) at: String,
+    /// Whether all findings are notes.
+    pub(crate) healthy: bool,
+    pub(crate) is_anything_lost: Lost,
+    /// Worst first.
+    pub(crate) findings: Vec<Diagnosis>,
+    /// By name.
+    pub(crate) nodes: Vec<NodeStatus>,
+    /// By name.
+    pub(crate) relays: Vec<RelayStatus>,
+    /// Unacknowledged losses by cause; `None` if the record cannot be read.
     #[serde(skip_serializing_if = "is_nothing")]
-    pub losses: Option<Vec<CauseStatus>>,
+    pub(crate) losses: Option<Vec<CauseStatus>>,
     /// The record of losses, for `/api/v1/losses`.
     #[serde(skip)]
-    pub record: Vec<Loss>,
-    /// What waits.
-    pub partitions: PartitionsStatus,
-    /// The outputs, by name, those that are gone and that something waits for included.
-    pub outputs: Vec<OutputStatus>,
-    /// The store; `None`: it is in the memory of the node.
+    pub(crate) record: Vec<Loss>,
+    pub(crate) partitions: PartitionsStatus,
+    /// By name, with outputs that are no longer configured but have unsent counts.
+    pub(crate) outputs: Vec<OutputStatus>,
+    /// `None` if the store is the memory of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub redis: Option<RedisStatus>,
+    pub(crate) redis: Option<RedisStatus>,
 }
 
-/// Whether anything is lost, as far as is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Lost {
-    /// In a word.
-    pub answer: Answer,
-    /// In a sentence.
-    pub sentence: String,
+pub(crate) struct Lost {
+    pub(crate) answer: Answer,
+    pub(crate) sentence: String,
 }
 
-/// An answer in a word.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "they say what they are")]
-pub enum Answer {
+pub(crate) enum Answer {
     No,
     Yes,
     #[default]
@@ -70,33 +62,29 @@ fn is_nothing(losses: &Option<Vec<CauseStatus>>) -> bool {
     losses.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// What is lost for one cause and not acknowledged.
+/// The unacknowledged losses of one cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct CauseStatus {
-    /// The cause, in the word of the metrics.
-    pub cause: String,
-    /// How many events, or datagrams.
-    pub amount: u64,
-    /// The first minute of them that is known (`20161204:1118`).
+pub(crate) struct CauseStatus {
+    /// The label of the metric.
+    pub(crate) cause: String,
+    pub(crate) amount: u64,
+    /// The first known minute of them (`20161204:1118`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first: Option<String>,
-    /// The last one.
+    pub(crate) first: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
-    /// The nodes that lost them, as far as they are known.
-    pub nodes: Vec<String>,
+    pub(crate) last: Option<String>,
+    /// The known nodes, or relays, that lost them.
+    pub(crate) nodes: Vec<String>,
 }
 
 impl Status {
-    /// The record of losses, by minute; `None`: it could not be read.
-    #[must_use]
-    pub fn losses(&self) -> Option<Value> {
+    /// Returns the answer of `/api/v1/losses`; `None` if the record cannot be read.
+    pub(crate) fn losses(&self) -> Option<Value> {
         self.losses.as_ref()?;
         let entries = self.record.iter().map(|loss| {
             let mut entry = json!({
                 "cause": loss.cause, "node": loss.node(), "instance": loss.process, "amount": loss.amount, "acknowledged": loss.acknowledged,
             });
-            // Without one: of several, which are not known any more.
             if let Some(minute) = loss.minute {
                 entry["minute"] = json!(minute.to_string());
             }
@@ -108,121 +96,135 @@ impl Status {
 
 /// A node or a relay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Process<R> {
-    /// What it said last.
+pub(crate) struct Process<R> {
     #[serde(flatten)]
-    pub report: R,
-    /// How long ago it said so.
-    pub last_seen_seconds: u64,
-    /// Whether that is too long.
-    pub silent: bool,
-    /// Whether what it said could be read in full.
-    pub readable: bool,
-    /// What a node saw of the last minutes, as a share of what the node saw that saw most; `None`: not known.
+    pub(crate) process: ProcessReport,
+    #[serde(flatten)]
+    pub(crate) details: R,
+    pub(crate) last_seen_seconds: u64,
+    pub(crate) silent: bool,
+    /// Whether its whole report could be read.
+    pub(crate) readable: bool,
+    /// The share of recent events that a node saw, relative to the node that saw most; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub coverage: Option<f64>,
+    pub(crate) coverage: Option<f64>,
 }
 
-/// A node.
-pub type NodeStatus = Process<NodeReport>;
-/// A relay.
-pub type RelayStatus = Process<RelayReport>;
+pub(crate) type NodeStatus = Process<NodeDetails>;
+pub(crate) type RelayStatus = Process<RelayDetails>;
 
 impl<R> Process<R> {
-    /// A process that reported this so long ago.
-    pub(super) fn new(report: R, ago: Duration, readable: bool) -> Self {
-        Self {
-            report,
-            last_seen_seconds: ago.as_secs(),
-            silent: ago >= SILENT_AFTER,
-            readable,
-            coverage: None,
-        }
+    pub(super) fn new(report: Report<R>, age: Duration, readable: bool) -> Self {
+        let Report { process, details } = report;
+        let (last_seen_seconds, silent) = (age.as_secs(), age >= SILENT_AFTER);
+        Self { process, details, last_seen_seconds, silent, readable, coverage: None }
     }
 }
 
-/// What waits, over all partitions.
+/// The backlog of all partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct PartitionsStatus {
-    /// How many there are.
-    pub count: usize,
-    /// Minutes, each once for each partition; `None`: the store does not tell.
+pub(crate) struct PartitionsStatus {
+    pub(crate) count: usize,
+    /// `None` if the store does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub by_state: Option<States>,
-    /// Of all outputs.
+    pub(crate) by_state: Option<States>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub oldest_unsent: Option<OldestUnsent>,
-    /// Old minutes that wait to be sealed; `None`: there are none.
+    pub(crate) oldest_unsent: Option<OldestUnsent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub old: Option<OldMinutes>,
+    pub(crate) old: Option<OldMinutes>,
 }
 
-/// Minutes that ended long ago, each once for each partition. They are sealed and sent after those that have just ended.
+/// Minutes of partitions that ended long ago and are not sealed. They are sealed after the recent ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct OldMinutes {
-    /// They wait to be claimed; they are among the open ones.
-    pub waiting: u64,
-    /// How long until all are sealed at the present rate; `None`: none was sealed in the last ten seconds.
+pub(crate) struct OldMinutes {
+    /// They are among the open ones.
+    pub(crate) waiting: u64,
+    /// An estimate; `None` if none was sealed in the last ten seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub done_in_seconds: Option<u64>,
+    pub(crate) done_in_seconds: Option<u64>,
 }
 
-/// Minutes, each once for each partition.
+/// Counts of minutes of partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct States {
-    /// They fill, or wait to be claimed.
-    pub open: u64,
-    /// They are being sealed.
-    pub claimed: u64,
-    /// An output lacks counts of them; once for each output.
-    pub unsent: u64,
+pub(crate) struct States {
+    pub(crate) open: u64,
+    pub(crate) claimed: u64,
+    /// Once for each output.
+    pub(crate) unsent: u64,
 }
 
-/// The oldest minute that an output lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OldestUnsent {
-    /// Its name: `20161204:1118`.
-    pub minute: String,
-    /// How long ago it ended.
-    pub age_seconds: u64,
-    /// The output.
-    pub output: String,
-    /// Why it is not sent.
-    pub why: String,
+pub(crate) struct OldestUnsent {
+    /// `20161204:1118`.
+    pub(crate) minute: String,
+    /// Since its end.
+    pub(crate) age_seconds: u64,
+    pub(crate) output: String,
+    pub(crate) why: String,
 }
 
-/// An output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct OutputStatus {
-    /// What it is called.
-    pub name: String,
-    /// Where it is, without secrets, as this configuration has it; empty if no node has it any more.
-    pub url: String,
-    /// Whether it takes what nodes write, as the first node sees it that it is down for; `None`: no node tells.
+pub(crate) struct OutputStatus {
+    pub(crate) name: String,
+    /// Without secrets; empty if no node has this output.
+    pub(crate) url: String,
+    /// Whether it is up for every node; `None` if no node reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub up: Option<bool>,
-    /// Why not.
+    pub(crate) up: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<String>,
-    /// What to do about it.
+    pub(crate) last_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
-    /// Minutes that it lacks, each once for each partition; `None`: the store does not tell.
+    pub(crate) remedy: Option<String>,
+    /// Minutes of partitions; `None` if the store does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unsent: Option<u64>,
-    /// Counts in its quarantine; `None`: the store does not tell.
+    pub(crate) unsent: Option<u64>,
+    /// Counts; `None` if the store does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quarantined: Option<u64>,
-    /// The most that the quarantine keeps.
-    pub quarantined_max: u64,
+    pub(crate) quarantined: Option<u64>,
+    pub(crate) quarantined_max: u64,
 }
 
-/// The store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct RedisStatus {
-    /// Each server.
-    pub servers: Vec<ServerSeen>,
-    /// The memory that it should need for what comes in, in bytes; `None`: that is not known.
+pub(crate) struct RedisStatus {
+    pub(crate) servers: Vec<ServerSeen>,
+    /// Bytes needed for the present input by the formula of `docs/limits.md`; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_by_formula: Option<u64>,
+    pub(crate) memory_by_formula: Option<u64>,
+}
+
+/// Values of the observer's configuration.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Expected {
+    /// `flush.grace`.
+    pub(crate) grace: Duration,
+    /// `flush.max_hold`.
+    pub(crate) max_hold: Duration,
+    /// `input.linger_max`, bounded by the grace.
+    pub(crate) linger: Duration,
+    /// How long counts are kept.
+    pub(crate) retention: Duration,
+    /// Names and URLs of the outputs.
+    pub(crate) outputs: Vec<(String, String)>,
+    /// The number of partitions.
+    pub(crate) partitions: usize,
+}
+
+/// The input of the findings.
+pub(super) struct Scene<'a> {
+    pub(super) status: &'a Status,
+    pub(super) expected: &'a Expected,
+    /// How the configuration differs from the cluster-wide settings.
+    pub(super) difference: Option<&'a Diagnosis>,
+}
+
+impl Scene<'_> {
+    /// Returns whether a clock differs by more than half of the grace.
+    pub(super) fn is_far_off(&self, offset_ms: i64) -> bool {
+        u128::from(offset_ms.unsigned_abs()) > (self.expected.grace.as_millis() / 2).max(1)
+    }
+}
+
+/// Returns the percentage, rounded down.
+pub(super) fn percent(part: u64, all: u64) -> u64 {
+    part.saturating_mul(100) / all.max(1)
 }

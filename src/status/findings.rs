@@ -1,41 +1,41 @@
-//! What is wrong, from what was seen. Here is what concerns outputs and the whole. Pure.
+//! The findings of a status; here those about losses, outputs and the cluster. Pure.
 
-use super::answer::{OutputStatus, Status};
-use super::scene::{Expected, Scene, percent};
-use super::{node_findings, redis_findings, relay_findings};
+use super::answer::{Expected, OutputStatus, Scene, Status, percent};
+use super::{process_findings, redis_findings};
 use crate::diagnosis::{ACKNOWLEDGE, Cause, Diagnosis, LossCause};
 
-/// All that is wrong, worst first.
-pub(super) fn of(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let mut found = redis_findings::of(scene);
-    found.extend(node_findings::of(scene));
-    found.extend(relay_findings::of(scene));
-    found.extend(lost(scene));
-    found.extend(of_the_whole(scene));
-    found.extend(scene.status.outputs.iter().flat_map(of_output));
+/// Returns all findings, worst first.
+pub(super) fn find(scene: &Scene<'_>) -> Vec<Diagnosis> {
+    let mut found = redis_findings::find(scene);
+    found.extend(process_findings::find(scene));
+    found.extend(find_losses(scene));
+    found.extend(find_in_cluster(scene));
+    found.extend(scene.status.outputs.iter().flat_map(find_in_output));
     found.extend(unsent(scene));
     sorted(found)
 }
 
-/// What is wrong with the relays alone, worst first.
-pub(super) fn of_relays(status: &Status) -> Vec<Diagnosis> {
+/// Returns the findings about relays, worst first.
+pub(super) fn find_in_relays(status: &Status) -> Vec<Diagnosis> {
     let scene = Scene { status, expected: &Expected::default(), difference: None };
-    let mut found = relay_findings::of(&scene);
-    found.extend(lost(&scene));
+    let mut found = process_findings::find(&scene);
+    found.extend(find_losses(&scene));
     sorted(found)
 }
 
 fn sorted(mut found: Vec<Diagnosis>) -> Vec<Diagnosis> {
-    found.sort_by_key(|it| (it.cause.severity(), it.cause));
+    found.sort_by_key(|finding| (finding.cause.severity(), finding.cause));
     found
 }
 
-/// What is lost and not acknowledged.
-fn lost(scene: &Scene<'_>) -> Vec<Diagnosis> {
-    let all = scene.status.losses.iter().flatten();
-    let found = all.filter_map(|loss| {
-        let known = LossCause::labelled(&loss.cause)?;
-        let kind = if known.is_of_relay() { "relay" } else { "node" };
+/// Returns the unacknowledged losses.
+fn find_losses(scene: &Scene<'_>) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    for loss in scene.status.losses.iter().flatten() {
+        let Some(cause) = LossCause::labelled(&loss.cause) else {
+            continue;
+        };
+        let kind = if cause.is_of_relay() { "relay" } else { "node" };
         let place = match &loss.nodes[..] {
             [] => format!("{kind}s"),
             [one] => format!("{kind} {one}"),
@@ -46,39 +46,38 @@ fn lost(scene: &Scene<'_>) -> Vec<Diagnosis> {
             (Some(first), Some(last)) => format!(" of minutes from {first} to {last}"),
             _ => String::new(),
         };
-        let mut remedy = match known {
-            LossCause::Forgotten if redis_findings::has_aof(scene) => {
-                Cause::ForgottenDespiteAppendOnly.remedy()
-            }
-            LossCause::Unconfirmed if redis_findings::has_aof(scene) => {
-                Cause::UnconfirmedDespiteAppendOnly.remedy()
-            }
-            known => known.remedy(),
+        let has_aof = redis_findings::has_aof(scene);
+        let mut remedy = match cause {
+            LossCause::Forgotten if has_aof => Cause::ForgottenDespiteAppendOnly.remedy(),
+            LossCause::Unconfirmed if has_aof => Cause::UnconfirmedDespiteAppendOnly.remedy(),
+            _ => cause.remedy(),
         }
         .to_owned();
         if scene.status.redis.is_some() {
             remedy = format!("{remedy}; then {ACKNOWLEDGE}");
         }
-        let found = Diagnosis::new(known.cause(), known.why()).at(place);
-        let found = found.what(format!("{} {}{minutes}", loss.amount, known.what()));
-        // The output whose quarantine is fullest.
         let outputs = scene.status.outputs.iter();
         let fullest = outputs.max_by_key(|output| output.quarantined);
-        Some(found.remedy(remedy).named(fullest.map_or("NAME", |it| &it.name)))
-    });
-    found.collect()
+        let finding = Diagnosis::new(cause.cause(), cause.why())
+            .at(place)
+            .what(format!("{} {}{minutes}", loss.amount, cause.what()))
+            .remedy(remedy)
+            .named(fullest.map_or("NAME", |output| &output.name));
+        found.push(finding);
+    }
+    found
 }
 
-fn of_the_whole(scene: &Scene<'_>) -> Vec<Diagnosis> {
+fn find_in_cluster(scene: &Scene<'_>) -> Vec<Diagnosis> {
     let (status, mut found) = (scene.status, Vec::new());
-    let servers = status.redis.as_ref().map(|redis| &redis.servers);
-    let is_known = servers.is_none_or(|all| all.iter().all(|it| it.error.is_none()));
-    if is_known && status.nodes.is_empty() {
+    let mut servers = status.redis.iter().flat_map(|redis| &redis.servers);
+    if status.nodes.is_empty() && servers.all(|server| server.error.is_none()) {
         let why = "none has done so in the last five minutes";
         found.push(Diagnosis::new(Cause::NoNode, why).at("nodes"));
     }
-    let difference = scene.difference.cloned();
-    found.extend(difference.map(|it| it.at("this configuration and version")));
+    if let Some(difference) = scene.difference {
+        found.push(difference.clone().at("this configuration and version"));
+    }
     if let Some(old) = &status.partitions.old {
         let why = match old.done_in_seconds {
             Some(seconds) => format!(
@@ -101,11 +100,11 @@ fn of_the_whole(scene: &Scene<'_>) -> Vec<Diagnosis> {
     found
 }
 
-fn of_output(output: &OutputStatus) -> Vec<Diagnosis> {
-    let mut found = Vec::new();
+fn find_in_output(output: &OutputStatus) -> Vec<Diagnosis> {
+    let (place, mut found) = (format!("output {}", output.name), Vec::new());
     if output.up == Some(false) {
         let why = output.last_error.clone().unwrap_or_default();
-        let down = Diagnosis::new(Cause::OutputDown, why);
+        let down = Diagnosis::new(Cause::OutputDown, why).at(&place);
         found.push(match &output.remedy {
             Some(remedy) => down.remedy(remedy.clone()),
             None => down,
@@ -116,27 +115,25 @@ fn of_output(output: &OutputStatus) -> Vec<Diagnosis> {
         let cause = if fill >= 50 { Cause::QuarantineFull } else { Cause::Quarantine };
         let what = format!("{quarantined} counts are quarantined, {fill} % of what fits");
         let why = "the output refused them for good";
-        found.push(Diagnosis::new(cause, why).what(what).named(&output.name));
+        found.push(Diagnosis::new(cause, why).at(&place).what(what).named(&output.name));
     }
-    let place = format!("output {}", output.name);
-    found.into_iter().map(|it| it.at(&place)).collect()
+    found
 }
 
+/// Returns the oldest unsent minute if it is overdue although its output is up.
 fn unsent(scene: &Scene<'_>) -> Option<Diagnosis> {
     let oldest = scene.status.partitions.oldest_unsent.as_ref()?;
     let mut outputs = scene.status.outputs.iter();
-    let output = outputs.find(|it| it.name == oldest.output);
-    let is_down = output.is_some_and(|it| it.up == Some(false));
-    let expected = scene.expected.grace + scene.expected.max_hold;
-    if is_down || oldest.age_seconds < 2 * expected.as_secs() + 120 {
+    let output = outputs.find(|output| output.name == oldest.output);
+    let is_down = output.is_some_and(|output| output.up == Some(false));
+    let (minute, age) = (&oldest.minute, oldest.age_seconds);
+    let closed_within = scene.expected.grace + scene.expected.max_hold;
+    if is_down || age < 2 * closed_within.as_secs() + 120 {
         return None;
     }
-    let (minute, age) = (&oldest.minute, oldest.age_seconds);
-    let cause = match output {
-        Some(output) if output.url.is_empty() => Cause::OutputGone,
-        _ => Cause::Unsent,
-    };
-    let found = Diagnosis::new(cause, &oldest.why).at(format_args!("output {}", oldest.output));
-    let found = found.what(format!("lacks the minute {minute}, which ended {age} s ago"));
-    Some(found.named(&oldest.output))
+    let is_gone = output.is_some_and(|output| output.url.is_empty());
+    let cause = if is_gone { Cause::OutputGone } else { Cause::Unsent };
+    let what = format!("lacks the minute {minute}, which ended {age} s ago");
+    let found = Diagnosis::new(cause, &oldest.why).what(what);
+    Some(found.at(format_args!("output {}", oldest.output)).named(&oldest.output))
 }

@@ -1,32 +1,31 @@
-//! [`LossReporter`]: brings what this process lost into the record of losses in the store.
+//! [`LossReporter`]: adds the losses of this process to the record of losses in the store.
 //!
-//! While the store is away the losses stay with the process, and with an `input.spool_dir` also in a file there, so that the next
-//! process adds what this one could not. An entry is a total, so whoever adds it again changes nothing.
+//! While the store is away the process keeps the losses, and with an `input.spool_dir` also a file there, so that the next
+//! process can record them. An entry is a total, so recording it again changes nothing.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::relay_report::RelayTotals;
-use crate::diagnosis::LossCause;
+use super::report::RelayTotals;
+use crate::diagnosis::{ByCause, LossCause};
 use crate::event::Minute;
-use crate::node::{LedgerTotals, Losses, Throttle, files};
+use crate::node::{Losses, Node, Throttle, files};
 use crate::store::{Loss, LossRecord};
-use crate::telemetry::Metrics;
 
-/// How long the store, or the disk, may take.
+/// The timeout of the store, and of the disk.
 const WITHIN: Duration = Duration::from_secs(1);
-/// How often it is logged that the file cannot be written.
+/// The time between two log lines about a file that cannot be written.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 /// See the module.
 #[derive(Debug)]
-pub struct LossReporter {
+pub(crate) struct LossReporter {
     record: Arc<dyn LossRecord>,
     losses: Arc<Losses>,
     file: Option<PathBuf>,
@@ -35,110 +34,112 @@ pub struct LossReporter {
 
 #[derive(Debug)]
 struct State {
-    /// What an earlier process could not bring into the record.
+    /// Losses that an earlier process could not record.
     inherited: Vec<Loss>,
-    /// What the file has.
+    /// The content of the file.
     on_disk: Vec<Loss>,
-    complaint: Throttle,
+    log_due: Throttle,
 }
 
 impl LossReporter {
-    /// One that brings these losses into the record, and keeps in this file what the store does not take.
-    #[must_use]
-    pub fn new(record: Arc<dyn LossRecord>, losses: Arc<Losses>, file: Option<PathBuf>) -> Self {
-        let state = State {
-            inherited: Vec::new(),
-            on_disk: Vec::new(),
-            complaint: Throttle::new(LOG_INTERVAL),
-        };
+    /// `file` keeps the losses that the store does not have.
+    pub(crate) fn new(
+        record: Arc<dyn LossRecord>,
+        losses: Arc<Losses>,
+        file: Option<PathBuf>,
+    ) -> Self {
+        let log_due = Throttle::new(LOG_INTERVAL);
+        let state = State { inherited: Vec::new(), on_disk: Vec::new(), log_due };
         Self { record, losses, file, state: Mutex::new(state) }
     }
 
-    /// Takes up what an earlier process left in the file. The directory must be this process' alone by now.
-    pub(super) fn inherit(&self) {
-        let left = self.file.as_deref().map(read).unwrap_or_default();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.on_disk.clone_from(&left);
-        state.inherited = left;
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what was lost since the last call, of these totals.
-    pub fn count(&self, now_nanos: i64, totals: impl IntoIterator<Item = (LossCause, u64)>) {
+    /// Reads the file of an earlier process. Call it when no other process uses the directory any more.
+    pub(super) fn inherit(&self) {
+        let inherited = self.file.as_deref().map(read).unwrap_or_default();
+        let mut state = self.lock();
+        state.on_disk.clone_from(&inherited);
+        state.inherited = inherited;
+    }
+
+    /// Adds the growth of these totals since the last call.
+    pub(crate) fn count(&self, now_nanos: i64, totals: impl IntoIterator<Item = (LossCause, u64)>) {
         let minute = Minute::of_nanos(now_nanos);
         for (cause, total) in totals {
             self.losses.count(cause, total, minute);
         }
     }
 
-    /// Returns what the record does not have.
-    #[must_use]
-    pub fn unrecorded(&self) -> Vec<Loss> {
-        let process = self.record.identity();
-        let own = self.losses.unrecorded().into_iter();
-        let own = own.map(|lost| Loss {
-            minute: lost.minute,
-            cause: lost.cause.label().to_owned(),
-            process: process.to_owned(),
-            amount: lost.amount,
-            acknowledged: 0,
-        });
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.inherited.iter().cloned().chain(own).collect()
+    /// Adds the growth of what a node and its kernel dropped, and logs the losses.
+    pub(crate) fn count_node(&self, node: &Node, dropped: ByCause) {
+        self.count(node.clock.now_nanos(), LossCause::ALL.into_iter().zip(dropped));
+        node.log_losses();
     }
 
-    /// Brings it into the record, or else to the disk.
-    pub async fn deliver(&self) {
+    /// Returns the losses that the record does not have.
+    pub(super) fn unrecorded(&self) -> Vec<Loss> {
+        let mut losses = self.lock().inherited.clone();
+        losses.extend(self.losses.unrecorded().into_iter().map(|lost| Loss {
+            minute: lost.minute,
+            cause: lost.cause.label().to_owned(),
+            process: self.record.identity().to_owned(),
+            amount: lost.amount,
+            acknowledged: 0,
+        }));
+        losses
+    }
+
+    /// Records the losses; on failure writes them to the file.
+    pub(crate) async fn deliver(&self) {
         let own = self.losses.unrecorded();
         let losses = self.unrecorded();
         if !losses.is_empty() {
             let delivered = timeout(WITHIN, self.record.lose(&losses)).await;
             if matches!(delivered, Ok(Ok(true))) {
                 self.losses.recorded(&own);
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                state.inherited.clear();
+                self.lock().inherited.clear();
             }
         }
         self.save().await;
     }
 
-    /// Reads what is not acknowledged, for the metrics.
-    pub async fn look(&self) {
+    /// Reads the unacknowledged losses, for the metrics.
+    pub(super) async fn read_unacknowledged(&self) {
         let Ok(Ok(record)) = timeout(WITHIN, self.record.losses()).await else {
             return;
         };
         let all = merged(record, &self.unrecorded());
-        let left = all.iter().filter_map(|loss| {
-            let cause = LossCause::labelled(&loss.cause)?;
-            Some((cause, loss.left()))
-        });
+        let left =
+            all.iter().filter_map(|loss| Some((LossCause::labelled(&loss.cause)?, loss.left())));
         self.losses.set_unacknowledged(left);
     }
 
-    /// Keeps on disk what the record does not have, if that is not what is there.
+    /// Writes the unrecorded losses to the file if they changed.
     async fn save(&self) {
         let Some(file) = self.file.clone() else {
             return;
         };
         let losses = self.unrecorded();
         {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.lock();
             if state.on_disk == losses {
                 return;
             }
             state.on_disk.clone_from(&losses);
         }
-        let path = file.clone();
-        let saved = timeout(WITHIN, spawn_blocking(move || write(&file, &losses))).await;
-        let error = match saved {
+        let path = file.display().to_string();
+        let error = match timeout(WITHIN, spawn_blocking(move || write(&file, &losses))).await {
             Ok(Ok(Ok(()))) => return,
             Ok(Ok(Err(error))) => error.to_string(),
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "the disk takes too long".to_owned(),
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.complaint.is_due() {
+        if self.lock().log_due.is_due() {
             tracing::warn!(
-                path = %path.display(),
+                path,
                 error,
                 "cannot write down losses that the store does not have yet; if this process ends before the store is back, \
                  they are in its log only; {}",
@@ -148,19 +149,8 @@ impl LossReporter {
     }
 }
 
-/// Returns what a node dropped, and its kernel.
-pub fn node_losses(
-    totals: &LedgerTotals,
-    metrics: &Metrics,
-) -> impl Iterator<Item = (LossCause, u64)> {
-    let mut lost = totals.dropped;
-    lost[LossCause::KernelDrops as usize] = metrics.sums(std::iter::empty()).kernel_drops;
-    LossCause::ALL.into_iter().zip(lost)
-}
-
-/// Returns what a relay lost.
-#[must_use]
-pub const fn relay_losses(totals: &RelayTotals) -> [(LossCause, u64); 3] {
+/// Returns the losses of a relay.
+pub(crate) const fn relay_losses(totals: &RelayTotals) -> [(LossCause, u64); 3] {
     [
         (LossCause::RelayNowhere, totals.nowhere),
         (LossCause::RelayRest, totals.rest_dropped),
@@ -168,12 +158,11 @@ pub const fn relay_losses(totals: &RelayTotals) -> [(LossCause, u64); 3] {
     ]
 }
 
-/// The record with what is not in it yet.
-#[must_use]
+/// Returns the record with the losses that are not in it yet.
 pub(super) fn merged(mut record: Vec<Loss>, unrecorded: &[Loss]) -> Vec<Loss> {
     for loss in unrecorded {
-        let key = |it: &Loss| (it.minute, it.cause.clone(), it.process.clone());
-        match record.iter_mut().find(|it| key(it) == key(loss)) {
+        let is_same = |known: &&mut Loss| known.key() == loss.key();
+        match record.iter_mut().find(is_same) {
             Some(known) => known.amount = known.amount.max(loss.amount),
             None => record.push(loss.clone()),
         }
@@ -182,22 +171,22 @@ pub(super) fn merged(mut record: Vec<Loss>, unrecorded: &[Loss]) -> Vec<Loss> {
 }
 
 fn read(file: &Path) -> Vec<Loss> {
-    let read =
-        || -> io::Result<Vec<(String, u64)>> { Ok(serde_json::from_slice(&files::read(file)?)?) };
-    match read() {
+    let parsed = files::read(file)
+        .and_then(|bytes| Ok(serde_json::from_slice::<Vec<(String, u64)>>(&bytes)?));
+    match parsed {
         Ok(losses) => {
-            let losses = losses.iter();
-            losses.filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
+            losses.iter().filter_map(|(key, amount)| Loss::of_key(key, *amount)).collect()
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            tracing::error!(path = %file.display(), %error, "cannot read which losses an earlier process could not record; its log has them");
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::error!(path = %file.display(), %error, "cannot read which losses an earlier process could not record; its log has them");
+            }
             Vec::new()
         }
     }
 }
 
-/// Replaces the file; no losses, no file.
+/// Replaces the file, or removes it if there are no losses.
 fn write(file: &Path, losses: &[Loss]) -> io::Result<()> {
     if losses.is_empty() {
         return match fs::remove_file(file) {
@@ -205,7 +194,7 @@ fn write(file: &Path, losses: &[Loss]) -> io::Result<()> {
             _ => Ok(()),
         };
     }
-    let named: Vec<_> = losses.iter().map(|it| (it.key(), it.amount)).collect();
+    let named: Vec<_> = losses.iter().map(|loss| (loss.key(), loss.amount)).collect();
     files::replace(file, &serde_json::to_vec(&named)?)
 }
 

@@ -1,4 +1,4 @@
-//! [`Observer`]: looks at the store and answers how everything is, at most once a second however many ask.
+//! [`Observer`]: surveys the store and returns the status, computed at most once a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,72 +7,64 @@ use chrono::Utc;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::answer::Status;
+use super::answer::{Expected, Status};
 use super::reporter::Latest;
-use super::scene::Expected;
-use super::summary::{Looked, summarize};
+use super::summary::summarize;
 use crate::event::Minute;
 use crate::store::{StoreError, Survey, Surveyed};
 
-/// How long a look may take in all.
-const LOOKED_WITHIN: Duration = Duration::from_secs(6);
-/// How long an answer is good for.
+/// The timeout of a survey.
+const SURVEYED_WITHIN: Duration = Duration::from_secs(6);
+/// How long a status is current.
 const CURRENT_FOR: Duration = Duration::from_secs(1);
-/// A minute that still waits for so long after it should have been closed is an old one.
+/// A minute that is not sealed this long after it should have closed is old.
 const OLD_AFTER: Duration = Duration::from_secs(300);
-/// The minutes whose coverage is looked at, and how many of the last whole ones are left out: they still fill.
+/// The minutes whose coverage is compared, and how many of the last whole ones are left out because their events still arrive.
 const MINUTES: i64 = 5;
 const MINUTES_LEFT_OUT: i64 = 1;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Observer {
+pub(crate) struct Observer {
     store: Arc<dyn Survey>,
     expected: Expected,
-    /// What this node said last, if it is one that asks.
-    own: Option<Arc<Latest>>,
+    /// The report of this node, if a node observes.
+    own: Option<Latest>,
     current: Mutex<Option<(Instant, Arc<Status>)>>,
 }
 
 impl Observer {
-    /// An observer of this store, beside a node or apart.
-    #[must_use]
-    pub fn new(store: Arc<dyn Survey>, expected: Expected, own: Option<Arc<Latest>>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Survey>, expected: Expected, own: Option<Latest>) -> Self {
         Self { store, expected, own, current: Mutex::new(None) }
     }
 
-    /// How everything is.
-    pub async fn status(&self) -> Arc<Status> {
+    pub(crate) async fn status(&self) -> Arc<Status> {
         let mut current = self.current.lock().await;
         if let Some((at, status)) = &*current
             && at.elapsed() < CURRENT_FOR
         {
             return Arc::clone(status);
         }
-        let status = Arc::new(self.look().await);
+        let status = Arc::new(self.observe().await);
         *current = Some((Instant::now(), Arc::clone(&status)));
         status
     }
 
-    async fn look(&self) -> Status {
+    async fn observe(&self) -> Status {
         let last = Utc::now().timestamp().div_euclid(60) - MINUTES_LEFT_OUT;
-        // And those beside them, which tell who was there.
+        // The minutes before and after show which processes ran throughout.
         let minutes: Vec<_> =
             (last - MINUTES - 1..=last).filter_map(Minute::from_epoch_minutes).collect();
         let old_after = (self.expected.grace.max(self.expected.max_hold) + OLD_AFTER).as_nanos();
         let now_nanos = Utc::now().timestamp_nanos_opt().unwrap_or(i64::MAX);
         let old_before = now_nanos.saturating_sub(i64::try_from(old_after).unwrap_or(i64::MAX));
-        let looked = self.store.survey(&minutes, Minute::of_nanos(old_before));
-        let looked = timeout(LOOKED_WITHIN, looked).await;
-        let seen = looked.unwrap_or_else(|_| {
+        let survey = self.store.survey(&minutes, Minute::of_nanos(old_before));
+        let seen = timeout(SURVEYED_WITHIN, survey).await.unwrap_or_else(|_elapsed| {
             let why = StoreError::unavailable("no answer in time");
             Surveyed::nothing(self.store.place(), &why)
         });
-        summarize(&Looked {
-            at: Utc::now(),
-            own: self.own.as_ref().and_then(|own| own.get()),
-            expected: &self.expected,
-            seen,
-        })
+        let own = self.own.as_ref().and_then(|latest| latest.borrow().clone());
+        let own = own.map(|(at, report)| (at.elapsed(), report));
+        summarize(Utc::now(), own, &self.expected, seen)
     }
 }

@@ -1,168 +1,145 @@
-//! From what was seen to the answer. Pure.
+//! Computes the status from a survey of the store. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::answer::{
-    Answer, CauseStatus, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
-    PartitionsStatus, Process, RedisStatus, RelayStatus, States, Status,
+    Answer, CauseStatus, Expected, Lost, NodeStatus, OldMinutes, OldestUnsent, OutputStatus,
+    PartitionsStatus, Process, RedisStatus, RelayStatus, Scene, States, Status,
 };
 use super::findings;
 use super::losses::merged;
-use super::node_findings::rejects_much;
-use super::report::{NodeReport, Report, Totals};
-use super::scene::{Expected, Scene};
-use crate::diagnosis::{Diagnosis, LossCause, Severity};
+use super::process_findings::rejects_much;
+use super::report::{NodeReport, Report};
+use crate::diagnosis::{LossCause, Severity};
 use crate::event::Minute;
-use crate::store::{
-    Backlog, Coverage, Loss, OutputBacklog, OutputName, QUARANTINE_MAX, Reported, StoreError,
-    Surveyed,
-};
+use crate::store::{Backlog, Coverage, Loss, OutputBacklog, QUARANTINE_MAX, Reported, Surveyed};
 use crate::text::beginning;
 
-/// Fewer events say nothing of the share that a node sees.
+/// Fewer events do not show the share that a node sees.
 const COVERED_MIN: u64 = 100;
-/// Bytes of an event of an open minute with its user, and of a count that is kept with a name of 40 bytes (`docs/limits.md`).
+/// Bytes of an event of an open minute with its user, and of a kept count with a name of 40 bytes (`docs/limits.md`).
 const EVENT_BYTES: f64 = 180.0;
+const COUNT_BYTES: f64 = 120.0;
 /// Bytes of an event in the log of a node.
 const LOGGED_BYTES: f64 = 20.0;
-const COUNT_BYTES: f64 = 120.0;
 
-/// All that was seen.
-#[derive(Debug, Clone)]
-pub(super) struct Looked<'a> {
-    pub(super) at: DateTime<Utc>,
-    /// What the node that asks says of itself, and how old that is.
-    pub(super) own: Option<(Duration, NodeReport)>,
-    pub(super) expected: &'a Expected,
-    pub(super) seen: Surveyed,
-}
-
-/// The answer.
-pub(super) fn summarize(looked: &Looked<'_>) -> Status {
-    let Looked { at, expected, seen, .. } = looked;
-    let mut nodes = nodes(looked);
-    let relays = relays(&seen.relays);
-    let ahead_ms =
-        seen.servers.iter().find_map(|server| Some(server.found.as_ref()?.clock_offset_ms));
-    let now_ms = at.timestamp_millis() + ahead_ms.unwrap_or(0);
-    if let Ok(seen) = &seen.seen {
-        cover(&mut nodes, seen, now_ms);
+/// Returns the status. `own` is the report of the observing node, with its age.
+pub(super) fn summarize(
+    at: DateTime<Utc>,
+    own: Option<(Duration, NodeReport)>,
+    expected: &Expected,
+    seen: Surveyed,
+) -> Status {
+    let unrecorded = own.as_ref().map(|(_, own)| own.details.unrecorded.clone());
+    let own = own.map(|(age, report)| Process::new(report, age, true));
+    let mut nodes = processes(own, seen.reports.as_deref().unwrap_or_default());
+    let relays = processes(None, seen.relays.as_deref().unwrap_or_default());
+    let mut found = seen.servers.iter().filter_map(|server| server.found.as_ref());
+    let ahead_ms = found.next().map_or(0, |server| server.clock_offset_ms);
+    let now_ms = at.timestamp_millis() + ahead_ms;
+    for node in &mut nodes {
+        node.details.unstamped = None;
+        if let Ok(seen) = &seen.seen
+            && !node.silent
+        {
+            node.coverage = coverage(node, seen, now_ms);
+        }
     }
     let backlogs = seen.backlogs.as_deref().ok();
     let outputs = outputs(expected, &nodes, backlogs);
-    let (partitions, oldest) = partitions(expected, backlogs, &outputs, now_ms);
-    let old = old_minutes(backlogs.unwrap_or_default(), &nodes);
-    let redis = (!seen.servers.is_empty()).then(|| RedisStatus {
-        servers: seen.servers.clone(),
-        memory_by_formula: (seen.reports.is_ok())
-            .then(|| memory_by_formula(expected, &nodes, seen)),
-    });
-    let unrecorded = looked.own.iter().flat_map(|(_, own)| &own.unrecorded);
-    let unrecorded: Vec<_> = unrecorded.cloned().collect();
+    let partitions = partitions(expected, &nodes, backlogs, &outputs, now_ms);
+    let formula = seen.reports.is_ok().then(|| memory_by_formula(expected, &nodes, &seen));
     let is_recorded = seen.losses.is_ok();
-    let mut record = merged(seen.losses.clone().unwrap_or_default(), &unrecorded);
+    let is_known = seen.reports.is_ok() && is_recorded;
+    let mut record =
+        merged(seen.losses.unwrap_or_default(), unrecorded.as_deref().unwrap_or_default());
     record.sort();
     let losses = by_cause(&record);
     let mut status = Status {
         at: at.to_rfc3339_opts(SecondsFormat::Secs, true),
-        healthy: true,
-        is_anything_lost: is_anything_lost(
-            &nodes,
-            &relays,
-            &losses,
-            seen.reports.is_ok() && is_recorded,
-        ),
+        is_anything_lost: is_anything_lost(&nodes, &relays, &losses, is_known),
         losses: (is_recorded || !losses.is_empty()).then_some(losses),
         record,
-        findings: Vec::new(),
         nodes,
         relays,
-        partitions: PartitionsStatus { oldest_unsent: oldest, old, ..partitions },
+        partitions,
         outputs,
-        redis,
+        redis: (!seen.servers.is_empty())
+            .then_some(RedisStatus { servers: seen.servers, memory_by_formula: formula }),
+        ..Status::default()
     };
-    status.findings =
-        findings::of(&Scene { status: &status, expected, difference: seen.difference.as_ref() });
-    let is_note = |it: &Diagnosis| it.cause.severity() == Severity::Note;
-    status.healthy = status.findings.iter().all(is_note);
+    let difference = seen.difference.as_ref();
+    status.findings = findings::find(&Scene { status: &status, expected, difference });
+    let mut severities = status.findings.iter().map(|finding| finding.cause.severity());
+    status.healthy = severities.all(|severity| severity == Severity::Note);
     status
 }
 
-fn nodes(looked: &Looked<'_>) -> Vec<NodeStatus> {
-    let reported = looked.seen.reports.as_deref().unwrap_or_default();
-    let own = looked.own.iter();
-    let own = own.map(|(age, report)| Process::new(report.clone(), *age, true));
-    let mut nodes: Vec<_> = own.collect();
-    let name = nodes.first().map(|own| own.report.name.clone());
-    let others = reported.iter().filter(|it| Some(&it.name) != name.as_ref());
-    nodes.extend(others.map(read));
-    for node in &mut nodes {
-        node.report.unstamped = None;
-    }
-    nodes.sort_by(|a, b| a.report.name.cmp(&b.report.name));
-    nodes
+/// Returns the processes by name. The own report replaces that in the store.
+fn processes<R: Default + Serialize + DeserializeOwned>(
+    own: Option<Process<R>>,
+    reported: &[Reported],
+) -> Vec<Process<R>> {
+    let mut processes: Vec<_> = own.into_iter().collect();
+    let own_name = processes.first().map(|own| own.process.name.clone());
+    let others = reported.iter().filter(|report| Some(&report.name) != own_name.as_ref());
+    processes.extend(others.map(|reported| {
+        let (report, readable) = Report::read(&reported.text);
+        let mut process = Process::new(report, reported.ago, readable);
+        process.process.name = beginning(&reported.name, 64);
+        process.process.instance = beginning(&reported.identity, 100);
+        process.process.version = beginning(&reported.version, 40);
+        process
+    }));
+    processes.sort_by(|a, b| a.process.name.cmp(&b.process.name));
+    processes
 }
 
-fn relays(reported: &Result<Vec<Reported>, StoreError>) -> Vec<RelayStatus> {
-    let reported = reported.as_deref().unwrap_or_default();
-    let mut relays: Vec<RelayStatus> = reported.iter().map(read).collect();
-    relays.sort_by(|a, b| a.report.name.cmp(&b.report.name));
-    relays
-}
-
-/// Reads what another process said, under the name by which the store knows it.
-fn read<R: Report>(reported: &Reported) -> Process<R> {
-    let (mut report, readable) = R::read(&reported.text);
-    let [name, instance, version] = report.identity();
-    *name = beginning(&reported.name, 64);
-    *instance = beginning(&reported.identity, 100);
-    *version = beginning(&reported.version, 40);
-    Process::new(report, reported.ago, readable)
-}
-
-/// Says of each node which share it saw of the minutes but the first and the last, held against the node that saw most of each. Only
-/// minutes count for the whole of which a process of the node was there: the present one, or one that saw something of the minutes
-/// beside it, too. So a node that was down for a while is not taken for one to which the way loses events.
-fn cover(nodes: &mut [NodeStatus], seen: &BTreeMap<Minute, Coverage>, now_ms: i64) {
-    for node in nodes.iter_mut().filter(|node| !node.silent) {
-        let name = node.report.name.as_str();
-        let up_ms = i64::try_from(node.report.uptime_seconds).unwrap_or(i64::MAX);
-        let started_ms = now_ms.saturating_sub(up_ms.saturating_mul(1000));
-        let (mut own, mut most) = (0_u64, 0_u64);
-        for (minute, coverage) in seen {
-            let beside = [-1, 1].map(|by| {
-                let minute = Minute::from_epoch_minutes(minute.epoch_minutes() + by)?;
-                seen.get(&minute)
-            });
-            let [Some(before), Some(after)] = beside else {
-                continue;
-            };
-            let was_there = started_ms < minute.end_millis() - 60_000;
-            let saw = |process: &String, of: &Coverage| of.get(process).is_some_and(|it| *it > 0);
-            let outlived = |process: &String| {
-                let is_of_it = process.split('#').next() == Some(name);
-                // A minute without any event says nothing.
-                let saw_beside = [before, after].iter().all(|it| it.is_empty() || saw(process, it));
-                is_of_it && saw(process, coverage) && saw_beside
-            };
-            if was_there || coverage.keys().any(outlived) {
-                let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
-                for (process, events) in coverage {
-                    let name = process.split('#').next().unwrap_or_default();
-                    let sum = by_node.entry(name).or_default();
-                    *sum = sum.saturating_add(*events);
-                }
-                own = own.saturating_add(by_node.get(name).copied().unwrap_or(0));
-                most = most.saturating_add(by_node.into_values().max().unwrap_or(0));
+/// Returns the share of events that a node saw of all minutes but the first and the last, relative to the node that saw most of
+/// each. A minute counts if one process of the node ran throughout: the present one, or one that saw events of the minutes
+/// before and after, too. So a node that was down for a while is not reported for losing events.
+fn coverage(node: &NodeStatus, seen: &BTreeMap<Minute, Coverage>, now_ms: i64) -> Option<f64> {
+    let name = node.process.name.as_str();
+    let up_ms = i64::try_from(node.process.uptime_seconds).unwrap_or(i64::MAX);
+    let started_ms = now_ms.saturating_sub(up_ms.saturating_mul(1000));
+    let (mut own, mut most) = (0_u64, 0_u64);
+    for (minute, coverage) in seen {
+        let neighbors = [-1, 1].map(|distance| {
+            seen.get(&Minute::from_epoch_minutes(minute.epoch_minutes() + distance)?)
+        });
+        let [Some(before), Some(after)] = neighbors else {
+            continue;
+        };
+        let ran_throughout = |process: &String| {
+            let saw = |minute: &Coverage| minute.get(process).is_some_and(|events| *events > 0);
+            // A minute without any event shows nothing.
+            let saw_neighbors =
+                [before, after].iter().all(|minute| minute.is_empty() || saw(minute));
+            node_name(process) == name && saw(coverage) && saw_neighbors
+        };
+        let was_started = started_ms < minute.end_millis() - 60_000;
+        if was_started || coverage.keys().any(ran_throughout) {
+            let mut by_node: BTreeMap<&str, u64> = BTreeMap::new();
+            for (process, events) in coverage {
+                let sum = by_node.entry(node_name(process)).or_default();
+                *sum = sum.saturating_add(*events);
             }
+            own = own.saturating_add(by_node.get(name).copied().unwrap_or(0));
+            most = most.saturating_add(by_node.into_values().max().unwrap_or(0));
         }
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
-        let share = own as f64 / most.max(1) as f64;
-        node.coverage = (most >= COVERED_MIN).then_some(share);
     }
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
+    let share = own as f64 / most.max(1) as f64;
+    (most >= COVERED_MIN).then_some(share)
+}
+
+fn node_name(process: &str) -> &str {
+    process.split('#').next().unwrap_or_default()
 }
 
 fn outputs(
@@ -170,75 +147,79 @@ fn outputs(
     nodes: &[NodeStatus],
     backlogs: Option<&[Backlog]>,
 ) -> Vec<OutputStatus> {
-    let mut lacks: BTreeMap<&str, OutputBacklog> = BTreeMap::new();
-    for (name, of) in (backlogs.iter().copied().flatten()).flat_map(|backlog| &backlog.outputs) {
-        *lacks.entry(OutputName::as_str(name)).or_default() += *of;
+    let mut backlog_of: BTreeMap<&str, OutputBacklog> = BTreeMap::new();
+    for (name, backlog) in backlogs.into_iter().flatten().flat_map(|backlog| &backlog.outputs) {
+        *backlog_of.entry(name.as_str()).or_default() += *backlog;
     }
-    let live = || nodes.iter().filter(|node| !node.silent);
-    let reported = || live().flat_map(|node| &node.report.outputs);
-    let mut places: BTreeMap<&str, &str> = BTreeMap::new();
-    places.extend(lacks.keys().map(|name| (*name, "")));
-    places.extend(reported().map(|it| (it.name.as_str(), it.url.as_str())));
-    places.extend(expected.outputs.iter().map(|(name, url)| (name.as_str(), url.as_str())));
-    let of = |(name, url): (&str, &str)| {
-        let mut told = reported().filter(|it| it.name == name);
-        let told = told.clone().find(|it| !it.up).or_else(|| told.next());
-        let lacks = backlogs.map(|_| lacks.get(name).copied().unwrap_or_default());
+    let live = nodes.iter().filter(|node| !node.silent);
+    let reports: Vec<_> = live.flat_map(|node| &node.details.outputs).collect();
+    let mut urls: BTreeMap<&str, &str> = backlog_of.keys().map(|name| (*name, "")).collect();
+    urls.extend(reports.iter().map(|report| (report.name.as_str(), report.url.as_str())));
+    urls.extend(expected.outputs.iter().map(|(name, url)| (name.as_str(), url.as_str())));
+    let output = |(name, url): (&str, &str)| {
+        let mut named = reports.iter().filter(|report| report.name == name);
+        let report = named.clone().find(|report| !report.up).or_else(|| named.next());
+        let backlog = backlogs.map(|_| backlog_of.get(name).copied().unwrap_or_default());
         OutputStatus {
             name: name.to_owned(),
             url: url.to_owned(),
-            up: told.map(|it| it.up),
-            last_error: told.and_then(|it| it.last_error.clone()),
-            remedy: told.and_then(|it| it.remedy.clone()),
-            unsent: lacks.map(|it| it.unsent),
-            quarantined: lacks.map(|it| it.quarantined),
+            up: report.map(|report| report.up),
+            last_error: report.and_then(|report| report.last_error.clone()),
+            remedy: report.and_then(|report| report.remedy.clone()),
+            unsent: backlog.map(|backlog| backlog.unsent),
+            quarantined: backlog.map(|backlog| backlog.quarantined),
             quarantined_max: (QUARANTINE_MAX * expected.partitions.max(1)) as u64,
         }
     };
-    places.into_iter().map(of).collect()
+    urls.into_iter().map(output).collect()
 }
 
 fn partitions(
     expected: &Expected,
+    nodes: &[NodeStatus],
     backlogs: Option<&[Backlog]>,
     outputs: &[OutputStatus],
     now_ms: i64,
-) -> (PartitionsStatus, Option<OldestUnsent>) {
-    let is_known = backlogs.is_some();
-    let backlogs = backlogs.unwrap_or_default();
-    let lacking = backlogs.iter().flat_map(|backlog| &backlog.outputs);
-    let unsent = lacking.clone().map(|(_, it)| it.unsent).sum();
-    let oldest = lacking.filter_map(|(name, it)| Some((it.oldest?, name)));
-    let oldest = oldest.min().map(|(minute, name)| {
+) -> PartitionsStatus {
+    let count = expected.partitions;
+    let Some(backlogs) = backlogs else {
+        return PartitionsStatus { count, ..PartitionsStatus::default() };
+    };
+    let of_outputs = || backlogs.iter().flat_map(|backlog| &backlog.outputs);
+    let oldest = of_outputs().filter_map(|(name, backlog)| Some((backlog.oldest?, name))).min();
+    let oldest_unsent = oldest.map(|(minute, name)| {
         let age_ms = now_ms.saturating_sub(minute.end_millis()).max(0);
-        let age_seconds = age_ms.unsigned_abs() / 1000;
-        let output = outputs.iter().find(|it| it.name == name.as_str());
-        let error = output.and_then(|it| it.last_error.clone());
-        let is_gone = output.is_some_and(|it| it.url.is_empty());
+        let output = outputs.iter().find(|output| output.name == name.as_str());
+        let error = output.and_then(|output| output.last_error.as_deref());
+        let is_gone = output.is_some_and(|output| output.url.is_empty());
         let why = match error {
             Some(error) => error,
-            None if is_gone => "no node has this output any more".to_owned(),
-            None => "it is about to be sent".to_owned(),
+            None if is_gone => "no node has this output any more",
+            None => "it is about to be sent",
         };
-        OldestUnsent { minute: minute.shown(), age_seconds, output: name.to_string(), why }
+        OldestUnsent {
+            minute: minute.shown(),
+            age_seconds: age_ms.unsigned_abs() / 1000,
+            output: name.to_string(),
+            why: why.to_owned(),
+        }
     });
-    let partitions = PartitionsStatus {
-        count: expected.partitions,
-        by_state: is_known.then(|| States {
-            open: backlogs.iter().map(|it| it.waiting).sum(),
-            claimed: backlogs.iter().map(|it| it.claimed).sum(),
-            unsent,
+    let old = backlogs.iter().map(|backlog| backlog.old).sum();
+    PartitionsStatus {
+        count,
+        by_state: Some(States {
+            open: backlogs.iter().map(|backlog| backlog.waiting).sum(),
+            claimed: backlogs.iter().map(|backlog| backlog.claimed).sum(),
+            unsent: of_outputs().map(|(_, backlog)| backlog.unsent).sum(),
         }),
-        oldest_unsent: None,
-        old: None,
-    };
-    (partitions, oldest)
+        oldest_unsent,
+        old: (old > 0).then(|| old_minutes(old, nodes)),
+    }
 }
 
-fn old_minutes(backlogs: &[Backlog], nodes: &[NodeStatus]) -> Option<OldMinutes> {
-    let waiting: u64 = backlogs.iter().map(|it| it.old).sum();
+fn old_minutes(waiting: u64, nodes: &[NodeStatus]) -> OldMinutes {
     let live = nodes.iter().filter(|node| !node.silent);
-    let rate: f64 = live.map(|node| node.report.old_minutes_per_second).sum();
+    let rate: f64 = live.map(|node| node.details.old_minutes_per_second).sum();
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -246,81 +227,61 @@ fn old_minutes(backlogs: &[Backlog], nodes: &[NodeStatus]) -> Option<OldMinutes>
         reason = "an estimate of something positive"
     )]
     let done_in_seconds = (rate > 0.0).then(|| (waiting as f64 / rate).ceil() as u64);
-    (waiting > 0).then_some(OldMinutes { waiting, done_in_seconds })
+    OldMinutes { waiting, done_in_seconds }
 }
 
-/// What Redis needs for what came in the last minutes, by the formula of `docs/limits.md`.
+/// Returns the bytes that Redis needs for the input of the last minutes, by the formula of `docs/limits.md`.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate between 0 and 2^64"
+)]
 fn memory_by_formula(expected: &Expected, nodes: &[NodeStatus], seen: &Surveyed) -> u64 {
     let (mut events, mut series) = (0.0, 0.0);
-    for report in nodes.iter().filter(|node| !node.silent).map(|node| &node.report) {
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let a_minute = |count: u64| count as f64 * 60.0 / report.recent_seconds.max(60) as f64;
-        let recent = &report.recent;
-        events += if seen.in_logs {
-            a_minute(recent.recorded)
-        } else {
-            a_minute(recent.recorded.saturating_sub(recent.repeated))
-        };
-        series += a_minute(recent.sealed);
+    for node in nodes.iter().filter(|node| !node.silent) {
+        let seconds = node.process.recent_seconds.max(60) as f64;
+        let per_minute = |count: u64| count as f64 * 60.0 / seconds;
+        let recent = &node.details.recent;
+        let repeated = if seen.in_logs { 0 } else { recent.repeated };
+        events += per_minute(recent.recorded.saturating_sub(repeated));
+        series += per_minute(recent.sealed);
     }
     let open = 1.0 + (expected.grace + expected.linger).as_secs_f64() / 60.0;
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let kept = (series * expected.retention.as_secs_f64() / 60.0).min(seen.counts_max as f64);
     let event_bytes = if seen.in_logs { LOGGED_BYTES } else { EVENT_BYTES };
-    let bytes = events * open * event_bytes + kept * COUNT_BYTES;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "none is below 0, and none reaches 2^64"
-    )]
-    let bytes = bytes as u64;
-    bytes
+    (events * open * event_bytes + kept * COUNT_BYTES) as u64
 }
 
-/// What is said of lines that nodes reject, if these are many.
-fn rejected(nodes: &[NodeStatus]) -> Option<String> {
-    let much: Vec<_> = nodes.iter().filter(|node| rejects_much(node)).collect();
-    let sum = |part: fn(&Totals) -> u64| {
-        let parts = much.iter().map(|node| part(&node.report.recent));
-        parts.fold(0, u64::saturating_add)
-    };
-    let reasons = much.iter().flat_map(|node| &node.report.rejected);
-    let first = reasons.max_by_key(|it| it.lines)?;
-    let (rejected, received) = (sum(|it| it.rejected), sum(|it| it.received));
-    let names: Vec<&str> = much.iter().map(|node| node.report.name.as_str()).collect();
-    Some(format!(
-        "Attention: {rejected} of {received} lines that {} received in the last minutes were refused, mostly as {}; they are \
-         counted nowhere. What was accepted is recorded or waits.",
-        names.join(", "),
-        first.reason
-    ))
-}
-
-/// What is not acknowledged of the record, by cause in the order of the metrics.
+/// Returns the unacknowledged losses by cause, in the order of the metrics.
 fn by_cause(record: &[Loss]) -> Vec<CauseStatus> {
-    let mut all: BTreeMap<&str, (CauseStatus, BTreeSet<Minute>, BTreeSet<&str>)> = BTreeMap::new();
+    let mut all: BTreeMap<&str, (u64, BTreeSet<Minute>, BTreeSet<&str>)> = BTreeMap::new();
     for loss in record.iter().filter(|loss| loss.left() > 0) {
-        let (cause, minutes, nodes) = all.entry(&loss.cause).or_default();
-        cause.amount = cause.amount.saturating_add(loss.left());
+        let (amount, minutes, nodes) = all.entry(&loss.cause).or_default();
+        *amount = amount.saturating_add(loss.left());
         minutes.extend(loss.minute);
         nodes.extend(Some(loss.node()).filter(|node| !node.is_empty()));
     }
-    let each = all.into_iter().map(|(label, (cause, minutes, nodes))| {
-        let cause = CauseStatus {
-            cause: label.to_owned(),
-            first: minutes.first().map(ToString::to_string),
-            last: minutes.last().map(ToString::to_string),
-            nodes: nodes.into_iter().map(str::to_owned).collect(),
-            ..cause
+    let cause =
+        |(label, (amount, minutes, nodes)): (&str, (_, BTreeSet<Minute>, BTreeSet<&str>))| {
+            CauseStatus {
+                cause: label.to_owned(),
+                amount,
+                first: minutes.first().map(ToString::to_string),
+                last: minutes.last().map(ToString::to_string),
+                nodes: nodes.into_iter().map(str::to_owned).collect(),
+            }
         };
-        (LossCause::labelled(label), cause)
+    let mut causes: Vec<_> = all.into_iter().map(cause).collect();
+    // Causes of other versions come last.
+    causes.sort_by_key(|loss| {
+        let known = LossCause::labelled(&loss.cause);
+        (known.is_none(), known)
     });
-    let mut each: Vec<_> = each.collect();
-    each.sort_by_key(|(known, _)| known.map_or((true, None), |known| (false, Some(known))));
-    each.into_iter().map(|(_, cause)| cause).collect()
+    causes
 }
 
-/// How much was lost for what, in words.
+/// Returns what was lost, in words.
 fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     let words = |loss: &CauseStatus| {
         let what = LossCause::labelled(&loss.cause).map_or("events lost", LossCause::what);
@@ -329,7 +290,7 @@ fn amounts<'a>(losses: impl Iterator<Item = &'a CauseStatus>) -> String {
     losses.map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether events that are lost for this cause are missing from points for certain.
+/// Returns whether events that are lost for this cause are missing from points for certain.
 fn is_certain(loss: &CauseStatus) -> bool {
     LossCause::labelled(&loss.cause).is_none_or(LossCause::is_certain)
 }
@@ -340,16 +301,13 @@ fn is_anything_lost(
     losses: &[CauseStatus],
     is_known: bool,
 ) -> Lost {
-    let silent_nodes = nodes.iter().filter(|node| node.silent);
-    let silent_relays = relays.iter().filter(|relay| relay.silent);
-    let silent: Vec<&str> = silent_nodes
-        .map(|node| node.report.name.as_str())
-        .chain(silent_relays.map(|relay| relay.report.name.as_str()))
-        .collect();
-    let names: BTreeSet<_> = nodes.iter().map(|node| &node.report.name).collect();
-    let is_lost = losses.iter().any(is_certain);
-    let (answer, sentence) = if is_lost {
-        let copy = if names.len() > 1 { ", as far as no other node had a copy" } else { "" };
+    fn silent<R>(processes: &[Process<R>]) -> impl Iterator<Item = &str> {
+        let silent = processes.iter().filter(|process| process.silent);
+        silent.map(|process| process.process.name.as_str())
+    }
+    let silent: Vec<_> = silent(nodes).chain(silent(relays)).collect();
+    let (answer, sentence) = if losses.iter().any(is_certain) {
+        let copy = if nodes.len() > 1 { ", as far as no other node had a copy" } else { "" };
         let amounts = amounts(losses.iter().filter(|loss| is_certain(loss)));
         let sentence =
             format!("Yes: {amounts}{copy}; eds loss lists them until they are acknowledged.");
@@ -361,8 +319,7 @@ fn is_anything_lost(
         let sentence = "Not known: no node has reported in the last five minutes.";
         (Answer::Unknown, sentence.to_owned())
     } else if !silent.is_empty() {
-        let sentence = format!("Not known: {} does not report.", silent.join(", "));
-        (Answer::Unknown, sentence)
+        (Answer::Unknown, format!("Not known: {} does not report.", silent.join(", ")))
     } else if let Some(sentence) = rejected(nodes) {
         (Answer::Attention, sentence)
     } else if !losses.is_empty() {
@@ -376,4 +333,21 @@ fn is_anything_lost(
         (Answer::No, sentence.to_owned())
     };
     Lost { answer, sentence }
+}
+
+/// Returns the sentence about rejected lines, if there are many.
+fn rejected(nodes: &[NodeStatus]) -> Option<String> {
+    let rejecting: Vec<_> = nodes.iter().filter(|node| rejects_much(node)).collect();
+    let reasons = rejecting.iter().flat_map(|node| &node.details.rejected);
+    let first = reasons.max_by_key(|rejected| rejected.lines)?;
+    let recent = || rejecting.iter().map(|node| &node.details.recent);
+    let rejected = recent().map(|totals| totals.rejected).fold(0, u64::saturating_add);
+    let received = recent().map(|totals| totals.received).fold(0, u64::saturating_add);
+    let names: Vec<_> = rejecting.iter().map(|node| node.process.name.as_str()).collect();
+    Some(format!(
+        "Attention: {rejected} of {received} lines that {} received in the last minutes were refused, mostly as {}; they are \
+         counted nowhere. What was accepted is recorded or waits.",
+        names.join(", "),
+        first.reason
+    ))
 }

@@ -1,10 +1,18 @@
-//! The answer for people: what is wrong comes first, each with what to do.
+//! The status as text, with the findings and their remedies first, and the page of a relay.
 
-use super::answer::{NodeStatus, OutputStatus, RelayStatus, Status};
+use std::time::Duration;
+
+use super::answer::{CauseStatus, NodeStatus, OutputStatus, Process, RelayStatus, Status};
+use super::findings;
+use super::losses::relay_losses;
+use super::report::RelayReport;
 use crate::diagnosis::Diagnosis;
 use crate::store::ServerSeen;
 
-/// A text over lines of so many characters, with this before the first and that before each further one.
+/// The width of the page of a relay.
+const PAGE_WIDTH: usize = 100;
+
+/// Wraps a text, with `first` before its first line and `further` before the others.
 fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> {
     let (mut lines, mut line, mut is_empty) = (Vec::new(), first.to_owned(), true);
     for word in text.split_whitespace() {
@@ -22,22 +30,24 @@ fn wrapped(first: &str, text: &str, further: &str, width: usize) -> Vec<String> 
     lines
 }
 
-/// The answer in lines of at most so many characters, as far as no word is longer.
-#[must_use]
-pub fn lines(status: &Status, width: usize) -> Vec<String> {
-    let mut lines = Vec::new();
+/// Wraps a text, with `first` before its first line and as many spaces before the others.
+fn indented(first: &str, text: &str, width: usize) -> Vec<String> {
+    wrapped(first, text, &" ".repeat(first.len()), width)
+}
+
+/// Returns the status in lines of at most `width` characters, unless a word is longer.
+pub(crate) fn lines(status: &Status, width: usize) -> Vec<String> {
     let health = if status.healthy { "healthy" } else { "not healthy" };
-    lines.push(format!("{health}, at {}", status.at));
+    let mut lines = vec![format!("{health}, at {}", status.at)];
     let lost = &status.is_anything_lost.sentence;
     lines.extend(wrapped("Is anything lost? ", lost, "  ", width));
     lines.extend(findings(&status.findings, width));
     lines.push(String::new());
-    let is_known = status.partitions.by_state.is_some();
-    lines.extend(if is_known || !status.nodes.is_empty() {
-        nodes(&status.nodes)
+    if status.partitions.by_state.is_some() || !status.nodes.is_empty() {
+        lines.extend(nodes(&status.nodes));
     } else {
-        vec!["nodes    not known while Redis does not answer".to_owned()]
-    });
+        lines.push("nodes    not known while Redis does not answer".to_owned());
+    }
     lines.push(String::new());
     if !status.relays.is_empty() {
         lines.extend(relays(&status.relays, width));
@@ -47,71 +57,107 @@ pub fn lines(status: &Status, width: usize) -> Vec<String> {
     for output in &status.outputs {
         lines.extend(self::output(output, width));
     }
-    match &status.redis {
-        None => lines.push("store    the memory of the node".to_owned()),
-        Some(redis) => {
-            let servers = redis.servers.iter();
-            lines.extend(
-                servers.flat_map(|it| wrapped("redis    ", &server(it), "         ", width)),
-            );
-            if let Some(formula) = redis.memory_by_formula.filter(|bytes| *bytes > 0) {
-                let formula = bytes(formula);
-                lines.push(format!("         by the formula it needs about {formula}"));
-            }
-        }
+    let Some(redis) = &status.redis else {
+        lines.push("store    the memory of the node".to_owned());
+        return lines;
+    };
+    for server in &redis.servers {
+        lines.extend(indented("redis    ", &self::server(server), width));
+    }
+    if let Some(formula) = redis.memory_by_formula.filter(|bytes| *bytes > 0) {
+        lines.push(format!("         by the formula it needs about {}", bytes(formula)));
     }
     lines
 }
 
-/// Each with an empty line before it.
-pub(super) fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
+/// Returns the page of a relay: its findings, and its row of the table.
+pub(crate) fn relay_page(at: String, report: RelayReport) -> String {
+    let status = relay_status(at, report);
+    let found = findings::find_in_relays(&status);
+    let health = match found.len() {
+        0 => "nothing is wrong".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    let mut lines = vec![format!("eds relay: {health}, at {}", status.at)];
+    lines.extend(findings(&found, PAGE_WIDTH));
+    lines.push(String::new());
+    lines.extend(relays(&status.relays, PAGE_WIDTH));
+    lines.push(String::new());
+    lines.push("/healthz, /readyz and /metrics have the same for programs".to_owned());
+    lines.join("\n") + "\n"
+}
+
+/// Returns a status with one relay and its recent losses.
+pub(super) fn relay_status(at: String, report: RelayReport) -> Status {
+    let lost = relay_losses(&report.details.recent).into_iter();
+    let losses = lost.filter(|(_, amount)| *amount > 0).map(|(cause, amount)| CauseStatus {
+        cause: cause.label().to_owned(),
+        amount,
+        nodes: vec![report.process.name.clone()],
+        ..CauseStatus::default()
+    });
+    let losses = Some(losses.collect());
+    let relays = vec![Process::new(report, Duration::ZERO, true)];
+    Status { at, relays, losses, ..Status::default() }
+}
+
+/// Returns the findings, each after an empty line.
+fn findings(findings: &[Diagnosis], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for finding in findings {
         lines.push(String::new());
         let severity = finding.cause.severity().word().to_uppercase();
         let head = format!("{}: {} ({})", finding.r#where, finding.what, finding.cause.id());
         lines.extend(wrapped(&format!("{severity} "), &head, "  ", width));
-        lines.extend(wrapped("  why: ", &finding.why, "       ", width));
-        lines.extend(wrapped("  do:  ", &finding.remedy, "       ", width));
+        lines.extend(indented("  why: ", &finding.why, width));
+        lines.extend(indented("  do:  ", &finding.remedy, width));
     }
     lines
 }
 
-/// The relays, each with what it sends to below it.
-pub(super) fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
+/// Returns the beginning of the row of a process, or the whole row if it is silent.
+fn row<R>(process: &Process<R>) -> Result<String, String> {
+    let name: String = process.process.name.chars().take(14).collect();
+    if process.silent {
+        return Err(format!("{name:14} silent for {} s", process.last_seen_seconds));
+    }
+    let (up, received) = (process.process.uptime_seconds, process.process.received_per_second);
+    Ok(format!("{name:14} {:>8} {received:>9.0}", span(up)))
+}
+
+fn relays(relays: &[RelayStatus], width: usize) -> Vec<String> {
     let mut lines = vec![format!(
         "{:14} {:>8} {:>9} {:>9} {:>7} {:>8} {:>9} {:>7}",
         "relay", "up", "in/s", "event/s", "lost", "rejected", "discarded", "looped"
     )];
     for relay in relays {
-        let report = &relay.report;
-        let name: String = report.name.chars().take(14).collect();
-        if relay.silent {
-            lines.push(format!("{name:14} silent for {} s", relay.last_seen_seconds));
-            continue;
-        }
-        let totals = &report.totals;
+        let row = match row(relay) {
+            Ok(row) => row,
+            Err(silent) => {
+                lines.push(silent);
+                continue;
+            }
+        };
+        let (report, totals) = (&relay.details, &relay.details.totals);
         lines.push(format!(
-            "{name:14} {:>8} {:>9.0} {:>9.0} {:>7} {:>8} {:>9} {:>7}",
-            span(report.uptime_seconds),
-            report.received_per_second,
+            "{row} {:>9.0} {:>7} {:>8} {:>9} {:>7}",
             report.events_per_second,
             totals.lost(),
             totals.rejected,
             totals.rest_discarded,
             totals.looped,
         ));
-        let text = format!("{}  listens at {}", report.version, report.listen.join(", "));
+        let text = format!("{}  listens at {}", relay.process.version, report.listen.join(", "));
         lines.extend(wrapped("  ", &text, "  ", width));
-        for (kind, target) in report.to.iter().map(|to| ("to", to)).chain([("rest", &report.rest)])
-        {
+        let nodes = report.to.iter().map(|target| ("  to   ", target));
+        for (kind, target) in nodes.chain([("  rest ", &report.rest)]) {
             let state = if target.up { "up" } else { "DOWN" };
-            let (sent, dropped, queued) = (target.sent, target.dropped, target.queued);
             let text = format!(
-                "{}: {state}, {sent} lines sent, {dropped} dropped, {queued} queued",
-                target.to
+                "{}: {state}, {} lines sent, {} dropped, {} queued",
+                target.to, target.sent, target.dropped, target.queued
             );
-            lines.extend(wrapped(&format!("  {kind:5}"), &text, "       ", width));
+            lines.extend(indented(kind, &text, width));
         }
     }
     lines
@@ -123,66 +169,63 @@ fn nodes(nodes: &[NodeStatus]) -> Vec<String> {
         "node", "up", "in/s", "record/s", "lost", "late", "lag", "cover", "clock"
     )];
     for node in nodes {
-        let report = &node.report;
-        let name: String = report.name.chars().take(14).collect();
-        if node.silent {
-            lines.push(format!("{name:14} silent for {} s", node.last_seen_seconds));
-            continue;
-        }
-        let cover = node.coverage.map_or("-".to_owned(), |it| format!("{:.0}%", it * 100.0));
+        let row = match row(node) {
+            Ok(row) => row,
+            Err(silent) => {
+                lines.push(silent);
+                continue;
+            }
+        };
+        let (report, totals) = (&node.details, &node.details.totals);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         lines.push(format!(
-            "{name:14} {:>8} {:>9.0} {:>9.0} {:>7} {:>6} {:>6} {cover:>5} {:>7}",
-            span(report.uptime_seconds),
-            report.received_per_second,
+            "{row} {:>9.0} {:>7} {:>6} {:>6} {:>5} {:>7}",
             report.recorded_per_second,
-            report.totals.lost(),
-            report.totals.late,
+            totals.lost(),
+            totals.late,
             span(report.lag_seconds),
-            (report.clock_offset_ms).map_or("-".to_owned(), |ms| format!("{ms}ms")),
+            or_dash(node.coverage.map(|share| format!("{:.0}%", share * 100.0))),
+            or_dash(report.clock_offset_ms.map(|ms| format!("{ms}ms"))),
         ));
-        let (queue, spool) = (&report.queue, &report.spool);
         lines.push(format!(
             "  {}  queue {} of {}  spool {} of {}  rejected {}",
-            report.version,
-            queue.events,
-            queue.events_max,
-            bytes(spool.bytes),
-            bytes(spool.bytes_max),
-            report.totals.rejected,
+            node.process.version,
+            report.queue.events,
+            report.queue.events_max,
+            bytes(report.spool.bytes),
+            bytes(report.spool.bytes_max),
+            totals.rejected,
         ));
     }
     lines
 }
 
 fn partitions(status: &Status, width: usize) -> Vec<String> {
-    let Some(by) = &status.partitions.by_state else {
+    let Some(states) = &status.partitions.by_state else {
         return vec!["backlog  not known while Redis does not answer".to_owned()];
     };
-    let (open, claimed, unsent) = (by.open, by.claimed, by.unsent);
-    let count = status.partitions.count;
-    let text = format!(
-        "{open} open, {claimed} being sealed, {unsent} unsent: minutes, each of which counts in up to {count} partitions"
-    );
-    let mut lines = wrapped("backlog  ", &text, "         ", width);
+    let mut texts = vec![format!(
+        "{} open, {} being sealed, {} unsent: minutes, each of which counts in up to {} partitions",
+        states.open, states.claimed, states.unsent, status.partitions.count
+    )];
     if let Some(old) = &status.partitions.old {
         let done = match old.done_in_seconds {
             Some(seconds) => format!("sealed in about {} at the present rate", span(seconds)),
             None => "none of them is being sealed yet".to_owned(),
         };
-        let text = format!("{} of the open ones are old: {done}", old.waiting);
-        lines.extend(wrapped("         ", &text, "         ", width));
+        texts.push(format!("{} of the open ones are old: {done}", old.waiting));
     }
     if let Some(oldest) = &status.partitions.oldest_unsent {
-        let text = format!(
+        texts.push(format!(
             "oldest unsent: {} for {}, {} old: {}",
             oldest.minute,
             oldest.output,
             span(oldest.age_seconds),
             oldest.why
-        );
-        lines.extend(wrapped("         ", &text, "         ", width));
+        ));
     }
-    lines
+    let heads = ["backlog  ", "         ", "         "];
+    heads.iter().zip(&texts).flat_map(|(head, text)| indented(head, text, width)).collect()
 }
 
 fn output(output: &OutputStatus, width: usize) -> Vec<String> {
@@ -191,13 +234,13 @@ fn output(output: &OutputStatus, width: usize) -> Vec<String> {
         Some(true) => "up",
         None => "not known whether up",
     };
-    let place = if output.url.is_empty() { "of no node any more" } else { &output.url };
-    let waits = match (output.unsent, output.quarantined) {
+    let url = if output.url.is_empty() { "of no node any more" } else { &output.url };
+    let backlog = match (output.unsent, output.quarantined) {
         (Some(unsent), Some(quarantined)) => format!("{unsent} unsent, {quarantined} quarantined"),
         _ => "not known how much is unsent or quarantined".to_owned(),
     };
-    let text = format!("{}: {state}, {waits}; {place}", output.name);
-    wrapped("output   ", &text, "         ", width)
+    let text = format!("{}: {state}, {backlog}; {url}", output.name);
+    indented("output   ", &text, width)
 }
 
 fn server(server: &ServerSeen) -> String {
@@ -211,12 +254,8 @@ fn server(server: &ServerSeen) -> String {
         most => bytes(most),
     };
     let aof = if server.persistence.aof { "append-only file" } else { "NO append-only file" };
-    format!(
-        "{address}: {}, {}, {} of {most}, {aof}",
-        server.version,
-        server.role,
-        bytes(server.used_memory)
-    )
+    let (version, role, used) = (&server.version, &server.role, bytes(server.used_memory));
+    format!("{address}: {version}, {role}, {used} of {most}, {aof}")
 }
 
 /// `3d4h`, `5m10s`.

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::answer::{Answer, Status};
-use super::report::{NodeReport, OutputReport, Report as _};
-use super::scene::Expected;
-use super::summary::{Looked, summarize};
+use super::answer::{Answer, Expected, Status};
+use super::report::{NodeDetails, NodeReport, OutputReport, ProcessReport};
+use super::summary::summarize;
 use crate::diagnosis::{Cause, Diagnosis, Severity};
 use crate::event::Minute;
 use crate::store::{
@@ -39,26 +38,28 @@ fn expected() -> Expected {
 }
 
 fn report() -> NodeReport {
-    NodeReport {
+    let process = ProcessReport {
         version: "0.1.0".to_owned(),
         started: "2026-11-22T13:00:30Z".to_owned(),
         uptime_seconds: 3600,
         recent_seconds: 300,
-        outputs: vec![OutputReport {
-            name: "default".to_owned(),
-            url: "InfluxDB at http://db/".to_owned(),
-            up: true,
-            ..OutputReport::default()
-        }],
-        ..NodeReport::default()
-    }
+        ..ProcessReport::default()
+    };
+    let output = OutputReport {
+        name: "default".to_owned(),
+        url: "InfluxDB at http://db/".to_owned(),
+        up: true,
+        ..OutputReport::default()
+    };
+    let details = NodeDetails { outputs: vec![output], ..NodeDetails::default() };
+    NodeReport { process, details }
 }
 
 fn reported(name: &str, report: &NodeReport) -> Reported {
     Reported {
         name: name.to_owned(),
         identity: format!("{name}#1"),
-        version: report.version.clone(),
+        version: report.process.version.clone(),
         ago: Duration::from_secs(1),
         text: report.to_json(),
     }
@@ -126,9 +127,9 @@ impl Seen {
 
     fn with_output(trouble: (&str, Option<&str>)) -> Self {
         Self::with(|report| {
-            report.outputs[0].up = false;
-            report.outputs[0].last_error = Some(trouble.0.to_owned());
-            report.outputs[0].remedy = trouble.1.map(str::to_owned);
+            report.details.outputs[0].up = false;
+            report.details.outputs[0].last_error = Some(trouble.0.to_owned());
+            report.details.outputs[0].remedy = trouble.1.map(str::to_owned);
         })
     }
 
@@ -157,7 +158,7 @@ impl Seen {
             counts_max: 1_000_000,
             in_logs: false,
         };
-        summarize(&Looked { at: now(), own: None, expected: &expected(), seen: surveyed })
+        summarize(now(), None, &expected(), surveyed)
     }
 
     /// The only finding, which must be this one.
@@ -286,7 +287,7 @@ fn an_output_that_is_down_is_reported_with_the_key_to_look_at() {
 fn what_is_worst_comes_first() {
     let mut seen = Seen::with_output(("timed out", None));
     let mut lags = report();
-    lags.lag_seconds = 60;
+    lags.details.lag_seconds = 60;
     seen.nodes[0] = reported("a", &lags);
     let findings = seen.status().findings;
     let ids: Vec<_> = findings.iter().map(|it| it.cause.id()).collect();
@@ -309,43 +310,47 @@ fn what_waits_too_long_or_is_quarantined_is_reported() {
 
 #[test]
 fn the_state_of_a_node_is_reported() {
-    Seen::with(|it| it.stalled = vec!["listener 0".to_owned()]).finds(
+    Seen::with(|it| it.process.stalled = vec!["listener 0".to_owned()]).finds(
         "node-stalled",
         Critical,
         &["listener 0"],
     );
-    Seen::with(|it| it.sockets_failing = 1).finds("socket-fails", Critical, &["log"]);
+    Seen::with(|it| it.process.sockets_failing = 1).finds("socket-fails", Critical, &["log"]);
     let refused = "store cannot be used: x".to_owned();
-    Seen::with(|it| it.store_error = Some(refused)).finds(
+    Seen::with(|it| it.details.store_error = Some(refused)).finds(
         "node-cannot-record",
         Critical,
         &["cannot be used: x"],
     );
     let differs = "flush.grace = 5s, and this one 6s".to_owned();
-    Seen::with(|it| it.settings_error = Some(differs)).finds(
+    Seen::with(|it| it.details.settings_error = Some(differs)).finds(
         "node-settings",
         Critical,
         &["flush.grace", "eds settings show"],
     );
-    Seen::with(|it| it.lag_seconds = 11).finds("node-lags", Warning, &["11 s"]);
-    Seen::with(|it| (it.queue.events, it.queue.events_max) = (5, 10)).finds(
+    Seen::with(|it| it.details.lag_seconds = 11).finds("node-lags", Warning, &["11 s"]);
+    Seen::with(|it| (it.details.queue.events, it.details.queue.events_max) = (5, 10)).finds(
         "queue-fills",
         Warning,
         &["50 %"],
     );
-    Seen::with(|it| (it.spool.bytes, it.spool.bytes_max) = (8, 10)).finds(
+    Seen::with(|it| (it.details.spool.bytes, it.details.spool.bytes_max) = (8, 10)).finds(
         "spool-fills",
         Critical,
         &["80 %"],
     );
-    Seen::with(|it| it.name_taken = true).finds("name-taken", Warning, &["EDS_NODE"]);
-    Seen::with(|it| it.clock_offset_ms = Some(2501)).finds(
+    Seen::with(|it| it.process.name_taken = true).finds("name-taken", Warning, &["EDS_NODE"]);
+    Seen::with(|it| it.details.clock_offset_ms = Some(2501)).finds(
         "clock",
         Warning,
         &["2.5 s behind", "chronyc"],
     );
-    Seen::with(|it| it.clock_offset_ms = Some(-2501)).finds("clock", Warning, &["2.5 s ahead of"]);
-    assert!(Seen::with(|it| it.clock_offset_ms = Some(2500)).status().healthy);
+    Seen::with(|it| it.details.clock_offset_ms = Some(-2501)).finds(
+        "clock",
+        Warning,
+        &["2.5 s ahead of"],
+    );
+    assert!(Seen::with(|it| it.details.clock_offset_ms = Some(2500)).status().healthy);
     let mut seen = Seen::default();
     seen.nodes[1].version = "0.0.9".to_owned();
     seen.finds("version", Warning, &["node b", "0.0.9", "0.1.0"]);
@@ -358,7 +363,7 @@ fn the_state_of_a_node_is_reported() {
 
 #[test]
 fn copies_of_lines_without_a_timestamp_are_reported() {
-    let seen = Seen::with(|it| it.unstamped_copies_at = Some("a".to_owned()));
+    let seen = Seen::with(|it| it.details.unstamped_copies_at = Some("a".to_owned()));
     seen.finds("unstamped-copies", Warning, &["node b", "node a", "eds relay", "timestamp"]);
 }
 
@@ -366,8 +371,8 @@ fn copies_of_lines_without_a_timestamp_are_reported() {
 fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() {
     let with = |rounded, coinciding| {
         Seen::with(|it| {
-            (it.recent.rounded, it.recent.coinciding) = (rounded, coinciding);
-            it.coarse_stamps =
+            (it.details.recent.rounded, it.details.recent.coinciding) = (rounded, coinciding);
+            it.details.coarse_stamps =
                 Some("timestamps are whole milliseconds, as those of a=1".to_owned());
         })
     };
@@ -379,7 +384,7 @@ fn coarse_timestamps_are_a_warning_where_events_coincide_and_a_note_otherwise() 
 #[test]
 fn old_minutes_are_counted_and_their_end_is_estimated() {
     let seen = |rate| {
-        let mut seen = Seen::with(|it| it.old_minutes_per_second = rate);
+        let mut seen = Seen::with(|it| it.details.old_minutes_per_second = rate);
         (seen.backlog.waiting, seen.backlog.old) = (1003, 1000);
         seen
     };
@@ -418,7 +423,7 @@ fn a_node_that_sees_less_than_another_is_reported_unless_it_just_started() {
     seen(980).finds("node-loses", Warning, &["node b", "98.0 %"]);
     assert!(seen(995).status().healthy);
     seen(0).finds("node-loses", Warning, &["0.0 %"]);
-    let mut young = Seen::with(|it| it.uptime_seconds = 60);
+    let mut young = Seen::with(|it| it.process.uptime_seconds = 60);
     young.coverage = minutes(0);
     assert!(young.status().healthy, "it was not there yet");
 }
@@ -432,14 +437,14 @@ fn a_report_of_strangers_is_read_as_far_as_it_can_be_and_fit_for_a_terminal() {
     );
     let (report, is_whole) = NodeReport::read(&hostile);
     assert!(!is_whole);
-    assert_eq!((report.uptime_seconds, report.totals.received), (7, 9));
-    assert!(report.received_per_second.abs() < f64::EPSILON);
+    assert_eq!((report.process.uptime_seconds, report.details.totals.received), (7, 9));
+    assert!(report.process.received_per_second.abs() < f64::EPSILON);
     assert!(
-        report.store.len() < 300
-            && report.store.chars().all(|c| !c.is_control() && c != '\u{202e}')
+        report.details.store.len() < 300
+            && report.details.store.chars().all(|c| !c.is_control() && c != '\u{202e}')
     );
     let many = format!("{{\"outputs\": [{}]}}", vec!["{\"name\": \"o\"}"; 500].join(","));
-    assert_eq!(NodeReport::read(&many).0.outputs.len(), 16);
+    assert_eq!(NodeReport::read(&many).0.details.outputs.len(), 16);
     for text in ["", "null", "{", "\u{0}", "{\"totals\": null}"] {
         assert_eq!(NodeReport::read(text), (NodeReport::default(), false), "{text:?}");
     }
@@ -460,8 +465,8 @@ fn the_greatest_report_of_a_node_is_read_in_full() {
         remedy: Some("\"".repeat(9000)),
         up: false,
     };
-    report.outputs = vec![output; 16];
-    report.stalled = vec!["\"".repeat(9000); 100];
+    report.details.outputs = vec![output; 16];
+    report.process.stalled = vec!["\"".repeat(9000); 100];
     let json = report.to_json();
     assert!(json.len() < 32 * 1024, "{}", json.len());
     assert!(NodeReport::read(&json).1);

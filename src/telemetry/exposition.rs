@@ -1,40 +1,39 @@
-//! [`Format`]: the two text formats of metrics, and which of them a client asks for.
+//! [`Format`]: the two text formats of metrics, and the choice between them.
 
 use std::fmt::Write as _;
 
 /// A text format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' text format 0.0.4, which everything that reads metrics understands.
+    /// Prometheus' text format 0.0.4, which all readers of metrics understand.
     Classic,
-    /// OpenMetrics 1.0.0, for those that ask for it.
+    /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// What a client wants that sent this `Accept` (RFC 9110): OpenMetrics if it is named, and the classic text is not
-    /// wanted more. Empty: it sent none.
+    /// Returns the format for this `Accept` (RFC 9110), which may be empty: OpenMetrics if it is named, and the classic text
+    /// is not preferred.
     #[must_use]
     pub fn wanted(accept: &str) -> Self {
+        // Of the ranges that match the classic text, the most exact one has its quality.
         let (mut open, mut classic) = (0.0, (0, 0.0));
-        for range in accept.split(',') {
-            let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+        for range in accept.to_ascii_lowercase().split(',') {
+            let mut parts = range.split(';').map(str::trim);
             let kind = parts.next().unwrap_or_default();
-            let (mut quality, mut version) = (1.0, None);
-            for part in parts {
-                match part.split_once('=') {
-                    // What is no number is not wanted.
+            let (mut quality, mut version) = (1.0, "1.0.0");
+            for parameter in parts {
+                match parameter.split_once('=') {
                     Some(("q", value)) => quality = value.parse().unwrap_or(0.0),
-                    Some(("version", value)) => version = Some(value.trim_matches('"').to_owned()),
+                    Some(("version", value)) => version = value.trim_matches('"'),
                     _ => {}
                 }
             }
-            // The most exact range that fits says how much a text is wanted.
-            let exactness = match kind.as_str() {
+            let exactness = match kind {
                 "text/plain" => 3,
                 "text/*" => 2,
                 "*/*" => 1,
-                "application/openmetrics-text" if version.is_none_or(|it| it == "1.0.0") => {
+                "application/openmetrics-text" if version == "1.0.0" => {
                     open = f32::max(open, quality);
                     continue;
                 }
@@ -47,7 +46,7 @@ impl Format {
         if open > 0.0 && open >= classic.1 { Self::OpenMetrics } else { Self::Classic }
     }
 
-    /// The media type.
+    /// Returns the media type.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -56,9 +55,9 @@ impl Format {
         }
     }
 
-    /// The text in this format. `text` is OpenMetrics as `prometheus-client` writes it: of each metric a line of help,
-    /// a line of its type, and its samples.
-    pub(super) fn of_open_metrics(self, text: String) -> String {
+    /// Converts OpenMetrics as `prometheus-client` writes it: for each metric a line of help, a line with its type, and its
+    /// samples.
+    pub(super) fn convert(self, text: String) -> String {
         if self == Self::OpenMetrics {
             return text;
         }
@@ -70,7 +69,7 @@ impl Format {
             } else if let Some((name, kind)) =
                 line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' '))
             {
-                // Here a metric has the name of its samples.
+                // In the classic text a metric has the name of its samples.
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", kind),
                     "info" => ("_info", "gauge"),
@@ -146,7 +145,7 @@ mod tests {
         let classic = "# HELP a_seconds_total A.\n# TYPE a_seconds_total counter\na_seconds_total 1.5\n\
                        # HELP b_info B # c.\n# TYPE b_info gauge\nb_info{c=\"#\"} 1\n\
                        # HELP d D.\n# TYPE d untyped\nd 1\n";
-        assert_eq!(Format::Classic.of_open_metrics(open.to_owned()), classic);
-        assert_eq!(Format::OpenMetrics.of_open_metrics(open.to_owned()), open);
+        assert_eq!(Format::Classic.convert(open.to_owned()), classic);
+        assert_eq!(Format::OpenMetrics.convert(open.to_owned()), open);
     }
 }

@@ -1,28 +1,26 @@
-//! What the service reports of itself: metrics of the node and the process, as text. Nothing reads a metric to decide. A
-//! relay makes its own of the same pieces.
+//! The metrics of a process as text, and the pieces that relays make theirs of. No part of the program decides by a metric.
 
 mod exposition;
 mod metrics;
 mod points;
 mod process;
 mod status_line;
-mod sums;
+mod totals;
 
 pub use exposition::Format;
 pub use metrics::{Gauges, Metrics, OutputMetrics, of_output};
 pub use points::points;
 pub use process::open_files_max;
 pub use status_line::{per_second, status_line};
-pub use sums::Sums;
+pub(crate) use totals::{Totals, totals};
 
 use std::fmt;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// A registry with the metrics of the process.
+/// Returns a registry with the metrics of the process.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
@@ -30,14 +28,14 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// All metrics of a registry as text.
+/// Returns the text of all metrics of a registry.
 pub fn encode(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry)?;
-    Ok(format.of_open_metrics(text))
+    Ok(format.convert(text))
 }
 
-/// Reports one metric that is made for this scrape.
+/// Encodes a metric with one sample.
 pub fn one(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -47,18 +45,7 @@ pub fn one(
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-/// Reports a gauge, without a value while that is not known.
-pub fn known(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: Option<f64>,
-) -> fmt::Result {
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    value.map_or(Ok(()), |value| ConstGauge::new(value).encode(metric))
-}
-
-/// Reports one metric of several samples, each with its labels.
+/// Encodes a metric with several samples, each with its labels.
 pub fn family<'a, const LABELS: usize, M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,18 +1,18 @@
-//! The metrics of a node as points, for those who have a database and no Prometheus.
+//! The metrics of a node as points, for operators with a database and no Prometheus.
 //!
-//! Each scrape is one point of the measurement `eds` for each set of labels: the labels and the node are its tags, the metrics
-//! its fields, under their names without `eds_`. Left out are the buckets of histograms and what the node was built from.
+//! A scrape makes one point of the measurement `eds` for each set of labels: the labels and the node are its tags, the metrics
+//! without `eds_` its fields. Buckets of histograms and the build information are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// No series' count has it.
+/// No measurement of counts has this name.
 const MEASUREMENT: &str = "eds";
 
-/// The metrics of the node of this name, as `/metrics` has them in the classic format, in line protocol, a line each.
+/// Returns lines of the line protocol with the metrics of a node, which are in the classic format.
 ///
-/// Names of nodes, labels and their values are words of `[A-Za-z0-9._-]`, so nothing needs an escape.
+/// Names of nodes, labels and their values match `[A-Za-z0-9._-]+`, so they need no escapes.
 #[must_use]
 pub fn points(metrics: &str, node: &str, at: SystemTime) -> Vec<String> {
     let mut points: BTreeMap<String, String> = BTreeMap::new();

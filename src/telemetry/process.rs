@@ -1,9 +1,9 @@
-//! [`Process`]: what the kernel knows of this process, under the names that all Prometheus clients give it.
+//! [`Process`]: metrics of the process from `/proc`, under the names that all Prometheus clients give them.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use procfs::process::{LimitValue, Stat};
+use procfs::process::LimitValue;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -18,13 +18,13 @@ pub(super) struct Process {
 }
 
 impl Default for Process {
-    /// Started just now. The kernel would say it in `/proc/stat`, which `ProcSubset=pid` hides.
+    /// A process that started now. `/proc/stat` has the time, but `ProcSubset=pid` hides it.
     fn default() -> Self {
         Self { started: SystemTime::now() }
     }
 }
 
-/// `RLIMIT_NOFILE`; `None` when there is none, or it cannot be read.
+/// Returns `RLIMIT_NOFILE`; `None` if it is unlimited or cannot be read.
 #[must_use]
 pub fn open_files_max() -> Option<u64> {
     let limits = procfs::process::Process::myself().and_then(|process| process.limits());
@@ -35,40 +35,35 @@ pub fn open_files_max() -> Option<u64> {
 }
 
 impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let to = &mut encoder;
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = ConstGauge::new(started.as_secs_f64());
         let help = "When the process started, in seconds since the epoch";
-        one(&mut encoder, "process_start_time_seconds", help, &started)?;
+        one(to, "process_start_time_seconds", help, &started)?;
         let process = procfs::process::Process::myself().ok();
         let stat = process.as_ref().and_then(|process| process.stat().ok());
-        let files = process.and_then(|process| process.fd_count().ok());
+        let files = process.and_then(|process| process.fd_count().ok()).map(|files| files as u64);
         if let Some(stat) = &stat {
             #[expect(clippy::cast_precision_loss, reason = "hundredths of seconds, of centuries")]
             let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
             let help = "CPU time of the process, of user and system";
-            one(&mut encoder, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
+            one(to, "process_cpu_seconds", help, &ConstCounter::new(cpu_seconds))?;
         }
-        let of_stat = |part: fn(&Stat) -> u64| stat.as_ref().map(part);
+        let stat = stat.as_ref();
+        let resident = stat.map(|stat| stat.rss * procfs::page_size());
+        let threads = stat.map(|stat| stat.num_threads.unsigned_abs());
+        let virtual_bytes = stat.map(|stat| stat.vsize);
         for (name, help, value) in [
             ("max_fds", "The most files that the process may have open", open_files_max()),
-            ("open_fds", "Files that the process has open", files.map(|files| files as u64)),
-            (
-                "resident_memory_bytes",
-                "Memory of the process that is in RAM",
-                of_stat(|stat| stat.rss * procfs::page_size()),
-            ),
-            (
-                "virtual_memory_bytes",
-                "Addresses that the process has taken",
-                of_stat(|stat| stat.vsize),
-            ),
-            ("threads", "Threads of the process", of_stat(|stat| stat.num_threads.unsigned_abs())),
+            ("open_fds", "Files that the process has open", files),
+            ("resident_memory_bytes", "Memory of the process that is in RAM", resident),
+            ("virtual_memory_bytes", "Addresses that the process has taken", virtual_bytes),
+            ("threads", "Threads of the process", threads),
         ] {
-            // What cannot be read now is left out.
+            // A value that cannot be read is absent.
             if let Some(value) = value {
-                let name = format!("process_{name}");
-                one(&mut encoder, &name, help, &ConstGauge::new(value))?;
+                one(to, &format!("process_{name}"), help, &ConstGauge::new(value))?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! How a program is, in one line: `systemctl status` shows it.
+//! The status line of a node, which `systemctl status` shows.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::metrics::{Metrics, of_output};
 use crate::node::Node;
 
-/// How much a total grew in a second, while it grew from `before` to `now`.
+/// Returns the rate per second at which a total grew.
 #[must_use]
 pub fn per_second(now: u64, before: u64, elapsed: Duration) -> u128 {
-    let grown = u128::from(now.saturating_sub(before));
-    grown * 1000 / elapsed.as_millis().max(1)
+    let growth = u128::from(now.saturating_sub(before));
+    growth * 1000 / elapsed.as_millis().max(1)
 }
 
-/// That of a node with these outputs. It is asked again and again, with the time that has passed since.
+/// Returns a function that makes the line of a node with these outputs, from the time since its last call.
 pub fn status_line(
     node: Arc<Node>,
     metrics: Arc<Metrics>,
@@ -36,7 +36,7 @@ pub fn status_line(
         if dropped > 0 {
             let _ = write!(line, ", {dropped} dropped in all");
         }
-        // Nothing is said of what is not known.
+        // The backlog is absent while it is unknown.
         if let Some(pending) = metrics.backlog_pending.get(&[]) {
             let _ = write!(line, "; {} open", pending.get());
             for output in &outputs {

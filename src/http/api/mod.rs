@@ -71,7 +71,7 @@ pub struct Queries {
 
 impl Queries {
     /// Queries over these sources.
-    pub fn new(
+    pub(crate) fn new(
         sources: QuerySources,
         metrics: Arc<Metrics>,
         node: Arc<Node>,

@@ -34,7 +34,7 @@ fn loss_is_found_until_it_is_acknowledged() {
         assert_eq!(status.is_anything_lost.answer, Answer::No);
         assert_eq!(status.record.len(), 1, "it stays in the record");
     }
-    Seen::with(|it| it.recent.overflowed = 1).finds(
+    Seen::with(|it| it.details.recent.overflowed = 1).finds(
         "overflow",
         Warning,
         &["max_series_per_minute"],
@@ -58,18 +58,12 @@ fn losses_of_one_cause_are_one_finding_with_all_nodes_and_minutes() {
 
 #[test]
 fn node_knows_what_the_record_lacks_of_it() {
-    let own = NodeReport {
-        name: "a".to_owned(),
-        unrecorded: vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()],
-        ..report()
-    };
+    let mut own = report();
+    own.process.name = "a".to_owned();
+    own.details.unrecorded = vec![Loss::of_key("20161204:1118|shutdown|a#1", 7).unwrap()];
     let away = StoreError::unavailable("Connection refused");
-    let status = summarize(&Looked {
-        at: now(),
-        own: Some((Duration::ZERO, own)),
-        expected: &expected(),
-        seen: Surveyed::nothing("127.0.0.1:6379".to_owned(), &away),
-    });
+    let seen = Surveyed::nothing("127.0.0.1:6379".to_owned(), &away);
+    let status = summarize(now(), Some((Duration::ZERO, own)), &expected(), seen);
     assert_eq!(status.is_anything_lost.answer, Answer::Yes);
     assert_eq!(status.losses.unwrap()[0].amount, 7);
 }
@@ -78,9 +72,9 @@ fn node_knows_what_the_record_lacks_of_it() {
 fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
     let rejecting = |rejected| {
         Seen::with(|it| {
-            it.recent.received = 1000;
-            it.recent.rejected = rejected;
-            it.rejected = vec![RejectedReport {
+            it.details.recent.received = 1000;
+            it.details.recent.rejected = rejected;
+            it.details.rejected = vec![RejectedReport {
                 reason: "user_missing".to_owned(),
                 lines: rejected,
                 example: "page.views:1|c".to_owned(),
@@ -96,8 +90,8 @@ fn rejected_lines_are_a_warning_when_they_are_many_and_a_note_when_few() {
     assert_eq!(rejecting(9).status().is_anything_lost.answer, Answer::No);
     // A reason of another version.
     let unknown = Seen::with(|it| {
-        (it.recent.received, it.recent.rejected) = (1, 1);
-        it.rejected =
+        (it.details.recent.received, it.details.recent.rejected) = (1, 1);
+        it.details.rejected =
             vec![RejectedReport { reason: "new".to_owned(), ..RejectedReport::default() }];
     });
     unknown.finds("rejects-lines", Warning, &["new", "docs/input.md"]);

@@ -1,8 +1,7 @@
-//! [`Reporter`]: writes the metrics of a node to an output, if that is wanted (`output.self_metrics`).
+//! [`SelfMetrics`]: writes the metrics of a node to an output (`output.self_metrics`).
 //!
-//! It owns a client of its own, so that no count waits for it, has one request under way at most, and keeps nothing: what
-//! the output does not take at once is dropped and counted. While counts cannot be written it asks for nothing. It ends where
-//! it stands.
+//! It has its own client, so that no count waits for it, and one request at a time. Points that the output does not accept at
+//! once are dropped and counted. While the output is down it sends nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,23 +15,22 @@ use crate::telemetry::{Format, Metrics, of_output, points};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Reporter {
-    /// The output's name.
+pub(super) struct SelfMetrics {
     pub(super) output: OutputName,
     pub(super) writer: LineWriter,
     pub(super) every: Duration,
 }
 
-impl Reporter {
-    /// Writes the metrics of the node, which has this name, again and again.
+impl SelfMetrics {
+    /// Writes the metrics of the node of this name until the task is cancelled.
     pub(super) async fn run(self, name: String, node: Arc<Node>, metrics: Arc<Metrics>) {
         let output = self.output.as_str();
         let dropped = metrics.self_metrics_dropped.get_or_create_owned(&of_output(output));
-        let mut times = tokio::time::interval(self.every);
-        times.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut ticks = tokio::time::interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut is_failing = false;
         loop {
-            times.tick().await;
+            ticks.tick().await;
             let Ok(text) = metrics.encode(Format::Classic) else {
                 continue;
             };
